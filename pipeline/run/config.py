@@ -1,0 +1,271 @@
+"""The settings of a run: one frozen record per stage, read from TOML, checked before any work starts.
+
+The defaults of the records are the preset ``default``. Other presets are TOML files in ``pipeline/run/presets``
+that name only what differs. The resolved configuration is written to the run folder and repeats the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pipeline.run.errors import UsageError
+
+Record = TypeVar("Record")
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass(frozen=True)
+class CohortConfig:
+    """Who takes part, what is told apart, who trains and who tests."""
+
+    contrast_column: str = "diagnosis"
+    negative: str = "CN"
+    positive: str = "AD"
+    split: Literal["folds", "single"] = "folds"
+    folds: int = 5
+    validation_fraction: float = 0.2
+    test_participants_per_class: int = 30
+    validation_participants_per_class: int = 18
+    shuffle_labels: bool = False
+
+
+@dataclass(frozen=True)
+class RegistrationConfig:
+    """How a scan is brought to template space."""
+
+    resolution_mm: float = 1.0
+    brain_extraction: Literal["auto", "deepbet", "template-mask", "none"] = "auto"
+    bias_correction: bool = True
+    transform: Literal["antsRegistrationSyNQuick[s]"] = "antsRegistrationSyNQuick[s]"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network and what it sees."""
+
+    architecture: Literal["founding"] = "founding"
+    field_of_view: Literal["brain", "template"] = "brain"
+    channels: tuple[int, ...] = (8, 16, 32, 64)
+    pools: tuple[int, ...] = (2, 3, 2, 3)
+    hidden_units: int = 128
+    dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the network learns."""
+
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    batch_size: int = 4
+    max_epochs: int = 200
+    min_epochs: int = 15
+    patience: int = 8
+    flip_probability: float = 0.5
+    max_shift_voxels: int = 2
+    balance_classes: bool = True
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class AttributionConfig:
+    """What is explained, by which methods."""
+
+    betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    guided_backpropagation: bool = True
+    batch_norm: Literal["fold", "identity"] = "fold"
+    start_value: Literal["logit", "probability"] = "logit"
+
+
+@dataclass(frozen=True)
+class RegionsConfig:
+    """Which atlas the maps are summed over."""
+
+    atlas: str = "neuromorphometrics-cat12"
+
+
+@dataclass(frozen=True)
+class StatisticsConfig:
+    """Inference; the participant is the unit."""
+
+    permutations: int = 10_000
+    bootstrap_samples: int = 2_000
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """How the report introduces itself."""
+
+    title: str = "Region-relevance report"
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    seed: int = 43
+    cohort: CohortConfig = field(default_factory=CohortConfig)
+    registration: RegistrationConfig = field(default_factory=RegistrationConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    attribution: AttributionConfig = field(default_factory=AttributionConfig)
+    regions: RegionsConfig = field(default_factory=RegionsConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise UsageError(f"configuration: {problem}")
+
+
+def _problems(config: Config) -> list[str]:
+    """Values that are well typed and still make no sense; empty if all is well."""
+    cohort, training, statistics = config.cohort, config.training, config.statistics
+    checks = [
+        (config.seed >= 0, "seed must be 0 or more"),
+        (cohort.folds >= 2, "cohort.folds must be 2 or more"),
+        (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
+        (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
+        (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
+        (len(config.model.channels) == len(config.model.pools), "model.channels and model.pools must be equally long"),
+        (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
+        (training.learning_rate > 0, "training.learning_rate must be positive"),
+        (training.batch_size >= 1, "training.batch_size must be 1 or more"),
+        (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
+        (training.patience >= 1, "training.patience must be 1 or more"),
+        (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
+        (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
+        (training.threads >= 1, "training.threads must be 1 or more"),
+        (
+            len(set(config.attribution.betas)) == len(config.attribution.betas) > 0,
+            "attribution.betas must name at least one value, each once",
+        ),
+        (
+            all(0 <= b < 10 and round(b * 100) == b * 100 for b in config.attribution.betas),
+            "attribution.betas must lie in [0, 10), at most two decimals",
+        ),
+        (statistics.permutations >= 1, "statistics.permutations must be 1 or more"),
+        (statistics.bootstrap_samples >= 100, "statistics.bootstrap_samples must be 100 or more"),
+        (0.5 < statistics.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
+    ]
+    return [text for passed, text in checks if not passed]
+
+
+def load_config(
+    preset: str = "default", file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Build the configuration: defaults, then a preset, then a file, then single values.
+
+    Parameters
+    ----------
+    preset : str
+        ``default`` or the name of a file in ``pipeline/run/presets``.
+    file : Path, optional
+        TOML with the sections of `Config`; only what differs need be named.
+    overrides : mapping, optional
+        As the parsed file, e.g. ``{"seed": 7}``.
+
+    Raises
+    ------
+    UsageError
+        For an unknown preset, section, setting, type or value; the message names it.
+    """
+    values: dict[str, Any] = {}
+    if preset != "default":
+        path = PRESETS / f"{preset}.toml"
+        if not path.is_file():
+            known = ", ".join(["default", *sorted(p.stem for p in PRESETS.glob("*.toml"))])
+            raise UsageError(f"--preset {preset}: unknown; known are {known}.")
+        _merge(values, _read_toml(path))
+    if file is not None:
+        _merge(values, _read_toml(file))
+    if overrides:
+        _merge(values, overrides)
+    return _build(Config, values, "")
+
+
+def read_config(path: Path) -> Config:
+    """Read the configuration that a run wrote."""
+    values = _read_toml(path)
+    values.pop("run", None)
+    return _build(Config, values, "")
+
+
+def config_to_toml(config: Config) -> str:
+    """Write a configuration as TOML; `read_config` gives it back.
+
+    The standard library reads TOML but does not write it; these records hold only text, numbers, booleans and
+    flat tuples, so a dependency would be heavier than the ten lines.
+    """
+    lines = [f"seed = {config.seed}"]
+    for section in dataclasses.fields(config):
+        record = getattr(config, section.name)
+        if dataclasses.is_dataclass(record):
+            lines += ["", f"[{section.name}]"]
+            lines += [f"{f.name} = {_toml_value(getattr(record, f.name))}" for f in dataclasses.fields(record)]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such configuration file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML ({error}).") from error
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    for name, value in new.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _build(record: type[Record], values: Mapping[str, Any], where: str) -> Record:
+    types = get_type_hints(record)
+    unknown = sorted(set(values) - set(types))
+    if unknown:
+        raise UsageError(f"configuration: unknown setting {where}{unknown[0]}; known are {', '.join(types)}.")
+    return record(**{name: _convert(types[name], value, where + name) for name, value in values.items()})
+
+
+def _convert(kind: Any, value: Any, name: str) -> Any:
+    """Check one value against its type; integers are accepted as floats, lists as tuples."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise UsageError(f"configuration: {name} is a section, not a value.")
+        return _build(kind, value, name + ".")  # type: ignore[arg-type]
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UsageError(f"configuration: {name} = {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}.")
+        return value
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"configuration: {name} must be a list.")
+        return tuple(_convert(get_args(kind)[0], item, name) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UsageError(f"configuration: {name} = {value!r} must be of type {kind.__name__}.")
+    return value

@@ -1,0 +1,45 @@
+"""What can end a run, and with which exit code.
+
+Every error a user can cause or repair is one of these classes; its message is one readable line that names the
+file, column or module and the remedy. Anything else is a defect of this program (exit code 70).
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_SOME_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BAD_INPUT = 65
+EXIT_INTERNAL = 70
+EXIT_RESUMABLE = 75
+EXIT_INTERRUPTED = 130
+
+
+class HeatlasError(Exception):
+    """Base of all errors with a remedy; the message is shown to the user as it is."""
+
+    exit_code = EXIT_INTERNAL
+
+
+class UsageError(HeatlasError):
+    """A wrong option, configuration value or output folder."""
+
+    exit_code = EXIT_USAGE
+
+
+class BadInputError(HeatlasError):
+    """Input that cannot be used: an image, a table, a whole folder."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class MissingDataError(HeatlasError):
+    """A file that an installed data package should carry is absent or altered."""
+
+    exit_code = EXIT_USAGE
+
+
+class ResumableError(HeatlasError):
+    """The run stopped for an outside reason (disk full, preemption); running again continues it."""
+
+    exit_code = EXIT_RESUMABLE

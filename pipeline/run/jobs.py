@@ -1,0 +1,217 @@
+"""Units of work with receipts: done once, never half, and never lost.
+
+A *unit* is one scan registered, one fold trained, one scan explained. Its key is a digest of inputs, parameters
+and code. Its outputs are written to a scratch folder and renamed into place, then a receipt is written. A unit
+whose receipt has the right key is not done again; a unit that fails becomes a row of ``failures.tsv`` with a
+traceback in a file, and the others go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.errors import HeatlasError, ResumableError
+from pipeline.run.layout import RunLayout
+from pipeline.run.progress import progress_bar
+from pipeline.run.tables import read_table, write_json, write_table, write_text
+
+FAILURE_COLUMNS = {
+    "stage": "Stage that failed",
+    "unit": "Unit of work: a scan or a fold",
+    "error": "Kind of error",
+    "message": "What went wrong and what to do",
+    "traceback": "File with the full traceback, relative to the run folder",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work and the function that does it.
+
+    Parameters
+    ----------
+    stage, unit : str
+        Name the receipt; `unit` is a file name.
+    key : str
+        From `pipeline.run.digests.unit_key`.
+    outputs : mapping of str to Path
+        Final path of each output by a short name.
+    function : callable
+        ``function(outputs, *arguments)``: writes each output to the scratch path of the same short name in
+        `outputs` and may return a flat mapping of numbers and text, kept in the receipt. Must be importable
+        (it runs in another process).
+    arguments : tuple
+        Picklable.
+    """
+
+    stage: str
+    unit: str
+    key: str
+    outputs: Mapping[str, Path]
+    function: Callable[..., Mapping[str, Any] | None]
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``done``, ``unchanged`` (its receipt was valid) or ``failed``."""
+
+    job: Job
+    status: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status != "failed"
+
+
+def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
+    """Result kept in the job's receipt if the job needs no work, else None."""
+    try:
+        receipt = json.loads(layout.receipt(job.stage, job.unit).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if receipt.get("key") != job.key:
+        return None
+    for path in job.outputs.values():
+        recorded = receipt["outputs"].get(path.relative_to(layout.root).as_posix())
+        try:
+            if recorded != path.stat().st_size:
+                return None
+        except OSError:
+            return None
+    result: Mapping[str, Any] = receipt["result"]
+    return result
+
+
+def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, description: str) -> list[Outcome]:
+    """Do all jobs that need doing; keep going when one fails.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    jobs : sequence of Job
+        Units of one stage.
+    executor : concurrent.futures.Executor
+    description : str
+        For the progress bar.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of `jobs`.
+
+    Raises
+    ------
+    ResumableError
+        If the disk is full; finished units are kept.
+    """
+    outcomes: dict[int, Outcome] = {}
+    pending: dict[Future[Outcome], int] = {}
+    with progress_bar(len(jobs), description) as bar:
+        for index, job in enumerate(jobs):
+            result = is_done(layout, job)
+            if result is not None:
+                outcomes[index] = Outcome(job, "unchanged", result)
+                bar.update()
+            else:
+                pending[executor.submit(execute, layout, job)] = index
+        try:
+            for future in as_completed(pending):
+                outcomes[pending[future]] = future.result()
+                bar.update()
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+    ordered = [outcomes[index] for index in range(len(jobs))]
+    _record_failures(layout, ordered)
+    return ordered
+
+
+def execute(layout: RunLayout, job: Job) -> Outcome:
+    """Do one job: scratch folder, work, rename into place, receipt."""
+    scratch = layout.scratch / f"{job.stage}_{job.unit}.{platform.node()}.{os.getpid()}"
+    started = time.monotonic()
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        paths = {name: scratch / path.name for name, path in job.outputs.items()}
+        result = dict(job.function(paths, *job.arguments) or {})
+        sizes = {}
+        for name, final in job.outputs.items():
+            final.parent.mkdir(parents=True, exist_ok=True)
+            sizes[final.relative_to(layout.root).as_posix()] = paths[name].stat().st_size
+            paths[name].replace(final)
+        write_json(
+            layout.receipt(job.stage, job.unit),
+            {
+                "key": job.key,
+                "outputs": sizes,
+                "result": result,
+                "seconds": round(time.monotonic() - started, 3),
+                "host": platform.node(),
+            },
+        )
+        layout.traceback(job.stage, job.unit).unlink(missing_ok=True)
+        return Outcome(job, "done", result)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResumableError(
+                f"{layout.root}: no space left on the disk while working on {job.unit}. Free some and run the same "
+                "command again; finished work is kept."
+            ) from error
+        message = str(error) if isinstance(error, HeatlasError) else f"{type(error).__name__}: {error}"
+        return Outcome(job, "failed", {}, type(error).__name__, message, traceback.format_exc())
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
+    """Bring ``failures.tsv`` up to date for the stage of these outcomes."""
+    stages = {outcome.job.stage for outcome in outcomes}
+    rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
+    if layout.failures.is_file():
+        rows = read_table(layout.failures, list(FAILURE_COLUMNS))
+        rows = rows[~rows["stage"].isin(stages)]
+    new = []
+    for outcome in outcomes:
+        if outcome.ok:
+            continue
+        log = layout.traceback(outcome.job.stage, outcome.job.unit)
+        write_text(log, outcome.traceback)
+        message = " ".join(outcome.message.split())
+        new.append(
+            [outcome.job.stage, outcome.job.unit, outcome.error, message, log.relative_to(layout.root).as_posix()]
+        )
+    rows = pd.concat([rows, pd.DataFrame(new, columns=list(FAILURE_COLUMNS), dtype=str)], ignore_index=True)
+    write_table(layout.failures, rows.sort_values(["stage", "unit"]), FAILURE_COLUMNS)
+
+
+def clear_stale_scratch(layout: RunLayout) -> None:
+    """Remove scratch folders whose process is gone (killed runs on this machine)."""
+    for folder in layout.scratch.glob("*") if layout.scratch.is_dir() else ():
+        unit_and_host, _, pid = folder.name.rpartition(".")
+        if not unit_and_host.endswith(platform.node()) or not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except PermissionError:
+            continue

@@ -1,0 +1,248 @@
+"""Where everything in a run folder lies. The only module that spells these paths.
+
+A run is a BIDS derivative. Scans are named by participant and session; a dataset without sessions has none in
+its names. Maps are named by method: ``lrpB025`` is LRP with beta 0.25, ``gb`` guided backpropagation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+TEMPLATE = "MNI152NLin2009cAsym"
+
+
+def lrp_map_name(beta: float) -> str:
+    """Name of an LRP map in files and tables: beta times 100, three digits.
+
+    Examples
+    --------
+    >>> lrp_map_name(0.25)
+    'lrpB025'
+    """
+    return f"lrpB{round(beta * 100):03d}"
+
+
+def map_title(name: str) -> str:
+    """Name of a map as a reader sees it.
+
+    Examples
+    --------
+    >>> map_title("lrpB050"), map_title("gb")
+    ('LRP β=0.5', 'Guided backpropagation')
+    """
+    if name.startswith("lrpB"):
+        return f"LRP β={int(name[4:]) / 100:g}"
+    return {"gb": "Guided backpropagation"}.get(name, name)
+
+
+@dataclass(frozen=True)
+class ScanFiles:
+    """Files of one scan inside a run folder.
+
+    Parameters
+    ----------
+    root : Path
+        The run folder.
+    participant_id : str
+        With its ``sub-`` prefix.
+    session_id : str or None
+        With its ``ses-`` prefix; None where the dataset has no sessions.
+    resolution_mm : float
+        Voxel size in template space; part of the file names.
+    """
+
+    root: Path
+    participant_id: str
+    session_id: str | None
+    resolution_mm: float
+
+    @property
+    def name(self) -> str:
+        """BIDS prefix; also the name of this scan's units of work."""
+        return "_".join(part for part in (self.participant_id, self.session_id) if part)
+
+    @property
+    def folder(self) -> Path:
+        return self.root.joinpath(*(part for part in (self.participant_id, self.session_id) if part))
+
+    @property
+    def _space(self) -> str:
+        return f"{self.name}_space-{TEMPLATE}_res-{self.resolution_mm:g}".replace(".", "p")
+
+    def _anat(self, rest: str) -> Path:
+        return self.folder / "anat" / rest
+
+    @property
+    def t1w(self) -> Path:
+        """Brain in template space, float32, background 0."""
+        return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")
+
+    @property
+    def brain_mask(self) -> Path:
+        """The scan's own brain mask, carried to template space."""
+        return self._anat(f"{self._space}_desc-brain_mask.nii.gz")
+
+    @property
+    def log_jacobian(self) -> Path:
+        """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
+        return self._anat(f"{self._space}_desc-logjacobian_T1w.nii.gz")
+
+    @property
+    def affine_transform(self) -> Path:
+        return self._anat(f"{self.name}_from-T1w_to-{TEMPLATE}_mode-image_desc-affine_xfm.mat")
+
+    @property
+    def warp(self) -> Path:
+        return self._anat(f"{self.name}_from-T1w_to-{TEMPLATE}_mode-image_desc-syn_xfm.nii.gz")
+
+    @property
+    def inverse_warp(self) -> Path:
+        return self._anat(f"{self.name}_from-{TEMPLATE}_to-T1w_mode-image_desc-syn_xfm.nii.gz")
+
+    @property
+    def quality(self) -> Path:
+        """Registration numbers of this scan (JSON)."""
+        return self._anat(f"{self._space}_desc-registration_quality.json")
+
+    def relevance_map(self, map_name: str) -> Path:
+        return self.folder / "relevance" / f"{self._space}_desc-{map_name}_relevance.nii.gz"
+
+    @property
+    def ledger(self) -> Path:
+        """Conservation ledger of this scan's LRP maps (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-lrp_ledger.tsv"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """Paths of one run folder."""
+
+    root: Path
+
+    def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
+        return ScanFiles(self.root, participant_id, session_id, resolution_mm)
+
+    def fold(self, index: int) -> FoldFiles:
+        return FoldFiles(self.root / "models" / f"fold-{index}")
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def dataset_description(self) -> Path:
+        return self.root / "dataset_description.json"
+
+    @property
+    def bidsignore(self) -> Path:
+        return self.root / ".bidsignore"
+
+    @property
+    def scans(self) -> Path:
+        return self.root / "scans.tsv"
+
+    @property
+    def splits(self) -> Path:
+        return self.root / "splits.tsv"
+
+    @property
+    def failures(self) -> Path:
+        return self.root / "failures.tsv"
+
+    @property
+    def group(self) -> Path:
+        return self.root / "group"
+
+    @property
+    def registration_quality(self) -> Path:
+        return self.group / "registration.tsv"
+
+    @property
+    def predictions(self) -> Path:
+        return self.group / "predictions.tsv"
+
+    @property
+    def relevance(self) -> Path:
+        """One row per scan, map and region (and the unlabelled rest)."""
+        return self.group / "relevance.tsv"
+
+    @property
+    def relevance_bilateral(self) -> Path:
+        """One row per scan, map and bilateral group, with gain."""
+        return self.group / "relevance_bilateral.tsv"
+
+    @property
+    def conservation(self) -> Path:
+        """One row per scan and LRP map: start value, relevance in the map, each loss."""
+        return self.group / "conservation.tsv"
+
+    def statistics(self, name: str) -> Path:
+        """A table of ``group/statistics``."""
+        return self.group / "statistics" / f"{name}.tsv"
+
+    def group_map(self, group: str, map_name: str) -> Path:
+        """Mean map over a group (``AD``, ``CN``, ``TP`` ...)."""
+        return self.group / "maps" / f"group-{group}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / "run.log"
+
+    @property
+    def provenance(self) -> Path:
+        return self.logs / "provenance.json"
+
+    @property
+    def methods_text(self) -> Path:
+        return self.logs / "CITATION.md"
+
+    @property
+    def digests(self) -> Path:
+        """Digests of input files by path, size and time, so that unchanged inputs are not read again."""
+        return self.logs / "digests.json"
+
+    def receipt(self, stage: str, unit: str) -> Path:
+        return self.logs / "receipts" / stage / f"{unit}.json"
+
+    def traceback(self, stage: str, unit: str) -> Path:
+        return self.logs / "failures" / f"{stage}_{unit}.txt"
+
+    @property
+    def scratch(self) -> Path:
+        """Unfinished work; on the same file system as the run, so that finishing is a rename."""
+        return self.root / ".scratch"
+
+
+@dataclass(frozen=True)
+class FoldFiles:
+    """Files of one trained model."""
+
+    folder: Path
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "model.safetensors"
+
+    @property
+    def description(self) -> Path:
+        """Architecture, input grid, classes, participants, seeds (JSON)."""
+        return self.folder / "model.json"
+
+    @property
+    def history(self) -> Path:
+        """One row per epoch (TSV)."""
+        return self.folder / "history.tsv"
+
+    @property
+    def predictions(self) -> Path:
+        """Predictions of this fold's test participants (TSV)."""
+        return self.folder / "predictions.tsv"

@@ -1,0 +1,105 @@
+"""Tables as BIDS writes them: tab-separated, UTF-8, ``n/a`` for missing, a JSON data dictionary beside.
+
+Floats are written with their shortest exact representation, so equal numbers give equal bytes and reading a table
+returns the very numbers that were written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.errors import BadInputError
+
+MISSING = "n/a"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically, keys in the given order."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically: a reader sees the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_table(path: Path, frame: pd.DataFrame, columns: Mapping[str, str] | None = None) -> None:
+    """Write a table, and its data dictionary when column descriptions are given.
+
+    Parameters
+    ----------
+    path : Path
+        Ends in ``.tsv``.
+    frame : pandas.DataFrame
+        The index is not written.
+    columns : mapping of str to str, optional
+        Description of every column of `frame`, in the order to write. Written to ``<path>.json``.
+
+    Raises
+    ------
+    ValueError
+        If `columns` and the columns of `frame` are not the same set.
+    """
+    if columns is not None:
+        if set(columns) != set(frame.columns):
+            raise ValueError(f"{path.name}: columns and descriptions differ: {set(columns) ^ set(frame.columns)}")
+        frame = frame[list(columns)]
+        write_json(path.with_suffix(".json"), {name: {"Description": text} for name, text in columns.items()})
+    for column in frame.select_dtypes("bool").columns:
+        frame = frame.assign(**{column: frame[column].map({True: "true", False: "false"})})
+    write_text(path, frame.to_csv(sep="\t", index=False, na_rep=MISSING, lineterminator="\n"))
+
+
+def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a table written by `write_table` or by any BIDS tool.
+
+    Parameters
+    ----------
+    path : Path
+    required : sequence of str
+        Columns that must be there.
+    text_columns : sequence of str
+        Columns kept as text even where they look like numbers (identifiers such as ``0012``); every
+        ``*_id`` column is text without being asked.
+
+    Raises
+    ------
+    BadInputError
+        If the file is missing, not a table, or lacks a required column.
+    """
+    if not path.is_file():
+        raise BadInputError(f"{path}: no such table. Run the stage that writes it, or check the path.")
+    try:
+        header = pd.read_csv(path, sep="\t", nrows=0, encoding="utf-8-sig").columns
+        as_text = {name: str for name in header if name.endswith("_id") or name in text_columns}
+        frame = pd.read_csv(
+            path,
+            sep="\t",
+            dtype=as_text,
+            na_values=[MISSING],
+            keep_default_na=False,
+            encoding="utf-8-sig",
+            float_precision="round_trip",
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not a readable tab-separated table ({error}).") from error
+    missing = [name for name in required if name not in frame.columns]
+    if missing:
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {', '.join(frame.columns)}.")
+    for column in frame.columns:
+        values = set(frame[column].dropna().unique()) if frame[column].dtype != float else set()
+        if values and values <= {"true", "false"}:
+            frame[column] = frame[column].map({"true": True, "false": False})
+    return frame

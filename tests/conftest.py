@@ -1,0 +1,18 @@
+"""Fixtures shared by all rooms."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REAL_DATA = Path(os.environ.get("HEATLAS_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real brains for tests (CC BY-NC, not part of the repository)."""
+    if not (REAL_DATA / "oasis20").is_dir():
+        pytest.skip(f"real test data not found at {REAL_DATA}; set HEATLAS_TEST_DATA")
+    return REAL_DATA
