@@ -73,9 +73,9 @@ def test_unequal_lists_are_refused():
 
 
 def test_voxels_beyond_the_seen_shape_change_nothing_and_those_inside_can():
-    shape, pools = (25, 31, 27), (2, 3, 1, 2)
+    shape, pools = (25, 31, 27), (2, 3, 1)
     torch.manual_seed(0)
-    model = FoundingCNN(shape, pools=pools, dropout=0).eval()
+    model = FoundingCNN(shape, (3, 4, 5), pools).eval()
     x = torch.randn(1, 1, *shape, requires_grad=True)
     windows = output_shape(shape, pools)
     a = x
