@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -48,7 +49,7 @@ def open_executor(n_procs: int, parsl_config: Path | None = None) -> Iterator[Ex
     if parsl_config is None:
         with _environment(SINGLE_THREAD):
             pool = ProcessPoolExecutor(
-                n_procs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+                n_procs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_worker
             )
             try:
                 yield pool
@@ -81,8 +82,12 @@ def _parsl_executor(path: Path) -> Iterator[Executor]:
         yield executor
 
 
-def _end_with_parent() -> None:
-    """Make this worker exit when its parent dies, even by SIGKILL; otherwise it would wait for work for ever."""
+def _prepare_worker() -> None:
+    """Leave Ctrl-C to the parent, and exit when the parent dies, even by SIGKILL.
+
+    Without the second a worker would wait for work for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -91,7 +91,6 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
             na_values=[MISSING],
             keep_default_na=False,
             encoding="utf-8-sig",
-            float_precision="round_trip",
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: not a readable tab-separated table ({error}).") from error

@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+DEMO   ?= demo
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test test-slow test-oracle check format lock clean
+.DEFAULT_GOAL = demo
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+	touch $@
+
+demo: $(VENV)/.installed   ## the synthetic cohort, everything run on it, a report
+	$(BIN)/heatlas demo $(DEMO)
+
+test: $(VENV)/.installed   ## the default tests: minutes, no network
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-slow: $(VENV)/.installed   ## whole runs, killed and continued
+	$(BIN)/pytest -m slow
+
+test-oracle: $(VENV)/.installed   ## against independent libraries: pip install captum zennit==0.5.1 first
+	$(BIN)/pytest -m oracle
+
+check: $(VENV)/.installed   ## style, types, direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock:   ## resolve again in an empty environment and write requirements.lock
+	$(PYTHON) -m venv .lock-venv
+	.lock-venv/bin/pip install --quiet torch==2.13.0
+	.lock-venv/bin/pip install --quiet --editable ".[cluster]" --group test --group check
+	echo "# Everything a fresh machine installs, exactly. Made by \`make lock\`; torch 2.13.0 is the CPU wheel where one is at hand." > requirements.lock
+	.lock-venv/bin/pip freeze --exclude-editable >> requirements.lock
+	rm -rf .lock-venv
+
+clean:
+	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,68 @@
+"""Steps over the whole group, such as statistics: done once per state of their inputs.
+
+A step reads tables and maps of the run and writes tables of its own, each atomically. It has a receipt like a unit
+of work; a step killed half way has none and is done again from its (unchanged) inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.digests import DigestCache, file_digest, unit_key
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import write_json
+
+
+def run_step(
+    layout: RunLayout,
+    name: str,
+    inputs: Iterable[Path],
+    parameters: Any,
+    packages: Iterable[str],
+    function: Callable[[], Iterable[Path]],
+    digests: DigestCache,
+) -> bool:
+    """Do a step unless its receipt says that nothing it depends on has changed.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    name : str
+        Names the receipt.
+    inputs : iterable of Path
+        Files the step reads; a missing one counts as such.
+    parameters : Any
+        Settings the step depends on (records, numbers, text).
+    packages : iterable of str
+        Code the step depends on.
+    function : callable
+        Does the work and returns the files it wrote.
+    digests : DigestCache
+
+    Returns
+    -------
+    bool
+        True if the step was done, False if it was still valid.
+    """
+    key = unit_key({str(path): digests.digest(path) for path in inputs}, parameters, *packages)
+    receipt = layout.receipt("steps", name)
+    if _is_valid(layout, receipt, key, digests):
+        return False
+    started = time.monotonic()
+    outputs = {path.relative_to(layout.root).as_posix(): file_digest(path) for path in function()}
+    write_json(receipt, {"key": key, "outputs": outputs, "seconds": round(time.monotonic() - started, 3)})
+    return True
+
+
+def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:
+    try:
+        known = json.loads(receipt.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return known.get("key") == key and all(
+        digests.digest(layout.root / path) == digest for path, digest in known["outputs"].items()
+    )

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.run.config import Config, config_to_toml, load_config, read_config
+from pipeline.run.errors import UsageError
+
+
+@pytest.mark.parametrize("preset", ["default", "bohle2019", "demo"])
+def test_written_configuration_is_read_back_equal(tmp_path, preset):
+    config = load_config(preset)
+    path = tmp_path / "config.toml"
+    path.write_text(config_to_toml(config) + '\n[run]\ninput = "x"\n')
+    assert read_config(path) == config
+
+
+@given(st.text(st.characters(blacklist_categories=["Cs", "Cc"])))
+def test_any_text_survives_toml(tmp_path_factory, title):
+    path = tmp_path_factory.mktemp("c") / "config.toml"
+    config = load_config(overrides={"report": {"title": title}})
+    path.write_text(config_to_toml(config), encoding="utf-8")
+    assert read_config(path).report.title == title
+
+
+def test_founding_study_settings():
+    config = load_config("bohle2019")
+    assert config.seed == 43
+    assert (config.cohort.test_participants_per_class, config.cohort.validation_participants_per_class) == (30, 18)
+    assert (config.training.learning_rate, config.training.weight_decay, config.training.batch_size) == (1e-4, 1e-4, 4)
+    assert (config.training.max_epochs, config.training.min_epochs, config.training.patience) == (200, 15, 8)
+    assert config.attribution.betas == (0, 0.25, 0.5, 0.75, 1)
+    assert (config.attribution.start_value, config.attribution.batch_norm) == ("probability", "identity")
+
+
+def test_file_wins_over_preset_and_option_over_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 5\n[training]\nlearning_rate = 1\n[cohort]\nfolds = 3\n")
+    config = load_config("demo", path, {"seed": 6})
+    assert (config.seed, config.training.learning_rate, config.cohort.folds) == (6, 1.0, 3)
+    assert config.registration.resolution_mm == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[training]\nlearning_rat = 1\n", "training.learning_rat"),
+        ("[nonsense]\nx = 1\n", "nonsense"),
+        ("seed = true\n", "seed"),
+        ("seed = 1.5\n", "seed"),
+        ("training = 3\n", "training is a section"),
+        ('[cohort]\nsplit = "random"\n', "'folds', 'single'"),
+        ("[attribution]\nbetas = 1\n", "betas must be a list"),
+        ("[attribution]\nbetas = []\n", "at least one"),
+        ("[attribution]\nbetas = [0.005]\n", "two decimals"),
+        ("[cohort]\nfolds = 1\n", "folds must be 2"),
+        ("seed =\n", "not valid TOML"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_config(file=path)
+
+
+def test_unknown_preset_lists_the_known():
+    with pytest.raises(UsageError, match="bohle2019"):
+        load_config("bohle")
+
+
+def test_records_are_frozen():
+    with pytest.raises(AttributeError):
+        Config().seed = 1  # type: ignore[misc]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from pipeline.run.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
+
+
+def test_file_digest_is_sha256(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    assert file_digest(tmp_path / "f") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_cache_reads_a_file_again_only_when_it_changed(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.write_text("one")
+    cache = DigestCache(tmp_path / "digests.json")
+    one = cache.digest(path)
+    cache.save()
+    monkeypatch.setattr("pipeline.run.digests.file_digest", lambda _: pytest.fail("read again"))
+    cache = DigestCache(tmp_path / "digests.json")
+    assert cache.digest(path) == one
+    monkeypatch.undo()
+    path.write_text("two")
+    os.utime(path, ns=(1, 1))
+    assert cache.digest(path) == hashlib.sha256(b"two").hexdigest()
+    assert cache.digest(tmp_path / "absent") == "unreadable"
+
+
+@dataclass(frozen=True)
+class Record:
+    a: int
+    b: tuple[float, ...]
+
+
+def test_canonical_json_of_records():
+    assert canonical_json([Record(1, (0.5,)), {"y": 1, "x": None}]) == '[{"a": 1, "b": [0.5]}, {"x": null, "y": 1}]'
+    with pytest.raises(TypeError):
+        canonical_json(object())
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "digested_package"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest(code: str) -> str:
+        (folder / "module.py").write_text(code)
+        code_digest.cache_clear()
+        sys.modules.pop("digested_package", None)
+        return code_digest("digested_package")
+
+    yield digest
+    code_digest.cache_clear()
+
+
+def test_code_digest_sees_code_and_nothing_else(package):
+    before = package('def f(x):\n    """Doc."""\n    return x + 1\n')
+    assert package("\n\n# comment\ndef f( x ):\n    return x+1\n") == before
+    assert package("def f(x):\n    return x + 2\n") != before
+
+
+def test_key_depends_on_inputs_parameters_and_code():
+    keys = {
+        unit_key({"a": "1"}, Record(1, ()), "pipeline.run"),
+        unit_key({"a": "2"}, Record(1, ()), "pipeline.run"),
+        unit_key({"a": "1"}, Record(2, ()), "pipeline.run"),
+        unit_key({"a": "1"}, Record(1, ()), "pipeline.cohort.records"),
+    }
+    assert len(keys) == 4

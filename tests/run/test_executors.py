@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipeline.run.errors import UsageError
+from pipeline.run.executors import SINGLE_THREAD, open_executor
+
+
+def test_workers_use_one_thread_and_the_parent_keeps_its_environment():
+    before = dict(os.environ)
+    with open_executor(1) as executor:
+        assert executor.submit(os.getenv, "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS").result() == "1"
+    assert dict(os.environ) == before
+    assert set(SINGLE_THREAD) >= {"OMP_NUM_THREADS", "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"}
+
+
+PARENT = """
+import os, sys, time
+from pipeline.run.executors import open_executor
+if __name__ == "__main__":
+    with open_executor(1) as executor:
+        print(executor.submit(os.getpid).result(), flush=True)
+        time.sleep(60)
+"""
+
+
+def test_workers_end_when_the_parent_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    for _ in range(100):
+        if not _alive(worker):
+            break
+        time.sleep(0.1)
+    assert not _alive(worker)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as handle:  # noqa: PTH123
+            return handle.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_executor_file_without_config_is_refused(tmp_path):
+    pytest.importorskip("parsl")
+    path = tmp_path / "cluster.py"
+    path.write_text("pool = 1\n")
+    with pytest.raises(UsageError, match="must define `config`"), open_executor(1, path):
+        pass
+    with pytest.raises(UsageError, match="no such Python file"), open_executor(1, tmp_path / "absent.py"):
+        pass
+
+
+def test_parsl_runs_work_through_the_same_interface(tmp_path):
+    pytest.importorskip("parsl")
+    path = tmp_path / "cluster.py"
+    path.write_text(
+        "from parsl.config import Config\nfrom parsl.executors import ThreadPoolExecutor\n"
+        f"config = Config(executors=[ThreadPoolExecutor(max_threads=1)], run_dir={str(tmp_path / 'runinfo')!r},"
+        " usage_tracking=0)\n"
+    )
+    with open_executor(1, path) as executor:
+        assert list(executor.map(abs, [-1, -2])) == [1, 2]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from pipeline.run.config import Config, read_config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / 'in "quoted"').mkdir()
+    return RunInput(tmp_path / 'in "quoted"', "default")
+
+
+def test_folder_is_made_recognised_and_continued(tmp_path, source):
+    layout = prepare_run_folder(tmp_path / "out", source, Config())
+    assert read_run_input(layout) == RunInput(source.input.resolve(), "default")
+    prepare_run_folder(tmp_path / "out", source, Config(seed=7))
+    assert read_config(layout.config).seed == 7
+
+
+def test_folder_of_another_input_is_refused(tmp_path, source):
+    prepare_run_folder(tmp_path / "out", source, Config())
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageError, match="another input"):
+        prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "other", "default"), Config())
+
+
+def test_folder_with_other_files_is_refused_and_left_alone(tmp_path, source):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.docx").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"):
+        prepare_run_folder(tmp_path / "out", source, Config())
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.docx"]
+
+
+def test_output_is_kept_out_of_the_input(tmp_path, source):
+    for out in (source.input, source.input.parent, source.input / "out"):
+        with pytest.raises(UsageError):
+            prepare_run_folder(out, source, Config())
+    prepare_run_folder(source.input / "derivatives" / "heatlas", source, Config())
+
+
+def test_missing_input_is_bad_input(tmp_path):
+    with pytest.raises(BadInputError, match="no such folder"):
+        prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "absent", "default"), Config())
+    assert not (tmp_path / "out").exists()

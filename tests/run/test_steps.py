@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pipeline.run.digests import DigestCache
+from pipeline.run.layout import RunLayout
+from pipeline.run.steps import run_step
+
+
+def test_step_is_done_once_per_state_of_its_inputs(tmp_path):
+    layout = RunLayout(tmp_path)
+    source, target = tmp_path / "in.tsv", tmp_path / "group" / "out.tsv"
+    target.parent.mkdir()
+    source.write_text("1")
+    calls = []
+
+    def double():
+        calls.append(source.read_text())
+        target.write_text(source.read_text() * 2)
+        return [target]
+
+    def step(parameters=1):
+        digests = DigestCache(layout.digests)
+        return run_step(layout, "double", [source], parameters, ["pipeline.run.steps"], double, digests)
+
+    assert [step(), step()] == [True, False]
+    source.write_text("22")
+    assert [step(), step()] == [True, False]
+    target.write_text("tampered")
+    assert [step(), step()] == [True, False]
+    assert target.read_text() == "2222"
+    assert [step(parameters=2), step(parameters=2)] == [True, False]
+    assert calls == ["1", "22", "22", "22"]

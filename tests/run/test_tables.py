@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.tables import read_table, write_table
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_floats_come_back_exactly(tmp_path, values):
+    path = tmp_path / "t.tsv"
+    write_table(path, pd.DataFrame({"x": np.array(values, dtype=float)}))
+    assert read_table(path)["x"].astype(float).tolist() == values
+
+
+def test_identifiers_stay_text_and_missing_is_na(tmp_path):
+    path = tmp_path / "t.tsv"
+    frame = pd.DataFrame({"participant_id": ["0012", "NA"], "x": [1.5, None], "kept": [True, False]})
+    write_table(path, frame, {"participant_id": "who", "x": "number", "kept": "used"})
+    assert path.read_text() == "participant_id\tx\tkept\n0012\t1.5\ttrue\nNA\tn/a\tfalse\n"
+    back = read_table(path)
+    assert back["participant_id"].tolist() == ["0012", "NA"]
+    assert back["x"].isna().tolist() == [False, True]
+    assert back["kept"].tolist() == [True, False]
+    assert json.loads((tmp_path / "t.json").read_text())["x"] == {"Description": "number"}
+
+
+def test_description_of_every_column_is_demanded(tmp_path):
+    with pytest.raises(ValueError, match="y"):
+        write_table(tmp_path / "t.tsv", pd.DataFrame({"x": [1], "y": [2]}), {"x": "number"})
+
+
+def test_missing_column_is_named(tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_text("a\tb\n1\t2\n")
+    with pytest.raises(BadInputError, match=r"t\.tsv: column c is missing; found: a, b"):
+        read_table(path, required=["a", "c"])
+
+
+def test_empty_file_and_absent_file_are_bad_input(tmp_path):
+    (tmp_path / "empty.tsv").touch()
+    for name in ("empty.tsv", "absent.tsv"):
+        with pytest.raises(BadInputError, match=name):
+            read_table(tmp_path / name)
+
+
+def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_bytes("\ufeffa\tb\n1\t2\n".encode())
+    assert list(read_table(path).columns) == ["a", "b"]

@@ -1,0 +1,263 @@
+"""From an ADNI download (or a BIDS dataset) to a region-relevance report: the composition of the stages.
+
+Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``. Each stage reads records that earlier stages
+wrote and writes its own; this module only hands them on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from atlases.templates import load_template
+from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.demo.writing import write_demo_cohort
+from pipeline.cohort.reading import read_cohort
+from pipeline.cohort.records import Scan
+from pipeline.cohort.splits import Split, make_split
+from pipeline.evaluation.planted import evaluate_planted
+from pipeline.regions.stage import aggregate_relevance
+from pipeline.registration.stage import register_scans
+from pipeline.run.config import Config, load_config, read_config
+from pipeline.run.digests import DigestCache
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from pipeline.run.executors import open_executor
+from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input
+from pipeline.run.jobs import Outcome, clear_stale_scratch
+from pipeline.run.layout import RunLayout, lrp_map_name
+from pipeline.run.log import open_log
+from pipeline.run.provenance import write_dataset_description, write_provenance
+from pipeline.run.steps import run_step
+from pipeline.run.tables import read_table
+from pipeline.statistics.stage import analyse
+from pipeline.training.stage import train_folds
+from reports.build import build_report
+from workflows.check import describe_cohort
+from workflows.command_line import STAGES, main
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every stage of a run is given."""
+
+    layout: RunLayout
+    input_root: Path
+    config: Config
+    scans: tuple[Scan, ...]
+    split: Split
+    executor: Executor
+    digests: DigestCache
+
+    @property
+    def map_names(self) -> list[str]:
+        names = [lrp_map_name(beta) for beta in self.config.attribution.betas]
+        return names + ["gb"] * self.config.attribution.guided_backpropagation
+
+    def labelled(self, *stages: str) -> list[Scan]:
+        """Scans of the contrast that failed in none of the given stages."""
+        failures = read_table(self.layout.failures)
+        failed = set(failures.loc[failures["stage"].isin(stages), "unit"])
+        return [scan for scan in self.scans if scan.label is not None and scan.name not in failed]
+
+    def predicted(self) -> list[Scan]:
+        """Labelled scans with an out-of-fold prediction and heatmaps."""
+        names = set(read_table(self.layout.predictions)["scan_id"])
+        return [scan for scan in self.labelled("registration", "attribution") if scan.scan_id in names]
+
+
+def register(work: Work) -> Sequence[Outcome]:
+    """Bring every kept scan, labelled or not, to template space."""
+    config = work.config
+    return register_scans(
+        work.layout, work.input_root, work.scans, config.registration, config.seed, work.executor, work.digests
+    )
+
+
+def train(work: Work) -> Sequence[Outcome]:
+    """Train one network per fold and predict the scans it has not seen."""
+    return train_folds(work.layout, work.labelled("registration"), work.split, work.config, work.executor)
+
+
+def explain(work: Work) -> Sequence[Outcome]:
+    """Make the heatmaps of every scan with the network that has not seen its participant."""
+    scans = work.labelled("registration")
+    return explain_scans(work.layout, scans, work.split, work.config, work.executor)
+
+
+def aggregate(work: Work) -> Sequence[Outcome]:
+    """Sum the heatmaps per region and average them per group."""
+    layout, config = work.layout, work.config
+    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    predictions = read_table(layout.predictions)
+    aggregate_relevance(layout, work.predicted(), predictions, work.map_names, atlas, config, work.executor)
+    return []
+
+
+def infer(work: Work) -> Sequence[Outcome]:
+    """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
+    layout, config = work.layout, work.config
+    truth = work.input_root / "truth" / "planted.json"
+
+    def statistics() -> list[Path]:
+        analyse(layout, work.predicted(), read_table(layout.predictions), config)
+        if truth.is_file():
+            evaluate_planted(layout, truth)
+        return sorted((layout.group / "statistics").glob("*"))
+
+    inputs = [layout.scans, layout.predictions, layout.relevance_bilateral, truth]
+    packages = ["pipeline.statistics", "pipeline.evaluation"]
+    parameters = [config.statistics, config.cohort, config.attribution, config.seed]
+    run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests)
+    return []
+
+
+def report(work: Work) -> Sequence[Outcome]:
+    """Write the report."""
+    layout = work.layout
+    inputs = [layout.config, layout.scans, layout.splits, layout.failures, *sorted(layout.group.rglob("*.*"))]
+    run_step(layout, "report", inputs, None, ["reports"], lambda: [build_report(layout)], work.digests)
+    return []
+
+
+STAGE_FUNCTIONS: dict[str, Callable[[Work], Sequence[Outcome]]] = {
+    "registration": register,
+    "training": train,
+    "attribution": explain,
+    "regions": aggregate,
+    "statistics": infer,
+    "report": report,
+}
+
+
+def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.Namespace) -> int:
+    """Run all stages up to ``options.stop_after``; return the exit code.
+
+    Parameters
+    ----------
+    source : RunInput
+    out : Path
+        Run folder, new or to be continued.
+    config : Config
+    options : argparse.Namespace
+        With ``n_procs``, ``executor``, ``participant_label`` and ``stop_after``.
+    """
+    layout = prepare_run_folder(out, source, config)
+    clear_stale_scratch(layout)
+    with open_log(layout) as log, open_executor(options.n_procs, options.executor) as executor:
+        cohort = read_cohort(source.input, config.cohort, config.seed, options.participant_label)
+        if not cohort.table.kept:
+            raise BadInputError(describe_cohort(cohort, config.cohort) + "\nNo scan can be used.")
+        split = make_split(cohort.table, config.cohort, config.seed)
+        cohort.table.write(layout.scans)
+        split.write(layout.splits)
+        write_dataset_description(layout, source.input.name)
+        _write_provenance(layout, config, cohort.layout)
+        log.info("%s", describe_cohort(cohort, config.cohort))
+        digests = DigestCache(layout.digests)
+        work = Work(layout, source.input, config, cohort.table.kept, split, executor, digests)
+        for stage in STAGES[1 : STAGES.index(options.stop_after) + 1]:
+            _run_stage(stage, work, log)
+            digests.save()
+    return _say_result(layout, log)
+
+
+def _run_stage(stage: str, work: Work, log: logging.Logger) -> None:
+    started = time.monotonic()
+    outcomes = STAGE_FUNCTIONS[stage](work)
+    counts = {status: sum(o.status == status for o in outcomes) for status in ("done", "unchanged", "failed")}
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "done"
+    log.info("%-13s %s (%.0f s)", stage, said, time.monotonic() - started)
+    for outcome in outcomes:
+        if not outcome.ok:
+            log.warning("  %s failed: %s", outcome.job.unit, outcome.message)
+    if outcomes and not any(outcome.ok for outcome in outcomes):
+        raise BadInputError(f"{stage}: every unit failed; see {work.layout.failures}.")
+
+
+def _write_provenance(layout: RunLayout, config: Config, input_layout: str) -> None:
+    template = load_template(config.registration.resolution_mm)
+    atlas = load_atlas(config.regions.atlas, template.grid)
+    sources = {
+        "input_layout": input_layout,
+        "template": {"name": template.name, "sha256": template.source_digest},
+        "atlas": {"name": atlas.name, "title": atlas.title, "sha256": atlas.source_digest, "credit": atlas.credit},
+    }
+    write_provenance(layout, ["heatlas", *sys.argv[1:]], config.seed, sources)
+
+
+def _say_result(layout: RunLayout, log: logging.Logger) -> int:
+    failures = read_table(layout.failures) if layout.failures.is_file() else ()
+    if len(failures):
+        log.warning("%d units failed and are listed in %s", len(failures), layout.failures)
+    if layout.report.is_file():
+        log.info("Report: %s", layout.report)
+    return EXIT_SOME_FAILED if len(failures) else EXIT_OK
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """``heatlas run``."""
+    source = RunInput(arguments.input, arguments.preset)
+    return run_pipeline(source, arguments.out, _settings(arguments), arguments)
+
+
+def demo_command(arguments: argparse.Namespace) -> int:
+    """``heatlas demo``."""
+    arguments.preset, arguments.participant_label = "demo", []
+    config = load_config("demo", arguments.config, _seed(arguments))
+    cohort = arguments.out / "cohort"
+    if not (cohort / "truth" / "planted.json").is_file():
+        print(f"Writing the synthetic demo cohort to {cohort}")
+        with open_executor(arguments.n_procs) as executor:
+            write_demo_cohort(cohort, config.seed, executor=executor)
+    return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+
+
+def check_command(arguments: argparse.Namespace) -> int:
+    """``heatlas check``."""
+    config = _settings(arguments)
+    cohort = read_cohort(arguments.input, config.cohort, config.seed, arguments.participant_label)
+    print(describe_cohort(cohort, config.cohort))
+    if not cohort.table.kept:
+        raise BadInputError(f"{arguments.input}: no scan can be used; the reasons are above.")
+    make_split(cohort.table, config.cohort, config.seed)
+    return EXIT_OK
+
+
+def report_command(arguments: argparse.Namespace) -> int:
+    """``heatlas report``."""
+    layout = RunLayout(arguments.out.resolve())
+    read_run_input(layout)
+    read_config(layout.config)
+    print(f"Report: {build_report(layout)}")
+    return EXIT_OK
+
+
+def _settings(arguments: argparse.Namespace) -> Config:
+    """Settings of a command line: preset, then file, then single options."""
+    overrides: dict[str, Any] = _seed(arguments)
+    if arguments.contrast:
+        column, _, values = arguments.contrast.partition("=")
+        negative, _, positive = values.partition(",")
+        if not (column and negative and positive):
+            raise UsageError(f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD.")
+        overrides["cohort"] = {"contrast_column": column, "negative": negative, "positive": positive}
+    if arguments.resolution is not None:
+        overrides["registration"] = {"resolution_mm": arguments.resolution}
+    return load_config(arguments.preset, arguments.config, overrides)
+
+
+def _seed(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {} if arguments.seed is None else {"seed": arguments.seed}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

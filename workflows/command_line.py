@@ -1,0 +1,107 @@
+"""The command line: options, exit codes, one readable line for every error.
+
+Heavy libraries are imported only once a command is known, so ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from pipeline.run.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_RESUMABLE,
+    HeatlasError,
+    ResumableError,
+)
+
+STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="heatlas",
+        description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",
+        epilog="Exit codes: 0 done; 1 some scans or folds failed, the rest is kept; 2 usage; 65 bad input; "
+        "70 internal error; 75 interrupted, run again to continue; 130 Ctrl-C.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="make the synthetic demo cohort and run everything on it")
+    demo.add_argument("out", type=Path, metavar="OUT", help="folder for the cohort (OUT/cohort) and the run (OUT/run)")
+    _add_run_options(demo)
+
+    check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
+    check.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    _add_settings(check)
+
+    run = commands.add_parser("run", help="end to end: cohort, registration, training, heatmaps, statistics, report")
+    run.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    run.add_argument("out", type=Path, metavar="OUT", help="run folder; an unfinished run there is continued")
+    _add_settings(run)
+    _add_run_options(run)
+
+    report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
+    report.add_argument("out", type=Path, metavar="OUT", help="run folder")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", default="default", help="named settings: default, bohle2019, demo")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML with settings that differ from the preset")
+    parser.add_argument(
+        "--contrast", metavar="COLUMN=NEGATIVE,POSITIVE",
+        help="what to tell apart, e.g. diagnosis=CN,AD (default) or age_group=young,old",
+    )  # fmt: skip
+    parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
+    parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
+    parser.add_argument(
+        "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"
+    )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    if not any(action.dest == "seed" for action in parser._actions):
+        parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help="TOML with settings that differ from the demo's"
+        )
+    parser.add_argument("--n-procs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
+    parser.add_argument("--executor", type=Path, metavar="FILE", help="Python file with a Parsl config, for clusters")
+    parser.add_argument("--stop-after", choices=STAGES, default=STAGES[-1], metavar="STAGE", help=", ".join(STAGES))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _on_terminate)
+    try:
+        from workflows import adni
+
+        return int(getattr(adni, f"{arguments.command}_command")(arguments))
+    except HeatlasError as error:
+        print(f"heatlas: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("heatlas: interrupted; run the same command again to continue.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            print("heatlas: no space left on the disk; free some and run the same command again.", file=sys.stderr)
+            return EXIT_RESUMABLE
+        traceback.print_exc()
+        print(f"heatlas: internal error ({type(error).__name__}: {error}). Please report it.", file=sys.stderr)
+        return EXIT_INTERNAL
+
+
+def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise ResumableError("terminated from outside; run the same command again to continue.")
