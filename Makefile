@@ -38,10 +38,11 @@ format: $(VENV)/.installed
 
 lock:   ## resolve again in an empty environment and write requirements.lock
 	$(PYTHON) -m venv .lock-venv
+	.lock-venv/bin/pip install --quiet --upgrade "pip>=25.1"
 	.lock-venv/bin/pip install --quiet torch==2.13.0
 	.lock-venv/bin/pip install --quiet --editable ".[cluster]" --group test --group check
 	echo "# Everything a fresh machine installs, exactly. Made by \`make lock\`; torch 2.13.0 is the CPU wheel where one is at hand." > requirements.lock
-	.lock-venv/bin/pip freeze --exclude-editable >> requirements.lock
+	.lock-venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' >> requirements.lock
 	rm -rf .lock-venv
 
 clean:

@@ -1,0 +1,177 @@
+"""The whole chain on a small demo cohort: twice, in two folders, killed and continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.cohort.demo.writing import write_demo_cohort
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+
+CONFIG = Path(__file__).with_name("mini.toml")
+
+
+@pytest.fixture(scope="session")
+def cohort(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "cohort"
+    write_demo_cohort(folder, seed=5, participants=10, resolution_mm=4.0)
+    return folder
+
+
+def command(cohort: Path, out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "workflows.adni", "run", str(cohort), str(out), "--config", str(CONFIG),
+            "--n-procs", "2", *options]  # fmt: skip
+
+
+def run(cohort: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(cohort, out, *options), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def finished(cohort, tmp_path_factory) -> RunLayout:
+    """A finished run that tests must not change."""
+    layout = RunLayout(tmp_path_factory.mktemp("run") / "out")
+    answer = run(cohort, layout.root)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return layout
+
+
+def tables(layout: RunLayout) -> dict[str, bytes]:
+    return {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in layout.root.rglob("*.tsv")}
+
+
+REWRITTEN = {"run.log", "provenance.json", "config.toml", "dataset_description.json", ".bidsignore", "digests.json"}
+"""Files that every run writes anew; scans and splits are too, from the input."""
+
+
+def results(layout: RunLayout) -> dict[str, int]:
+    """Modification time of every file that took work to make."""
+    files = [path for path in layout.root.rglob("*.*") if path.is_file() and path.name not in REWRITTEN]
+    return {str(path): path.stat().st_mtime_ns for path in files if not path.name.startswith(("scans", "splits"))}
+
+
+def test_every_labelled_scan_gets_an_out_of_fold_prediction(finished):
+    predictions = read_table(finished.predictions)
+    scans = read_table(finished.scans)
+    splits = read_table(finished.splits)
+    labelled = scans[scans["kept"] & scans["label"].notna()]
+    assert sorted(predictions["scan_id"]) == sorted(labelled["scan_id"])
+    merged = predictions.merge(splits[splits["part"] == "test"], on="participant_id", suffixes=("", "_split"))
+    assert (merged["fold"] == merged["fold_split"]).all()
+    assert len(merged) == len(predictions)
+
+
+def test_region_sums_and_rest_add_up_to_the_start_value(finished):
+    relevance = read_table(finished.relevance)
+    conservation = read_table(finished.conservation)
+    sums = relevance.groupby(["scan_id", "map"])["sum"].sum().rename("regions").reset_index()
+    merged = conservation.merge(sums, on=["scan_id", "map"])
+    assert len(merged) == len(conservation) > 0
+    losses = merged[["absorbed_by_bias", "lost_no_contribution", "stabiliser"]].sum(axis=1)
+    error = (merged["regions"] + losses - merged["start_value"]).abs()
+    assert (error <= 1e-4 * merged["start_value"].abs().clip(lower=1e-3)).all()
+
+
+def test_regions_keep_their_rows(finished):
+    relevance = read_table(finished.relevance)
+    counts = relevance.groupby(["scan_id", "map"])["region"].nunique()
+    assert set(counts) == {counts.iloc[0]}
+    assert counts.iloc[0] >= 134
+
+
+def test_report_says_that_the_cohort_is_synthetic(finished):
+    page = finished.report.read_text(encoding="utf-8").lower()
+    assert "synthetic" in page
+
+
+def test_a_second_run_recomputes_nothing(finished, cohort):
+    before = results(finished)
+    answer = run(cohort, finished.root)
+    assert answer.returncode == 0, answer.stderr
+    after = results(finished)
+    after.pop(str(finished.failures), None)
+    before.pop(str(finished.failures), None)
+    assert after == before
+
+
+def test_two_folders_give_identical_tables(finished, cohort, tmp_path):
+    other = RunLayout(tmp_path / "elsewhere")
+    assert run(cohort, other.root).returncode == 0
+    assert tables(other) == tables(finished)
+
+
+def test_nothing_is_left_behind_and_the_input_is_untouched(finished, cohort):
+    assert not list(finished.scratch.glob("*"))
+    assert not list(finished.root.rglob("*.tmp"))
+    assert not list(finished.root.rglob("checkpoint*"))
+    newest = max(path.stat().st_mtime for path in cohort.rglob("*"))
+    assert newest < finished.config.stat().st_mtime
+
+
+KILL_WHEN: dict[str, Callable[[RunLayout], bool]] = {
+    "registration": lambda run: any((run.logs / "receipts" / "registration").glob("*")),
+    "training": lambda run: any(run.root.glob("models/*/checkpoint*")) or any(run.root.glob("models/*/history.tsv")),
+    "attribution": lambda run: any((run.logs / "receipts" / "attribution").glob("*")),
+    "regions": lambda run: any((run.logs / "receipts" / "regions").glob("*")),
+    "statistics": lambda run: any((run.group / "statistics").glob("performance*")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", KILL_WHEN)
+def test_killed_run_continues_to_the_same_tables(stage, finished, cohort, tmp_path):
+    layout = RunLayout(tmp_path / "out")
+    process = subprocess.Popen(command(cohort, layout.root), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not KILL_WHEN[stage](layout):
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    answer = run(cohort, layout.root)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert tables(layout) == tables(finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_interrupted_run_says_so_and_leaves_no_worker(sent, code, cohort, tmp_path):
+    layout = RunLayout(tmp_path / "out")
+    process = subprocess.Popen(command(cohort, layout.root), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not KILL_WHEN["registration"](layout):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "run the same command again" in said
+    time.sleep(1)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_broken_scan_is_a_row_and_the_others_go_on(cohort, tmp_path):
+    copy = tmp_path / "cohort"
+    subprocess.run(["cp", "-r", str(cohort), str(copy)], check=True)
+    victim = sorted(copy.rglob("*.nii.gz"))[-1]
+    victim.write_bytes(victim.read_bytes()[:2000])
+    layout = RunLayout(tmp_path / "out")
+    answer = run(copy, layout.root, "--stop-after", "registration")
+    scans = read_table(layout.scans)
+    failures = read_table(layout.failures)
+    dropped = scans[~scans["kept"] & scans["image"].fillna("").str.endswith(victim.name)]
+    failed = failures[failures["message"].str.contains(victim.name)] if len(failures) else pd.DataFrame()
+    assert len(dropped) + len(failed) == 1
+    assert answer.returncode == (1 if len(failed) else 0), answer.stderr
+    quality = read_table(layout.registration_quality)
+    assert quality["status"].tolist().count("failed") == len(failed)
