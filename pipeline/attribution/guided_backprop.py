@@ -1,0 +1,72 @@
+"""Guided backpropagation (Springenberg et al. 2015): the gradient, cut to its positive part at every ReLU.
+
+The model's layers run one after the other with a ReLU of our own, so no hook is set and the model is not touched. The
+map is the absolute value, called susceptibility: it says where the output reacts, not what the evidence is, and it
+conserves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.planner import open_layers
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.tape import run_layer
+from pipeline.attribution.targets import StartValue, require_explainable, start_values
+
+
+class GuidedReLU(torch.autograd.Function):
+    """ReLU whose backward pass lets through only positive gradients of active units."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.relu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y: Tensor = ctx.saved_tensors[0]
+        return gradient.clamp(min=0) * (y > 0)
+
+
+def guided_backprop(model: nn.Module, volumes: Tensor, target: int, start: StartValue = "logit") -> Attribution:
+    """Absolute guided gradient of one output with respect to the input.
+
+    Parameters
+    ----------
+    model : StagedModel or nn.Sequential
+        In evaluation mode; not changed in any way.
+    volumes : Tensor
+        (B, 1, D, H, W), in the precision and on the device of the model.
+    target : int
+        Output unit to explain.
+    start : {"logit", "probability"}
+        Value that is differentiated.
+
+    Returns
+    -------
+    Attribution
+        Non-negative map; equal to the absolute gradient where the network has no ReLU.
+
+    Raises
+    ------
+    UsageError
+        For a layer, option, target or mode that is not supported, before any work.
+    BadInputError
+        For volumes that do not fit the model or are not finite.
+    """
+    layers = open_layers(model)
+    require_explainable(model, volumes)
+    with torch.enable_grad(), exact_float32(volumes.device):
+        leaf = volumes.detach().requires_grad_()
+        a = leaf
+        for layer in layers:
+            a = run_layer(layer, a, relu=GuidedReLU.apply)
+        explained = start_values(a, target, start)
+        (gradient,) = torch.autograd.grad(explained.sum(), leaf)
+    return Attribution(gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start})

@@ -1,0 +1,81 @@
+"""The linear operation inside a layer, without bias: forwards, and transposed.
+
+A rule needs a layer only as a map with two directions; geometry (stride, padding, dilation, groups) stays here. The
+transposed convolution is PyTorch's own derivative with respect to the input: unlike ``conv_transpose3d`` it needs no
+output padding to hit the right size, and on CPU it is up to 2.5 times faster for few input channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv3d_input
+
+
+class LinearMap(Protocol):
+    """A linear map of an input, given its weights."""
+
+    @property
+    def channel_axis(self) -> int:
+        """Axis of the input that the weights sum over in full."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Blocks of that axis that do not mix."""
+        ...
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """``W x``."""
+        ...
+
+    def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
+        """``W^T y``, of shape `input_shape`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding.
+
+    Parameters
+    ----------
+    stride, padding, dilation : tuple of int
+        Per axis.
+    groups : int
+    """
+
+    stride: tuple[int, ...] = (1, 1, 1)
+    padding: tuple[int, ...] = (0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    groups: int = 1
+
+    channel_axis = 1
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv3d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
+
+    def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
+        answer: Tensor = conv3d_input(  # type: ignore[no-untyped-call]
+            torch.Size(input_shape), weight, y, self.stride, self.padding, self.dilation, self.groups
+        )
+        return answer
+
+
+@dataclass(frozen=True)
+class FullyConnected:
+    """The linear map of a fully connected layer; input (..., features)."""
+
+    channel_axis = -1
+    groups = 1
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
+        return F.linear(y, weight.t())

@@ -1,0 +1,57 @@
+"""Max-pooling for LRP: relevance goes to the winner of each window, and to nobody else.
+
+The winners are those of the very forward pass that is explained: a second pass with other rounding can choose
+another winner and move relevance over a whole receptive field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Geometry of a 3D max-pooling, one integer per axis; see `torch.nn.MaxPool3d`."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] = (0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    ceil_mode: bool = False
+
+    def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Pooled values and winners: flat voxel indices into the spatial axes of `x`. Both (B, C, d, h, w)."""
+        pooled, winners = F.max_pool3d(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+        )
+        return pooled, winners
+
+
+def gather(x: Tensor, winners: Tensor) -> Tensor:
+    """Values of `x` (B, C, D, H, W) at the winners; shape of `winners`."""
+    return x.flatten(2).gather(2, winners.flatten(2)).view_as(winners)
+
+
+def scatter(values: Tensor, winners: Tensor, shape: Sequence[int]) -> Tensor:
+    """Put values back to the voxels that won; a voxel that won several overlapping windows gets their sum.
+
+    Parameters
+    ----------
+    values, winners : Tensor
+        (B, C, d, h, w).
+    shape : sequence of int
+        Of the tensor that was pooled, (B, C, D, H, W).
+
+    Examples
+    --------
+    >>> winners = torch.tensor([1, 1]).reshape(1, 1, 1, 1, 2)
+    >>> scatter(torch.tensor([2.0, 3.0]).view_as(winners), winners, (1, 1, 1, 1, 3)).flatten().tolist()
+    [0.0, 5.0, 0.0]
+    """
+    empty = torch.zeros(tuple(shape), dtype=values.dtype, device=values.device).flatten(2)
+    return empty.scatter_add_(2, winners.flatten(2), values.flatten(2)).view(tuple(shape))

@@ -1,0 +1,38 @@
+"""What an attribution method returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pipeline.attribution.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Maps of a batch of volumes.
+
+    Parameters
+    ----------
+    values : Tensor
+        (B, 1, D, H, W), one value per input voxel, on the grid of the input.
+    method : str
+        ``lrp-beta`` or ``guided-backpropagation``.
+    target : int
+        Output unit that was explained.
+    start_value : Tensor
+        (B,), the value of the target that was explained: its logit or its softmax probability.
+    parameters : mapping
+        Settings of the method.
+    ledger : Ledger or None
+        Where relevance went; None for methods that do not conserve anything.
+    """
+
+    values: Tensor
+    method: str
+    target: int
+    start_value: Tensor
+    parameters: Mapping[str, str | float]
+    ledger: Ledger | None = None

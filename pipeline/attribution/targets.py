@@ -1,0 +1,80 @@
+"""What is explained: which output, from which value on, and for which volumes.
+
+LRP and guided backpropagation share this module, so that both answer the same question. Relevance starts from the
+logit of the target (default) or from its softmax probability, as in the founding study. LRP is linear in its start
+value: a negative logit, as many controls have for the patient class, gives the negative of the map that the same
+volume would have at a positive one, and its sum is that negative logit.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.run.errors import BadInputError, UsageError
+
+StartValue = Literal["logit", "probability"]
+
+
+def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
+    """Value of the target that is explained, one per volume.
+
+    Parameters
+    ----------
+    logits : Tensor
+        (B, K).
+    target : int
+        Output unit, 0 to K - 1.
+    start : {"logit", "probability"}
+
+    Returns
+    -------
+    Tensor
+        (B,).
+
+    Raises
+    ------
+    UsageError
+        If the target does not exist, `start` is unknown or the output is not one row of logits per volume.
+
+    Examples
+    --------
+    >>> start_values(torch.tensor([[0.0, -2.0]]), 1, "logit").tolist()
+    [-2.0]
+    >>> start_values(torch.tensor([[3.0, 3.0]]), 1, "probability").tolist()
+    [0.5]
+    """
+    if logits.dim() != 2:
+        raise UsageError(f"the model must give (batch, classes) and gives {tuple(logits.shape)}.")
+    if not 0 <= target < logits.shape[1]:
+        raise UsageError(f"target {target} does not exist: the model has outputs 0 to {logits.shape[1] - 1}.")
+    if start == "logit":
+        return logits[:, target]
+    if start == "probability":
+        return torch.softmax(logits, dim=1)[:, target]
+    raise UsageError(f"start = {start!r}: allowed are 'logit' and 'probability'.")
+
+
+def require_explainable(model: nn.Module, volumes: Tensor) -> None:
+    """Refuse volumes that the model cannot take or that would give a map of NaN.
+
+    Raises
+    ------
+    BadInputError
+        For a wrong number of axes, a precision or device other than the model's, or values that are not finite.
+    """
+    if volumes.dim() != 5 or not len(volumes):
+        raise BadInputError(f"volumes must be (batch, channel, D, H, W) and are {tuple(volumes.shape)}.")
+    if volumes.dtype not in (torch.float32, torch.float64):
+        raise BadInputError(f"volumes are {volumes.dtype}; attribution works in float32 or float64.")
+    for name, weights in model.named_parameters():
+        if weights.dtype != volumes.dtype or weights.device != volumes.device:
+            raise BadInputError(
+                f"volumes are {volumes.dtype} on {volumes.device}, but {name} is {weights.dtype} on {weights.device}; "
+                "bring both to one precision and device."
+            )
+    broken = [index for index, volume in enumerate(volumes) if not bool(torch.isfinite(volume).all())]
+    if broken:
+        raise BadInputError(f"volume {broken[0]} of the batch has values that are not finite (NaN or infinity).")
