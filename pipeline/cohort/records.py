@@ -80,7 +80,7 @@ class ScanTable:
     Raises
     ------
     BadInputError
-        If two kept scans share participant and session, or two rows share participant, session and scan id.
+        If two kept scans share participant and session.
     """
 
     scans: tuple[Scan, ...]

@@ -1,0 +1,136 @@
+"""From images found to the scans used: one per session, every other one dropped with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.cohort.headers import header_problem
+from pipeline.cohort.records import Scan
+from pipeline.run.errors import BadInputError
+from pipeline.run.progress import progress_bar
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An image found, its row of the scan table, and what else its source says about it.
+
+    Parameters
+    ----------
+    scan : Scan
+    columns : mapping of str to str
+        All filled cells of the source tables at the scan's visit; a contrast may use any of them.
+    preference : tuple
+        Of several images of one session the one with the smallest is used.
+    """
+
+    scan: Scan
+    columns: Mapping[str, str] = field(default_factory=dict)
+    preference: tuple[int | str, ...] = ()
+
+    def dropped(self, reason: str) -> Candidate:
+        return dataclasses.replace(self, scan=self.scan.dropped(reason))
+
+
+def only_participants(candidates: Sequence[Candidate], participants: Sequence[str]) -> list[Candidate]:
+    """Drop the scans of all but some participants.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+    participants : sequence of str
+        With or without ``sub-``, or ADNI's ``002_S_0295``. Empty: all are used.
+
+    Raises
+    ------
+    BadInputError
+        For a participant that the input does not hold.
+    """
+    if not participants:
+        return list(candidates)
+    found = {candidate.scan.participant_id for candidate in candidates}
+    wanted = {_participant_named(name, found): name for name in participants}
+    unknown = [name for participant, name in wanted.items() if participant not in found]
+    if unknown:
+        raise BadInputError(
+            f"--participant-label {', '.join(unknown)}: no such participant among the {len(found)} of the input, "
+            f"which begin {', '.join(sorted(found)[:3])}."
+        )
+    return [
+        candidate
+        if candidate.scan.participant_id in wanted or not candidate.scan.kept
+        else candidate.dropped("participant not chosen by --participant-label")
+        for candidate in candidates
+    ]
+
+
+def _participant_named(name: str, found: set[str]) -> str:
+    bare = name.strip().removeprefix("sub-")
+    choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
+    return next((choice for choice in choices if choice in found), choices[0])
+
+
+def with_readable_headers(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason."""
+    checked = []
+    with progress_bar(len(candidates), "Reading image headers") as bar:
+        for candidate in candidates:
+            if candidate.scan.kept and candidate.scan.image is not None:
+                problem = header_problem(root, candidate.scan.image)
+                candidate = candidate if problem is None else candidate.dropped(problem)
+            checked.append(candidate)
+            bar.update()
+    return checked
+
+
+def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of several files with one image id, keep the first in path order."""
+    first: dict[tuple[str, str], Candidate] = {}
+    for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
+        first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
+
+    def decided(candidate: Candidate) -> Candidate:
+        used = first.get((candidate.scan.participant_id, candidate.scan.scan_id))
+        if not candidate.scan.kept or used is None or used.scan.image == candidate.scan.image:
+            return candidate
+        return candidate.dropped(f"duplicate image id: {candidate.scan.scan_id}, {used.scan.image} is used")
+
+    return [decided(candidate) for candidate in candidates]
+
+
+def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of several scans of one session, keep the one with the smallest preference."""
+    best: dict[str, Candidate] = {}
+    for candidate in _kept(candidates):
+        name = candidate.scan.name
+        if name not in best or _rank(candidate) < _rank(best[name]):
+            best[name] = candidate
+    return [
+        candidate
+        if not candidate.scan.kept or best[candidate.scan.name] is candidate
+        else candidate.dropped(f"another scan of this session is preferred: {best[candidate.scan.name].scan.scan_id}")
+        for candidate in candidates
+    ]
+
+
+def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
+    return candidate.preference, candidate.scan.image or ""
+
+
+def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
+    return [candidate for candidate in candidates if candidate.scan.kept]
+
+
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a message: the first few, and how many more.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    all_names = list(names)
+    more = len(all_names) - limit
+    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")

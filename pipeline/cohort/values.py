@@ -1,0 +1,120 @@
+"""Single values as cohort tables write them: numbers, dates, sex, field strength, diagnosis.
+
+Each function takes the text of a cell (or None) and gives None where it holds nothing usable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import date, datetime
+
+DIAGNOSES = {
+    "cn": "CN",
+    "nl": "CN",
+    "hc": "CN",
+    "normal": "CN",
+    "control": "CN",
+    "smc": "CN",  # significant memory concern: cognitively normal by ADNI's criteria
+    "mci": "MCI",
+    "emci": "MCI",
+    "lmci": "MCI",
+    "ad": "AD",
+    "dementia": "AD",
+}
+"""What cohort tables write for a diagnosis, in lower case, and what this project writes."""
+
+MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
+
+
+def is_missing(text: str) -> bool:
+    return text.strip().lower() in MISSING_TEXTS
+
+
+def first_value(columns: Mapping[str, str], *names: str) -> str | None:
+    """The first of several columns that holds something."""
+    return next((columns[name] for name in names if name in columns), None)
+
+
+def number(text: str | None) -> float | None:
+    """A finite number; a trailing plus, as in BIDS's old ``89+`` years, is ignored.
+
+    Examples
+    --------
+    >>> number("7.5"), number("89+"), number("n/a"), number("inf")
+    (7.5, 89.0, None, None)
+    """
+    if text is None:
+        return None
+    try:
+        value = float(text.strip().removesuffix("+"))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def positive(text: str | None) -> float | None:
+    """A number above 0; ADNI's codes for missing (-1, -4) are not."""
+    value = number(text)
+    return value if value is not None and value > 0 else None
+
+
+def score(text: str | None) -> float | None:
+    """A test score: a number of 0 or more."""
+    value = number(text)
+    return value if value is not None and value >= 0 else None
+
+
+def count(text: str | None) -> int | None:
+    """A whole number of 0 or more."""
+    value = score(text)
+    return int(value) if value is not None and value == int(value) else None
+
+
+def sex(text: str | None) -> str | None:
+    """F or M, also from ADNI's words and codes (1 male, 2 female)."""
+    first = (text or "").strip().lower()[:1]
+    return {"f": "F", "2": "F", "m": "M", "1": "M"}.get(first)
+
+
+def field_strength(text: str | None) -> float | None:
+    """Tesla, from a number or from ADNI's ``1.5 Tesla MRI``."""
+    match = re.search(r"\d+(\.\d+)?", text or "")
+    return positive(match[0]) if match else None
+
+
+def identifier(text: str | None) -> str | None:
+    """Text of a code; a whole number written as a float (``11.0``) loses its point."""
+    return None if text is None else re.sub(r"^(\d+)\.0+$", r"\1", text.strip())
+
+
+def diagnosis(text: str | None) -> str | None:
+    """CN, MCI or AD; None for anything else. For a change at the visit (old ADNIMERGE), what it changed to.
+
+    Examples
+    --------
+    >>> diagnosis("Dementia"), diagnosis("MCI to Dementia"), diagnosis("LMCI"), diagnosis("FTD")
+    ('AD', 'AD', 'MCI', None)
+    """
+    last = re.split(r"\s+to\s+", (text or "").strip(), flags=re.IGNORECASE)[-1]
+    return DIAGNOSES.get(last.lower())
+
+
+def calendar_date(text: str | None) -> date | None:
+    """A date: ISO as in ADNIMERGE and LONI's folders, or month/day/year as in LONI's collection tables.
+
+    Examples
+    --------
+    >>> calendar_date("2006-04-18_08_20_30.0"), calendar_date("4/18/2006"), calendar_date("18.4.2006")
+    (datetime.date(2006, 4, 18), datetime.date(2006, 4, 18), None)
+    """
+    cleaned = (text or "").strip()
+    for pattern, form in ((r"\d{4}-\d{2}-\d{2}(?!\d)", "%Y-%m-%d"), (r"\d{1,2}/\d{1,2}/\d{4}(?!\d)", "%m/%d/%Y")):
+        match = re.match(pattern, cleaned)
+        if match:
+            try:
+                return datetime.strptime(match[0], form).date()
+            except ValueError:
+                return None
+    return None
