@@ -1,0 +1,164 @@
+"""From a scan in template space to what a network sees, and from a map over that back to template space.
+
+The network sees intensities scaled to [0, 1] inside the scan's own brain mask, with a background of exactly 0, on
+the template grid or on the part of it that holds the brain.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import nibabel as nib
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+
+from atlases.brain_box import Box, brain_box
+from atlases.spaces import Grid, require_same_grid, template_grid
+from atlases.templates import load_template
+from pipeline.run.config import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import ScanFiles
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """What a network sees of a scan in template space.
+
+    Parameters
+    ----------
+    resolution_mm : float
+        Voxel size of the template grid.
+    box : Box or None
+        Part of the template grid that is seen; None for all of it.
+    normalisation : str
+        ``minmax-brain``: minimum and maximum inside the brain mask become 0 and 1, the background 0.
+    """
+
+    resolution_mm: float
+    box: Box | None
+    normalisation: Literal["minmax-brain"] = "minmax-brain"
+
+    @property
+    def template_grid(self) -> Grid:
+        return template_grid(self.resolution_mm)
+
+    @property
+    def grid(self) -> Grid:
+        """Grid of the network's input."""
+        return self.template_grid if self.box is None else self.box.grid(self.template_grid)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.template_grid.shape if self.box is None else self.box.shape
+
+
+def configured_input(config: Config) -> NetworkInput:
+    """The input that a configuration asks for."""
+    resolution = config.registration.resolution_mm
+    whole = config.model.field_of_view == "template"
+    return NetworkInput(resolution, None if whole else brain_box(load_template(resolution)))
+
+
+def scale_in_mask(volume: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Map minimum and maximum inside the mask to 0 and 1, and everything outside to exactly 0.
+
+    Parameters
+    ----------
+    volume : array
+        Intensities, any scale.
+    mask : array of bool
+        Brain voxels, of the same shape.
+
+    Returns
+    -------
+    array of float32
+
+    Raises
+    ------
+    BadInputError
+        If shapes differ, the mask is empty, or the intensities inside are not finite or all the same.
+    """
+    if volume.shape != mask.shape:
+        raise BadInputError(f"image has shape {volume.shape} but its brain mask {mask.shape}; register the scan again.")
+    inside = volume[mask].astype(np.float32)
+    if not inside.size:
+        raise BadInputError("brain mask is empty; check the registration of this scan.")
+    low, high = float(inside.min()), float(inside.max())
+    if not math.isfinite(high - low):
+        raise BadInputError("intensities inside the brain mask are not finite; check the image.")
+    if low == high:
+        raise BadInputError(f"all intensities inside the brain mask are {low:g}; check the image.")
+    scaled = np.zeros(volume.shape, np.float32)
+    scaled[mask] = (inside - np.float32(low)) / np.float32(high - low)
+    return scaled
+
+
+def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
+    """What the network sees of one scan.
+
+    Parameters
+    ----------
+    volume : array, shape of the template grid
+        T1w intensities in template space.
+    mask : array, shape of the template grid
+        The scan's brain mask in template space; voxels > 0.5 are brain.
+    spec : NetworkInput
+
+    Returns
+    -------
+    array of float32, shape ``spec.shape``
+
+    Raises
+    ------
+    BadInputError
+        If the volume is not on the template grid or cannot be scaled; see `scale_in_mask`.
+    """
+    if volume.shape != spec.template_grid.shape:
+        raise BadInputError(
+            f"image has shape {volume.shape} but the template grid at {spec.resolution_mm:g} mm "
+            f"{spec.template_grid.shape}; register the scan at the resolution of this run."
+        )
+    scaled = scale_in_mask(volume, mask > 0.5)
+    return scaled if spec.box is None else np.ascontiguousarray(spec.box.crop(scaled))
+
+
+def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
+    """Put a map over the network's input back on the template grid; 0 where the network sees nothing.
+
+    Parameters
+    ----------
+    values : array, shape (..., *spec.shape)
+    spec : NetworkInput
+
+    Returns
+    -------
+    array of the same type, shape (..., *template grid)
+    """
+    if values.shape[-3:] != tuple(spec.shape):
+        raise ValueError(f"map has shape {values.shape[-3:]} but the network's input {tuple(spec.shape)}.")
+    return values if spec.box is None else spec.box.paste(values, spec.template_grid.shape)
+
+
+def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
+    """Read a registered scan as the network sees it; float32, shape ``spec.shape``.
+
+    Raises
+    ------
+    BadInputError
+        If a file is missing or unreadable, lies on another grid, or cannot be scaled; names the file.
+    """
+    volumes = []
+    for path in (files.t1w, files.brain_mask):
+        try:
+            image = nib.nifti1.Nifti1Image.from_filename(path)
+            volumes.append(np.asanyarray(image.dataobj))
+        except (OSError, EOFError, ValueError, ImageFileError, zlib.error) as error:
+            raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
+        require_same_grid(Grid.of(image), spec.template_grid, path.name)
+    try:
+        return to_network(volumes[0], volumes[1], spec)
+    except BadInputError as error:
+        raise BadInputError(f"{files.t1w}: {error}") from error

@@ -1,0 +1,149 @@
+"""Trained networks on disk: weights as safetensors, everything else as JSON beside. Nothing that can execute.
+
+The description holds the digest of the weights, so that weights of another training, or altered ones, are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from atlases.brain_box import Box
+from pipeline.models.contract import StagedModel
+from pipeline.models.founding import FoundingCNN, seen_shape
+from pipeline.models.inputs import NetworkInput
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import FoldFiles
+from pipeline.run.tables import write_json
+
+FORMAT = 1
+"""Version of the description file."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained network in evaluation mode, and what it needs to be used."""
+
+    model: StagedModel
+    input: NetworkInput
+    classes: tuple[str, str]
+    description: Mapping[str, Any]
+
+
+def save_model(
+    files: FoldFiles, model: FoundingCNN, spec: NetworkInput, classes: tuple[str, str], extra: Mapping[str, Any]
+) -> None:
+    """Write weights and description.
+
+    Parameters
+    ----------
+    files : FoldFiles
+        Its ``weights`` and ``description`` are written.
+    model : FoundingCNN
+    spec : NetworkInput
+        What the network was trained on.
+    classes : tuple of str
+        Names of output units 0 (negative) and 1 (positive).
+    extra : mapping
+        Further entries of the description, such as participants and seeds.
+    """
+    files.folder.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    content = safetensors.torch.save(state)
+    _write_bytes(files.weights, content)
+    description = {
+        "format": FORMAT,
+        "architecture": {
+            "name": "founding",
+            "input_shape": list(model.input_shape),
+            "channels": list(model.channels),
+            "pools": list(model.pools),
+            "hidden_units": model.hidden_units,
+            "dropout": model.dropout,
+        },
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "features": model.features,
+        "input": _input_to_json(spec),
+        "seen_shape": list(seen_shape(model.input_shape, model.pools)),
+        "classes": list(classes),
+        "weights": {"file": files.weights.name, "sha256": hashlib.sha256(content).hexdigest()},
+    }
+    write_json(files.description, {**description, **extra})
+
+
+def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedModel:
+    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`.
+
+    Raises
+    ------
+    BadInputError
+        If a file is missing or unreadable, of an unknown format, or the weights are not those described.
+    """
+    try:
+        description = json.loads(files.description.read_text(encoding="utf-8"))
+        content = files.weights.read_bytes()
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{files.folder}: no readable model ({error}). Train it again.") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
+    try:
+        spec = _input_from_json(description["input"])
+        negative, positive = description["classes"]
+        model = _build(description["architecture"])
+        expected = description["weights"]["sha256"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInputError(f"{files.description}: incomplete description ({error!r}). Train it again.") from error
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise BadInputError(
+            f"{files.weights}: not the weights that {files.description.name} describes (SHA-256 differs). "
+            "Restore the file or train the model again."
+        )
+    try:
+        model.load_state_dict(safetensors.torch.load(content))
+    except (SafetensorError, RuntimeError) as error:
+        raise BadInputError(f"{files.weights}: weights do not fit the architecture described ({error}).") from error
+    return LoadedModel(model.to(device).eval(), spec, (negative, positive), description)
+
+
+def _build(architecture: Mapping[str, Any]) -> FoundingCNN:
+    settings = dict(architecture)
+    name = settings.pop("name")
+    if name != "founding":
+        raise ValueError(f"unknown architecture {name}")
+    settings["input_shape"] = tuple(settings["input_shape"])
+    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers
+        return FoundingCNN(**settings)
+
+
+def _input_to_json(spec: NetworkInput) -> dict[str, Any]:
+    box = None if spec.box is None else {"start": list(spec.box.start), "shape": list(spec.box.shape)}
+    return {
+        "resolution_mm": spec.resolution_mm,
+        "box": box,
+        "normalisation": spec.normalisation,
+        "affine": spec.grid.affine.tolist(),
+    }
+
+
+def _input_from_json(values: Mapping[str, Any]) -> NetworkInput:
+    box = values["box"]
+    return NetworkInput(
+        float(values["resolution_mm"]),
+        None if box is None else Box(tuple(box["start"]), tuple(box["shape"])),
+        values["normalisation"],
+    )
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    """Write atomically: a reader sees the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,0 +1,52 @@
+"""Augmentation of the founding study: sagittal flip and shift along the left-right axis.
+
+Volumes have shape (B, 1, D, H, W) with D the left-right axis (RAS+: index grows to the right).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pipeline.run.config import TrainingConfig
+
+LEFT_RIGHT = 1
+"""Axis of a single (1, D, H, W) volume."""
+
+
+def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequence[int]) -> torch.Tensor:
+    """Mirror chosen volumes left-right, then move each by whole voxels to the right.
+
+    Parameters
+    ----------
+    volumes : Tensor, shape (B, 1, D, H, W)
+        Not changed.
+    flips : sequence of bool, length B
+    shifts : sequence of int, length B
+        In voxels, negative to the left; what enters is 0.
+
+    Returns
+    -------
+    Tensor
+        New, of the same shape and type.
+    """
+    result = torch.zeros_like(volumes)
+    for moved, volume, flip, shift in zip(result, volumes, flips, shifts, strict=True):
+        source = volume.flip(LEFT_RIGHT) if flip else volume
+        kept = volume.shape[LEFT_RIGHT] - abs(shift)
+        if kept > 0:
+            moved.narrow(LEFT_RIGHT, max(shift, 0), kept).copy_(source.narrow(LEFT_RIGHT, max(-shift, 0), kept))
+    return result
+
+
+def augment(volumes: torch.Tensor, config: TrainingConfig, random: np.random.Generator) -> torch.Tensor:
+    """Flip each volume with probability ``flip_probability`` and shift it by -max..max voxels, all equally likely.
+
+    The numbers are drawn on the CPU, so that they are the same on every device.
+    """
+    count, reach = len(volumes), config.max_shift_voxels
+    flips = random.random(count) < config.flip_probability
+    shifts = random.integers(-reach, reach, size=count, endpoint=True)
+    return flip_and_shift(volumes, flips.tolist(), shifts.tolist())

@@ -1,0 +1,114 @@
+"""A training between two epochs on disk, so that a killed one goes on where it was.
+
+One safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its header. One
+file is replaced in one step, so a kill leaves the old checkpoint or the new one, never a mixture. Random numbers need
+no place in it: every epoch derives its own from the seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from pipeline.training.selection import Selection
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Numbers of one epoch. Training values are those of the passes that trained, with dropout and augmentation."""
+
+    epoch: int
+    train_loss: float
+    train_balanced_accuracy: float
+    validation_loss: float
+    validation_balanced_accuracy: float
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """State of a training after some epochs.
+
+    Parameters
+    ----------
+    selection : Selection
+        Holds the number of epochs done.
+    history : tuple of EpochRecord
+    weights, best_weights : mapping of str to Tensor
+        State of the network now, and at the epoch to keep (empty while there is none).
+    moments : mapping of int to mapping of str to Tensor
+        State of the optimiser per parameter.
+    """
+
+    selection: Selection
+    history: tuple[EpochRecord, ...]
+    weights: Tensors
+    best_weights: Tensors
+    moments: Mapping[int, Tensors]
+
+
+def checkpoint_path(fold_folder: Path) -> Path:
+    """Where the unfinished training of a fold lies."""
+    return fold_folder / "checkpoint.safetensors"
+
+
+def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint of the training with this key."""
+    tensors = {f"weights/{name}": value for name, value in checkpoint.weights.items()}
+    tensors |= {f"best/{name}": value for name, value in checkpoint.best_weights.items()}
+    for index, values in checkpoint.moments.items():
+        tensors |= {f"moments/{index}/{name}": value for name, value in values.items()}
+    state = {
+        "key": key,
+        "selection": dataclasses.asdict(checkpoint.selection),
+        "history": [dataclasses.asdict(record) for record in checkpoint.history],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    # save_file wants every tensor contiguous and in memory of its own.
+    contiguous = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
+    }
+    save_file(contiguous, temporary, metadata={"state": json.dumps(state, allow_nan=False)})
+    temporary.replace(path)
+
+
+def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
+    """The checkpoint of the training with this key; None if there is none, or it is damaged or of another training."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            if state["key"] != key:
+                return None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        history = tuple(EpochRecord(**record) for record in state["history"])
+        selection = Selection(**state["selection"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return None
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in _below(tensors, "moments/").items():
+        index, _, entry = name.partition("/")
+        moments.setdefault(int(index), {})[entry] = value
+    return Checkpoint(selection, history, _below(tensors, "weights/"), _below(tensors, "best/"), moments)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the checkpoint of a finished training, and what a kill may have left of a half-written one."""
+    path.unlink(missing_ok=True)
+    _temporary(path).unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _below(tensors: Tensors, prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

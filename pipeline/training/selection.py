@@ -1,0 +1,71 @@
+"""When to stop, and which epoch to keep: a state that takes one epoch's validation numbers at a time.
+
+Both decisions ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are still settling
+and a lucky early epoch on a small validation set would win for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from pipeline.run.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Selection:
+    """State after `epoch` epochs.
+
+    Parameters
+    ----------
+    epoch : int
+        Epochs done.
+    lowest_loss : float or None
+        Lowest validation loss of the epochs that count.
+    stale_epochs : int
+        Epochs since then.
+    best_epoch : int or None
+        Epoch to keep: highest validation balanced accuracy, among equals the lowest validation loss, then the first.
+    best_accuracy, best_loss : float or None
+        Its numbers.
+    """
+
+    epoch: int = 0
+    lowest_loss: float | None = None
+    stale_epochs: int = 0
+    best_epoch: int | None = None
+    best_accuracy: float | None = None
+    best_loss: float | None = None
+
+    def after(self, loss: float, accuracy: float, config: TrainingConfig) -> Selection:
+        """The state after one more epoch with this validation loss and balanced accuracy.
+
+        An epoch counts if more than ``min_epochs`` are done, or if it is the last one allowed.
+        """
+        state = dataclasses.replace(self, epoch=self.epoch + 1)
+        if state.epoch <= config.min_epochs and state.epoch < config.max_epochs:
+            return state
+        if self.lowest_loss is None or loss < self.lowest_loss:
+            state = dataclasses.replace(state, lowest_loss=loss, stale_epochs=0)
+        else:
+            state = dataclasses.replace(state, stale_epochs=self.stale_epochs + 1)
+        if self._is_better(loss, accuracy):
+            state = dataclasses.replace(state, best_epoch=state.epoch, best_accuracy=accuracy, best_loss=loss)
+        return state
+
+    def _is_better(self, loss: float, accuracy: float) -> bool:
+        if self.best_accuracy is None or self.best_loss is None:
+            return True
+        return (accuracy, -loss) > (self.best_accuracy, -self.best_loss)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the last epoch is the one to keep so far."""
+        return self.best_epoch == self.epoch
+
+    def stopped_early(self, config: TrainingConfig) -> bool:
+        """Whether the validation loss has not fallen for ``patience`` epochs."""
+        return self.stale_epochs >= config.patience
+
+    def finished(self, config: TrainingConfig) -> bool:
+        return self.stopped_early(config) or self.epoch >= config.max_epochs

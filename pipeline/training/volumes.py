@@ -1,0 +1,83 @@
+"""All volumes of a training part in memory at once, on the device that trains.
+
+A part is read once; an epoch then touches no file. Volumes are kept in float16: intensities lie in [0, 1], where its
+rounding (at most 0.00025) is an eighth of that of 8 bits, at half the memory of float32. A brain box takes 1.3 MB
+per scan at 2 mm and 9.4 MB at 1 mm, so the 969 scans of the founding study need 9 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pipeline.models.inputs import NetworkInput, read_network_volume
+from pipeline.run.errors import UsageError
+from pipeline.run.layout import ScanFiles
+
+STORED = torch.float16
+
+
+@dataclass(frozen=True)
+class LabelledVolumes:
+    """Volumes and their classes.
+
+    Parameters
+    ----------
+    volumes : Tensor of float16, shape (N, D, H, W)
+    targets : Tensor of int64, shape (N,)
+        0 negative, 1 positive; on the same device.
+    """
+
+    volumes: torch.Tensor
+    targets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Volumes (B, 1, D, H, W), float16, and targets (B,) of these scans."""
+        chosen = torch.as_tensor(indices, device=self.targets.device)
+        return self.volumes[chosen].unsqueeze(1), self.targets[chosen]
+
+
+def load_volumes(
+    files: Sequence[ScanFiles], targets: Sequence[int], spec: NetworkInput, device: torch.device, threads: int
+) -> LabelledVolumes:
+    """Read registered scans into the memory of the device.
+
+    Parameters
+    ----------
+    files : sequence of ScanFiles
+    targets : sequence of int
+        Class of each scan.
+    spec : NetworkInput
+    device : torch.device
+    threads : int
+        Files read at a time.
+
+    Raises
+    ------
+    BadInputError
+        If a scan cannot be read; names the file.
+    UsageError
+        If the volumes do not fit the device.
+    """
+    try:
+        volumes = torch.empty((len(files), *spec.shape), dtype=STORED, device=device)
+    except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
+        needed = len(files) * spec.grid.shape[0] * spec.grid.shape[1] * spec.grid.shape[2] * STORED.itemsize / 2**30
+        raise UsageError(
+            f"{len(files)} volumes need {needed:.1f} GiB on {device}, more than is free. Run fewer folds at a time "
+            "(--n-procs), see only the brain (model.field_of_view), or set training.device = 'cpu'."
+        ) from error
+
+    def read(index: int) -> None:
+        volumes[index] = torch.from_numpy(read_network_volume(files[index], spec)).to(STORED)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, range(len(files))))
+    return LabelledVolumes(volumes, torch.as_tensor(list(targets), dtype=torch.int64, device=device))
