@@ -1,0 +1,112 @@
+"""Which atlases can be had by name, and where each one's labels, table and credit come from.
+
+The list is ``tables/catalogue.tsv``. The labels themselves are never part of this repository: their licences
+(CC BY-NC for Neuromorphometrics) leave that to the packages that carry them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from atlases.carriers import locate
+from atlases.foreign_tables import read_cat12_table, read_dseg_table
+from atlases.regions import RegionTable, neuromorphometrics
+from pipeline.run.digests import file_digest, text_digest
+from pipeline.run.errors import UsageError
+from pipeline.run.tables import MISSING, read_table
+
+CATALOGUE = Path(__file__).parent / "tables" / "catalogue.tsv"
+DEFAULT_ATLAS = "neuromorphometrics-cat12"
+
+
+@dataclass(frozen=True)
+class AtlasSource:
+    """An atlas as its files give it.
+
+    Parameters
+    ----------
+    name, title, credit, note : str
+        `note` says what a reader must know about its placement; may be empty.
+    image : Path
+        Label image.
+    read_table : callable
+        Reads its region table.
+    carried : bool
+        Whether it comes from the catalogue (labels in or near template space, to be masked by the template brain)
+        rather than from the user.
+    digest : str
+        SHA-256 over the digests of label image and region table.
+    """
+
+    name: str
+    title: str
+    credit: str
+    note: str
+    image: Path
+    read_table: Callable[[], RegionTable]
+    carried: bool
+    digest: str
+
+
+def atlas_names() -> tuple[str, ...]:
+    """Names of the atlases in the catalogue."""
+    return tuple(_catalogue())
+
+
+def find_atlas(name: str) -> AtlasSource:
+    """Find an atlas by its name in the catalogue or by the path of its label image.
+
+    Parameters
+    ----------
+    name : str
+        A name of `atlas_names`, or the path of a ``.nii`` or ``.nii.gz`` label image with its table beside it
+        (same name, ``.tsv``, columns ``index`` and ``name``).
+
+    Raises
+    ------
+    UsageError
+        For an unknown name, or a path without image or table.
+    MissingDataError
+        If a carrying package lacks a file.
+    """
+    entry = _catalogue().get(name.lower())
+    if entry is not None:
+        return _carried_atlas(name.lower(), entry)
+    if name.endswith((".nii", ".nii.gz")):
+        return _atlas_at(Path(name))
+    raise UsageError(
+        f"atlas {name!r}: unknown. Known are {', '.join(atlas_names())}; or give the path of a label image "
+        "(.nii.gz) with a table (.tsv, columns index and name) beside it."
+    )
+
+
+@functools.cache
+def _catalogue() -> dict[str, dict[str, str]]:
+    table = read_table(CATALOGUE, ["name", "title", "package", "image", "regions", "credit", "note"]).fillna(MISSING)
+    return {str(row["name"]): {str(key): str(value) for key, value in row.items()} for row in table.to_dict("records")}
+
+
+def _carried_atlas(name: str, entry: dict[str, str]) -> AtlasSource:
+    image, record = locate(entry["package"], entry["image"])
+    digests = [record.sha256]
+    reader: Callable[[], RegionTable] = neuromorphometrics
+    if entry["regions"] != MISSING:
+        table, table_record = locate(entry["package"], entry["regions"])
+        digests.append(table_record.sha256)
+        reader = functools.partial(read_cat12_table, table)
+    note = "" if entry["note"] == MISSING else entry["note"]
+    return AtlasSource(name, entry["title"], entry["credit"], note, image, reader, True, text_digest(" ".join(digests)))
+
+
+def _atlas_at(image: Path) -> AtlasSource:
+    stem = image.name.removesuffix(".gz").removesuffix(".nii")
+    table = image.with_name(f"{stem}.tsv")
+    for path, what in ((image, "label image"), (table, "table of its labels (columns index and name)")):
+        if not path.is_file():
+            raise UsageError(f"atlas {image}: {path} does not exist; it should be the {what}.")
+    digest = text_digest(f"{file_digest(image)} {file_digest(table)}")
+    credit = f"Atlas {stem}, given by the user; credit and licence are those of its authors."
+    return AtlasSource(stem, stem, credit, "", image, functools.partial(read_dseg_table, table), False, digest)

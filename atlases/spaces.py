@@ -1,0 +1,202 @@
+"""What a voxel index means in millimetres.
+
+Glossary
+--------
+voxel space
+    Indices ``(i, j, k)`` of an array; the centre of the first voxel is ``(0, 0, 0)``.
+affine
+    4x4 matrix that takes voxel indices to world millimetres, ``xyz1 = affine @ ijk1``.
+world
+    Millimetres, RAS+: x grows to the participant's Right, y to Anterior, z to Superior. NIfTI's convention; ITK's
+    own is LPS+ (x and y negated), which its NIfTI reader and writer translate.
+orientation
+    Which world axis each array axis runs along, as three letters: LAS is an array whose first axis runs to the left.
+    It is a property of the affine, never a guess from the order of the array.
+grid
+    A shape and an affine: all that is needed to say where each voxel of an array lies.
+space
+    The anatomy that world coordinates refer to: the scanner for a raw scan, a template brain after registration.
+    Two images in one space may lie on different grids; images on one grid may still be in different spaces.
+template space
+    Here always ``MNI152NLin2009cAsym``. ``IXI549Space`` is that of SPM12, ``MNI152NLin6Asym`` that of FSL;
+    the three differ by several millimetres in places.
+
+Examples
+--------
+The template at 1 mm, and the same space sampled every 2 mm:
+
+>>> template_grid(1.0).shape
+(193, 229, 193)
+>>> coarse = template_grid(2.0)
+>>> coarse.shape, coarse.orientation, coarse.voxel_volume_mm3
+((97, 115, 97), 'RAS', 8.0)
+>>> coarse.to_world([48, 66, 39]).tolist()
+[0.0, 0.0, 0.0]
+>>> coarse.to_voxel([-26.0, -22.0, -14.0]).tolist()
+[35.0, 55.0, 32.0]
+>>> template_grid(1.0) == template_grid(1.0), template_grid(1.0) == coarse
+(True, False)
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.run.errors import BadInputError
+
+TEMPLATE_ORIGIN_MM = (-96.0, -132.0, -78.0)
+TEMPLATE_SHAPE_1MM = (193, 229, 193)
+
+# NIfTI keeps affines in single precision, where 200 mm has a spacing of 1.5e-5; quaternions lose about ten times that.
+# A hundredth of a millimetre is far above both and far below anything that moves a voxel.
+TOLERANCE_MM = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Where the voxels of an array lie.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Three sides, in voxels.
+    affine : ndarray (4, 4)
+        Voxel indices to world millimetres (RAS+); kept as a read-only copy in double precision.
+
+    Raises
+    ------
+    BadInputError
+        If the shape is not three positive sides or the affine cannot be inverted.
+    """
+
+    shape: tuple[int, int, int]
+    affine: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        affine = np.array(self.affine, dtype=np.float64)
+        affine.flags.writeable = False
+        shape = tuple(int(side) for side in self.shape)
+        if len(shape) != 3 or min(shape) < 1:
+            raise BadInputError(f"a grid needs three positive sides, not {self.shape}. Give one 3D volume.")
+        if affine.shape != (4, 4) or not np.isfinite(affine).all() or not np.array_equal(affine[3], [0, 0, 0, 1]):
+            raise BadInputError(
+                f"not an affine from voxels to millimetres: {affine.tolist()}. Repair the image header."
+            )
+        # Relative to the voxel volume: a determinant is small for small voxels, zero only for a degenerate axis.
+        sides = np.linalg.norm(affine[:3, :3], axis=0)
+        if abs(np.linalg.det(affine[:3, :3])) <= 1e-6 * sides.prod():
+            raise BadInputError(
+                f"the affine {affine.tolist()} flattens space. Repair the image header (sform or qform)."
+            )
+        object.__setattr__(self, "affine", affine)
+        object.__setattr__(self, "shape", shape)
+
+    @classmethod
+    def of(cls, image: Any) -> Grid:
+        """Grid of a nibabel image.
+
+        A fourth axis of length one, which some converters leave behind, is not part of the grid.
+        """
+        shape = tuple(image.shape)
+        if len(shape) > 3 and set(shape[3:]) == {1}:
+            shape = shape[:3]
+        return cls(shape, image.affine)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Grid):
+            return NotImplemented
+        return self.shape == other.shape and np.array_equal(self.affine, other.affine)
+
+    def __hash__(self) -> int:
+        # Adding zero turns -0.0 into 0.0: they compare equal, so they must hash equal.
+        return hash((self.shape, (self.affine + 0.0).tobytes()))
+
+    def __str__(self) -> str:
+        rows = "; ".join(" ".join(f"{value:g}" for value in row) for row in self.affine[:3])
+        return f"{'x'.join(map(str, self.shape))} {self.orientation}, affine [{rows}]"
+
+    @property
+    def voxel_sizes_mm(self) -> tuple[float, float, float]:
+        """Distance between neighbouring voxels along each array axis."""
+        x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0)
+        return float(x), float(y), float(z)
+
+    @property
+    def voxel_volume_mm3(self) -> float:
+        first, second, third = self.affine[:3, :3].T
+        return float(abs(np.cross(first, second) @ third))  # exact on an axis-aligned grid, unlike a determinant by LU
+
+    @property
+    def orientation(self) -> str:
+        """Closest world direction of each array axis, e.g. ``"LAS"``."""
+        return "".join(nib.aff2axcodes(self.affine))  # type: ignore[no-untyped-call]
+
+    def to_world(self, voxels: ArrayLike) -> NDArray[np.float64]:
+        """World millimetres of voxel indices, both of shape (..., 3)."""
+        world: NDArray[np.float64] = np.asarray(voxels, dtype=np.float64) @ self.affine[:3, :3].T + self.affine[:3, 3]
+        return world
+
+    def to_voxel(self, world: ArrayLike) -> NDArray[np.float64]:
+        """Voxel indices, not rounded, of world millimetres, both of shape (..., 3)."""
+        inverse = np.linalg.inv(self.affine)
+        voxels: NDArray[np.float64] = np.asarray(world, dtype=np.float64) @ inverse[:3, :3].T + inverse[:3, 3]
+        return voxels
+
+    def same_as(self, other: Grid, tolerance_mm: float = TOLERANCE_MM) -> bool:
+        """Whether no voxel lies further than `tolerance_mm` from its namesake on the other grid.
+
+        The distance between two affine maps is largest at a corner, so the eight corners decide for all voxels.
+
+        Examples
+        --------
+        >>> grid = template_grid(1.0)
+        >>> moved = grid.affine.copy()
+        >>> moved[0, 3] += 1e-4
+        >>> grid.same_as(Grid(grid.shape, moved)), grid.same_as(template_grid(2.0))
+        (True, False)
+        """
+        if self.shape != other.shape:
+            return False
+        corners = list(itertools.product(*((0, side - 1) for side in self.shape)))
+        distances = np.linalg.norm(self.to_world(corners) - other.to_world(corners), axis=1)
+        return bool(distances.max() <= tolerance_mm)
+
+
+def require_same_grid(a: Grid, b: Grid, what: str) -> None:
+    """Refuse two grids that differ.
+
+    Parameters
+    ----------
+    a, b : Grid
+    what : str
+        Which two things were to be put together, e.g. ``"relevance map and atlas"``.
+
+    Raises
+    ------
+    BadInputError
+        With both grids in the message.
+    """
+    if not a.same_as(b):
+        raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
+
+
+def template_grid(resolution_mm: float) -> Grid:
+    """Grid of template space at a resolution: the field of view of the 1 mm template, its first voxel kept.
+
+    Examples
+    --------
+    >>> template_grid(1.5).shape
+    (129, 153, 129)
+    """
+    if not resolution_mm > 0:
+        raise BadInputError(f"a resolution of {resolution_mm} mm is not possible; give a positive number.")
+    x, y, z = (int((side - 1) / resolution_mm + 1e-6) + 1 for side in TEMPLATE_SHAPE_1MM)
+    affine = np.diag([resolution_mm, resolution_mm, resolution_mm, 1.0])
+    affine[:3, 3] = TEMPLATE_ORIGIN_MM
+    return Grid((x, y, z), affine)
