@@ -194,7 +194,7 @@ def _left_alone(
     notes = []
     others = Counter(match["suffix"] for path, match in named.items() if path not in t1w)
     if others:
-        kinds = listed(f"{suffix} {count}" for suffix, count in others.most_common())
+        kinds = listed(f"{suffix} {count}" for suffix, count in sorted(others.items()))
         notes.append(f"{sum(others.values())} images in anat/ of other kinds left alone: {kinds}")
     misnamed = [path for path in matches if path not in named and re.search(r"T1w\.nii(\.gz)?$", path)]
     if misnamed:

@@ -67,7 +67,8 @@ def _labelled(candidate: Candidate, config: CohortConfig) -> Candidate:
 def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
     """A note on diagnoses that are not CN, MCI or AD, and on scans without any."""
     kept = [candidate for candidate in candidates if candidate.scan.kept and candidate.scan.diagnosis is None]
-    texts = [candidate.columns.get("DX") or candidate.columns.get("diagnosis") for candidate in kept]
+    lower = [{name.lower(): value for name, value in candidate.columns.items()} for candidate in kept]
+    texts = [columns.get("dx") or columns.get("diagnosis") for columns in lower]
     unknown = Counter(text for text in texts if text is not None)
     notes = []
     if unknown:

@@ -34,8 +34,8 @@ def header_problem(root: Path, image: str) -> str | None:
         size = target.stat().st_size
         if size == 0:
             return "empty file"
-        header: Any = nib.load(path).header  # type: ignore[no-untyped-call,unused-ignore]
-        return _shape_problem(header) or _size_problem(header, path, size)
+        image_file: Any = nib.load(path)
+        return _shape_problem(image_file.header) or _size_problem(image_file.dataobj, path, size)
     except (FileNotFoundError, RuntimeError):  # RuntimeError: a loop of links, in Python 3.11
         return "a link that leads nowhere"
     except PermissionError:
@@ -60,12 +60,11 @@ def _shape_problem(header: Any) -> str | None:
     return None
 
 
-def _size_problem(header: Any, path: Path, size: int) -> str | None:
+def _size_problem(data: Any, path: Path, size: int) -> str | None:
     """Truncation of an uncompressed file: fewer bytes than its header announces."""
     if path.suffix.lower() == ".gz":
         return None
-    voxels = prod(int(n) for n in header.get_data_shape())
-    needed = int(header.get_data_offset()) + voxels * int(header.get_data_dtype().itemsize)
+    needed = int(data.offset) + prod(map(int, data.shape)) * int(data.dtype.itemsize)
     if size < needed:
         return f"truncated file: {size} bytes of {needed}"
     return None

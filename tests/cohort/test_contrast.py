@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.contrast import participant_classes, shuffled_labels, with_labels
+from pipeline.cohort.records import Scan
+from pipeline.run.config import CohortConfig
+from pipeline.run.errors import BadInputError
+
+
+def candidate(person: int, known: str | None = None, kept: bool = True, **columns: str) -> Candidate:
+    scan = Scan(f"sub-{person}", None, f"{person}", f"{person}.nii", diagnosis=known, site="11", kept=kept)
+    return Candidate(scan, columns)
+
+
+def labels(candidates: list[Candidate], **settings: str) -> list[str | None]:
+    return [one.scan.label for one in with_labels(candidates, CohortConfig(**settings))]  # type: ignore[arg-type]
+
+
+def test_labels_by_diagnosis_leave_mci_outside() -> None:
+    people = [candidate(1, "CN"), candidate(2, "MCI"), candidate(3, "AD"), candidate(4), candidate(5, "AD", kept=False)]
+    assert labels(people) == ["CN", None, "AD", None, None]
+
+
+def test_labels_by_any_column_of_the_source() -> None:
+    people = [candidate(1, age_group="young"), candidate(2, age_group="old"), candidate(3, age_group="middle")]
+    settings = {"contrast_column": "age_group", "negative": "young", "positive": "old"}
+    assert labels(people, **settings) == ["young", "old", None]
+
+
+def test_a_column_of_both_may_be_named_as_either_writes_it() -> None:
+    people = [candidate(1, "CN", diagnosis="NL"), candidate(2, None, diagnosis="FTD")]
+    assert labels(people, negative="NL", positive="FTD") == ["NL", "FTD"]
+    assert labels(people, negative="CN", positive="FTD") == ["CN", "FTD"]
+
+
+def test_an_unknown_value_is_named_with_those_that_exist() -> None:
+    people = [candidate(n, age_group=group) for n, group in enumerate(["young", "old", "young"])]
+    message = "cohort.positive = 'elder': column 'age_group' has no such value. It has old (1 scans), young (2 scans)."
+    with pytest.raises(BadInputError) as caught:
+        labels(people, contrast_column="age_group", negative="young", positive="elder")
+    assert str(caught.value) == message
+
+
+def test_an_unknown_column_is_named_with_those_that_exist() -> None:
+    with pytest.raises(BadInputError, match=r"contrast_column = 'agegroup'.* Known: age_group, apoe4, cdr"):
+        labels([candidate(1, age_group="old")], contrast_column="agegroup", negative="young", positive="old")
+
+
+def scans_of(sequences: list[list[str | None]]) -> list[Scan]:
+    return [
+        Scan(f"sub-{person:03d}", f"ses-M{12 * visit:03d}", f"{person}-{visit}", None, label=label, age=60.0 + person)
+        for person, sequence in enumerate(sequences)
+        for visit, label in enumerate(sequence)
+    ]
+
+
+def test_someone_with_both_classes_counts_as_positive() -> None:
+    scans = scans_of([["CN", "AD"], ["CN", "CN"], ["AD", "CN"], [None, None]])
+    assert participant_classes(scans, "AD") == {"sub-000": True, "sub-001": False, "sub-002": True}
+
+
+progress = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any).map(lambda n: ["CN"] * n[0] + ["AD"] * n[1])
+
+
+@given(st.lists(progress, min_size=1, max_size=12), st.integers(0, 1000))
+def test_shuffling_keeps_all_but_the_labels_and_the_number_of_each_class(
+    sequences: list[list[str | None]], seed: int
+) -> None:
+    scans = scans_of(sequences)
+    shuffled = shuffled_labels(scans, seed)
+    assert [(scan.name, scan.age) for scan in shuffled] == [(scan.name, scan.age) for scan in scans]
+    before, after = participant_classes(scans, "AD"), participant_classes(shuffled, "AD")
+    assert Counter(before.values()) == Counter(after.values())
+    for person in before:
+        own = [scan.label for scan in shuffled if scan.participant_id == person]
+        assert own == sorted(own, reverse=True)  # CN before AD: no one recovers
+    assert shuffled_labels(scans, seed) == shuffled
+
+
+@given(st.lists(st.sampled_from([["CN", "CN"], ["CN", "AD"], ["AD", "AD"]]), min_size=1, max_size=8))
+def test_sequences_of_one_length_are_exchanged_whole(sequences: list[list[str | None]]) -> None:
+    shuffled = shuffled_labels(scans_of(sequences), 1)
+    received = [(shuffled[i].label, shuffled[i + 1].label) for i in range(0, len(shuffled), 2)]
+    assert Counter(received) == Counter(map(tuple, sequences))
+
+
+def test_shuffling_breaks_the_tie_between_label_and_person() -> None:
+    scans = scans_of([["CN"]] * 100 + [["AD"]] * 100)
+    agreement = sum(a.label == b.label for a, b in zip(scans, shuffled_labels(scans, 43), strict=True))
+    assert 80 <= agreement <= 120  # 100 expected, standard deviation 7
+    assert shuffled_labels(scans, 43) != shuffled_labels(scans, 44)
+
+
+def test_scans_outside_the_contrast_stay_outside() -> None:
+    scans = scans_of([["CN", None], [None, "AD"], [None]])
+    assert [scan.label is None for scan in shuffled_labels(scans, 3)] == [scan.label is None for scan in scans]

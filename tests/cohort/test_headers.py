@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from input_trees import image_bytes
+
+from pipeline.cohort.headers import header_problem
+
+GOOD = image_bytes()
+
+
+def with_header(**values: object) -> bytes:
+    image = nib.Nifti1Image(np.ones((7, 9, 11), np.int16), np.eye(4))
+    content = bytearray(image.to_bytes())
+    header = nib.Nifti1Header.from_fileobj(io.BytesIO(bytes(content)), check=False)
+    for name, value in values.items():
+        header[name] = value
+    return header.binaryblock + bytes(content[348:])
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+@pytest.mark.parametrize("shape", [(7, 9, 11), (7, 9, 11, 1)])
+def test_a_good_image_has_no_problem(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    content = image_bytes(shape)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert header_problem(tmp_path, name) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty file"),
+        (b"hello", "not a readable NIfTI file"),
+        (GOOD[:200], "not a readable NIfTI file"),
+        (GOOD[:400], "truncated file: 400 bytes of 1738"),
+        (b"\0" * 2000, "not a readable NIfTI file"),
+        (image_bytes((7, 9, 11, 3)), "4D image where one 3D volume is needed: 7x9x11x3"),
+        (image_bytes((7, 9)), "2D image where one 3D volume is needed: 7x9"),
+        (image_bytes((7, 9, 11), np.complex64), "voxels are not plain numbers: data type complex64"),
+        (with_header(pixdim=[1, np.nan, 1, 1, 0, 0, 0, 0]), "impossible voxel size: nan, 1, 1 mm"),
+        (with_header(magic=b"xxx"), "not a readable NIfTI file"),
+        (with_header(datatype=9999), "not a readable NIfTI file"),
+    ],
+)
+def test_unusable_images(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "a.nii").write_bytes(content)
+    problem = header_problem(tmp_path, "a.nii")
+    assert problem is not None
+    assert problem.startswith(reason)
+
+
+@pytest.mark.parametrize("content", [gzip.compress(GOOD)[:30], GOOD, b"\x1f\x8b\x08garbage", gzip.compress(b"hello")])
+def test_unreadable_gzip(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.nii.gz").write_bytes(content)
+    assert (header_problem(tmp_path, "a.nii.gz") or "").startswith("not a readable NIfTI file")
+
+
+def test_links(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "good.nii").write_bytes(GOOD)
+    (tmp_path / "secret.nii").write_bytes(GOOD)
+    (root / "inside.nii").symlink_to("good.nii")
+    (root / "outside.nii").symlink_to("../secret.nii")
+    (root / "dangling.nii").symlink_to("nowhere.nii")
+    (root / "loop.nii").symlink_to("loop.nii")
+    assert header_problem(root, "inside.nii") is None
+    assert (header_problem(root, "outside.nii") or "").startswith("a link to a file outside the input folder: ")
+    assert header_problem(root, "dangling.nii") == "a link that leads nowhere"
+    assert header_problem(root, "loop.nii") is not None
+
+
+def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:  # tests may run as root, whom no mode keeps out
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "a.nii").write_bytes(GOOD)
+    monkeypatch.setattr("pipeline.cohort.headers.nib.load", refuse)
+    assert header_problem(tmp_path, "a.nii") == "no permission to read it"
