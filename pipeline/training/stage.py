@@ -136,6 +136,7 @@ def _job(
     )
     files = layout.fold(fold.index)
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
+    outputs |= {f"{name}_columns": outputs[name].with_suffix(".json") for name in ("history", "predictions")}
     return Job(STAGE, files.folder.name, key, outputs, train_fold, (task, key))
 
 

@@ -20,6 +20,7 @@ from pipeline.run.config import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.seeds import derived_seed, generator
 from pipeline.training.augmentation import augment
+from pipeline.training.batch_statistics import prepare_step
 from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
 from pipeline.training.metrics import balanced_accuracy
 from pipeline.training.numerics import mixed_precision
@@ -153,6 +154,7 @@ def _train_epoch(
     for indices in batches(random.permutation(len(data)), config.batch_size):
         volumes, classes = data.batch(indices)
         inputs = augment(volumes, config, random).float()
+        prepare_step(model)
         with mixed_precision(device):
             output = model(inputs)
         loss = _weighted_losses(output, classes, weights)

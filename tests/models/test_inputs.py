@@ -1,0 +1,148 @@
+import nibabel as nib
+import numpy as np
+import pytest
+
+from atlases.brain_box import Box
+from atlases.spaces import template_grid
+from pipeline.models.inputs import (
+    NetworkInput,
+    configured_input,
+    from_network,
+    read_network_volume,
+    scale_in_mask,
+    to_network,
+)
+from pipeline.run.config import Config, ModelConfig, RegistrationConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import ScanFiles
+
+COARSE = 4.0
+BOX = Box((3, 8, 5), (31, 40, 33))
+
+
+@pytest.fixture
+def scan():
+    """A volume on the 4 mm template grid with a mask of odd shape."""
+    random = np.random.default_rng(5)
+    shape = template_grid(COARSE).shape
+    mask = np.zeros(shape, bool)
+    mask[6:40, 10:50, 8:41] = random.random((34, 40, 33)) < 0.9
+    return random.normal(70, 25, shape).astype(np.float32), mask
+
+
+def test_scaling_by_hand():
+    volume = np.array([[[5.0, -3.0, 9.0, 1.0]]], np.float32)
+    mask = np.array([[[True, False, True, True]]])
+    # Inside: 5, 9, 1 -> minimum 1, range 8.
+    np.testing.assert_array_equal(scale_in_mask(volume, mask), np.array([[[0.5, 0.0, 1.0, 0.0]]], np.float32))
+
+
+def test_scaling_depends_on_nothing_but_order_of_intensities_inside(scan):
+    volume, mask = scan
+    scaled = scale_in_mask(volume, mask)
+    assert scaled.dtype == np.float32
+    assert (scaled[~mask] == 0).all()
+    assert scaled[mask].min() == 0
+    assert scaled[mask].max() == 1
+    elsewhere = np.where(mask, volume * 3 + 40, 1e6)
+    np.testing.assert_allclose(scale_in_mask(elsewhere, mask), scaled, atol=1e-6)
+
+
+def test_integers_do_not_wrap_around():
+    volume = np.array([[[-30000, 30000, 0]]], np.int16)
+    np.testing.assert_allclose(scale_in_mask(volume, np.ones((1, 1, 3), bool)), [[[0, 1, 0.5]]])
+
+
+@pytest.mark.parametrize(
+    ("value", "mask", "message"),
+    [
+        (1.0, np.ones((2, 3, 4), bool), "all intensities inside the brain mask are 1"),
+        (np.nan, np.ones((2, 3, 4), bool), "not finite"),
+        (1.0, np.zeros((2, 3, 4), bool), "mask is empty"),
+        (1.0, np.ones((2, 4, 3), bool), "brain mask"),
+    ],
+)
+def test_unusable_intensities_are_refused(value, mask, message):
+    volume = np.full((2, 3, 4), value)
+    with pytest.raises(BadInputError, match=message):
+        scale_in_mask(volume, mask)
+
+
+def test_the_box_cuts_after_scaling_and_maps_go_back_to_the_same_voxels(scan):
+    volume, mask = scan
+    spec = NetworkInput(COARSE, BOX)
+    seen = to_network(volume, mask, spec)
+    whole = scale_in_mask(volume, mask)
+    assert seen.shape == spec.shape == (31, 40, 33)
+    np.testing.assert_array_equal(seen, whole[3:34, 8:48, 5:38])
+    back = from_network(seen, spec)
+    inside = np.zeros(whole.shape, bool)
+    inside[3:34, 8:48, 5:38] = True
+    np.testing.assert_array_equal(back, np.where(inside, whole, 0))
+    np.testing.assert_array_equal(from_network(np.stack([seen, -seen]), spec), np.stack([back, -back]))
+    np.testing.assert_array_equal(spec.grid.affine @ [2, 1, 4, 1], template_grid(COARSE).affine @ [5, 9, 9, 1])
+
+
+def test_without_a_box_the_whole_template_is_seen(scan):
+    volume, mask = scan
+    spec = NetworkInput(COARSE, None)
+    seen = to_network(volume, mask, spec)
+    np.testing.assert_array_equal(seen, scale_in_mask(volume, mask))
+    np.testing.assert_array_equal(from_network(seen, spec), seen)
+
+
+def test_wrong_shapes_are_refused(scan):
+    volume, mask = scan
+    with pytest.raises(BadInputError, match="template grid at 4 mm"):
+        to_network(volume[1:], mask[1:], NetworkInput(COARSE, BOX))
+    with pytest.raises(ValueError, match="network's input"):
+        from_network(np.zeros((31, 40, 34)), NetworkInput(COARSE, BOX))
+
+
+def test_configured_field_of_view():
+    registration = RegistrationConfig(resolution_mm=2.0)
+    whole = configured_input(Config(registration=registration, model=ModelConfig(field_of_view="template")))
+    assert whole == NetworkInput(2.0, None)
+    assert whole.shape == (97, 115, 97)
+    brain = configured_input(Config(registration=registration))
+    assert brain.box is not None
+    assert all(part < full for part, full in zip(brain.shape, whole.shape, strict=True))
+
+
+def test_the_brain_box_is_symmetric_so_a_flip_mirrors_at_the_midline():
+    grid = template_grid(2.0)
+    box = configured_input(Config(registration=RegistrationConfig(resolution_mm=2.0))).box
+    assert box.start[0] == grid.shape[0] - box.start[0] - box.shape[0]
+
+
+def write_scan(files, volume, mask, affine):
+    for path, data in ((files.t1w, volume), (files.brain_mask, mask.astype(np.uint8))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(data, affine), path)
+
+
+def test_reading_a_registered_scan(tmp_path, scan):
+    volume, mask = scan
+    files = ScanFiles(tmp_path, "sub-01", None, COARSE)
+    spec = NetworkInput(COARSE, BOX)
+    write_scan(files, volume, mask, template_grid(COARSE).affine)
+    np.testing.assert_array_equal(read_network_volume(files, spec), to_network(volume, mask, spec))
+
+
+def test_unreadable_scans_are_refused_by_name(tmp_path, scan):
+    volume, mask = scan
+    files = ScanFiles(tmp_path, "sub-01", "ses-1", COARSE)
+    spec = NetworkInput(COARSE, BOX)
+    with pytest.raises(BadInputError, match=files.t1w.name):
+        read_network_volume(files, spec)
+    write_scan(files, volume, mask, template_grid(COARSE).affine)
+    files.t1w.write_bytes(files.t1w.read_bytes()[:5000])
+    with pytest.raises(BadInputError, match=files.t1w.name):
+        read_network_volume(files, spec)
+    mirrored = template_grid(COARSE).affine @ np.diag([-1, 1, 1, 1])
+    write_scan(files, volume, mask, mirrored)
+    with pytest.raises(BadInputError, match=files.t1w.name):
+        read_network_volume(files, spec)
+    write_scan(files, np.zeros_like(volume), mask, template_grid(COARSE).affine)
+    with pytest.raises(BadInputError, match=rf"{files.t1w.name}: all intensities"):
+        read_network_volume(files, spec)

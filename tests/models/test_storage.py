@@ -1,0 +1,108 @@
+import json
+
+import pytest
+import torch
+
+from atlases.brain_box import Box
+from pipeline.models.founding import FoundingCNN
+from pipeline.models.inputs import NetworkInput
+from pipeline.models.storage import load_model, save_model
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import FoldFiles
+
+SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))
+POOLS = (2, 2, 1, 1)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    torch.manual_seed(11)
+    model = FoundingCNN(SPEC.shape, channels=(2, 3, 4, 5), pools=POOLS, hidden_units=6, dropout=0.25)
+    model.to(memory_format=torch.channels_last_3d)
+    with torch.no_grad():  # running statistics other than the initial ones
+        model(torch.rand(3, 1, *SPEC.shape))
+    files = FoldFiles(tmp_path / "fold-0")
+    save_model(files, model, SPEC, ("young", "old"), {"fold": 0, "seed": 43})
+    return files, model.eval()
+
+
+def test_round_trip_is_exact(stored):
+    files, model = stored
+    loaded = load_model(files)
+    assert loaded.input == SPEC
+    assert loaded.classes == ("young", "old")
+    assert not loaded.model.training
+    state = loaded.model.state_dict()
+    assert list(state) == list(model.state_dict())
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    assert (loaded.model.dropout, loaded.model.channels, loaded.model.pools) == (0.25, (2, 3, 4, 5), POOLS)
+    x = torch.rand(2, 1, *SPEC.shape)
+    torch.testing.assert_close(loaded.model(x), model(x))
+
+
+def test_same_model_gives_same_bytes(stored, tmp_path):
+    files, model = stored
+    again = FoldFiles(tmp_path / "again")
+    save_model(again, model, SPEC, ("young", "old"), {"fold": 0, "seed": 43})
+    assert again.weights.read_bytes() == files.weights.read_bytes()
+    assert again.description.read_bytes() == files.description.read_bytes()
+    assert {path.name for path in again.folder.iterdir()} == {"model.safetensors", "model.json"}
+
+
+def test_the_description_says_what_the_network_is(stored):
+    files, model = stored
+    text = json.loads(files.description.read_text())
+    assert text["parameters"] == sum(p.numel() for p in model.parameters())
+    assert text["input"]["box"] == {"start": [3, 8, 5], "shape": [31, 40, 33]}
+    assert [row[3] for row in text["input"]["affine"][:3]] == [-96 + 4 * 3, -132 + 4 * 8, -78 + 4 * 5]
+    assert (text["fold"], text["seed"]) == (0, 43)
+
+
+def test_reading_draws_no_random_numbers(stored):
+    files, _ = stored
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    load_model(files)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_altered_weights_are_refused(stored):
+    files, _ = stored
+    content = bytearray(files.weights.read_bytes())
+    content[-3] ^= 1
+    files.weights.write_bytes(bytes(content))
+    with pytest.raises(BadInputError, match=r"model\.safetensors.*SHA-256 differs"):
+        load_model(files)
+
+
+def edit(files, change):
+    text = json.loads(files.description.read_text())
+    change(text)
+    files.description.write_text(json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.update(format=99), "format 1"),
+        (lambda text: text.pop("classes"), "classes"),
+        (lambda text: text["architecture"].update(name="resnet"), "resnet"),
+        (lambda text: text["architecture"].update(hidden_units=7), "do not fit"),
+        (lambda text: text["input"].pop("box"), "box"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(stored, change, message):
+    files, _ = stored
+    edit(files, change)
+    with pytest.raises(BadInputError, match=message):
+        load_model(files)
+
+
+def test_missing_files_are_refused(stored, tmp_path):
+    with pytest.raises(BadInputError, match="no readable model"):
+        load_model(FoldFiles(tmp_path / "nowhere"))
+    files, _ = stored
+    files.description.write_text("{")
+    with pytest.raises(BadInputError, match="no readable model"):
+        load_model(files)

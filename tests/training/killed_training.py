@@ -1,0 +1,30 @@
+"""Train until the given batch, then die by SIGKILL; run by test_resuming.py in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from pipeline.training import trainer
+from pipeline.training.numerics import repeatable
+from tests.training.planted import QUICK, planted_volumes, small_network
+
+if __name__ == "__main__":
+    checkpoint, deadly_batch = Path(sys.argv[1]), int(sys.argv[2])
+    augment, calls = trainer.augment, 0
+
+    def deadly(*arguments):
+        global calls
+        calls += 1
+        if calls == deadly_batch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return augment(*arguments)
+
+    trainer.augment = deadly
+    with repeatable(torch.device("cpu"), 1, 1):
+        training, validation = planted_volumes(14, 1), planted_volumes(8, 2)
+        trainer.train(small_network(), training, validation, QUICK, 43, trainer.Resumption(checkpoint, "key"))

@@ -1,0 +1,170 @@
+import dataclasses
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.cohort.splits import Fold, Split
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config import ModelConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import FoldFiles, RunLayout
+from pipeline.run.tables import read_table
+from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
+from pipeline.training.stage import HISTORY_COLUMNS
+from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
+
+REPOSITORY = Path(__file__).parents[2]
+FOLD_FILES = {"model.safetensors", "model.json", "history.tsv", "history.json", "predictions.tsv", "predictions.json"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    layout = RunLayout(tmp_path_factory.mktemp("finished"))
+    write_registered(layout)
+    return layout, train_all(layout)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A run of its own that is already trained."""
+    shutil.copytree(finished[0].root, tmp_path / "run")
+    return RunLayout(tmp_path / "run")
+
+
+def content(layout):
+    """Bytes of everything that training leaves behind for others."""
+    files = [*sorted((layout.root / "models").rglob("*")), layout.predictions]
+    return {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_every_tested_scan_is_predicted_once_by_the_fold_that_tests_it(finished):
+    layout, outcomes = finished
+    assert [outcome.status for outcome in outcomes] == ["done", "done"]
+    table = read_table(layout.predictions)
+    assert list(table.columns) == list(PREDICTION_COLUMNS)
+    names = table[["participant_id", "fold", "label", "target"]].values.tolist()
+    assert names == [
+        ["sub-1", 0, "CN", 0],
+        ["sub-2", 0, "AD", 1],
+        ["sub-2", 0, "AD", 1],
+        ["sub-3", 1, "CN", 0],
+        ["sub-4", 1, "AD", 1],
+    ]
+    assert table["session_id"].fillna("none").tolist() == ["none", "ses-M00", "ses-M12", "ses-M00", "ses-M00"]
+    assert (layout.predictions.with_suffix(".json")).is_file()
+
+
+def test_predictions_are_those_of_the_stored_model_on_the_unrounded_volume(finished):
+    layout, _ = finished
+    for row in read_table(layout.predictions).itertuples():
+        loaded = load_model(layout.fold(row.fold))
+        session = row.session_id if isinstance(row.session_id, str) else None
+        volume = read_network_volume(layout.scan(row.participant_id, session, 4.0), loaded.input)
+        with torch.no_grad():
+            negative, positive = loaded.model(torch.from_numpy(volume)[None, None])[0].double().tolist()
+        assert (row.logit_negative, row.logit_positive) == pytest.approx((negative, positive), rel=1e-5, abs=1e-6)
+        assert row.probability == pytest.approx(1 / (1 + np.exp(row.logit_negative - row.logit_positive)), rel=1e-12)
+        assert row.predicted == ("AD" if row.logit_positive > row.logit_negative else "CN")
+        assert row.outcome == ("T" if row.predicted == row.label else "F") + ("P" if row.predicted == "AD" else "N")
+
+
+def test_what_a_fold_leaves_behind(finished):
+    layout, _ = finished
+    for fold in SPLIT.folds:
+        files = layout.fold(fold.index)
+        assert {path.name for path in files.folder.iterdir()} == FOLD_FILES
+        history = read_table(files.history, list(HISTORY_COLUMNS))
+        text = json.loads(files.description.read_text())
+        assert history["epoch"].tolist() == list(range(1, text["epochs"] + 1))
+        assert history.loc[history["best"], "epoch"].tolist() == [text["best_epoch"]]
+        assert text["participants"] == {p: list(getattr(fold, p)) for p in ("train", "validation", "test")}
+        assert text["classes"] == ["CN", "AD"]
+        assert text["converged"] == (text["ended_by"] == "early stopping")
+        assert (text["seed"], text["input"]["resolution_mm"]) == (5, 4.0)
+    assert text["scans"]["train"] == ["sub-1", "sub-2_ses-M00", "sub-7_ses-M00", "sub-8_ses-M00", "sub-2_ses-M12"]
+    assert text["class_weights"] == pytest.approx([5 / 4, 5 / 6])
+
+
+def test_folds_start_from_different_weights_and_the_seed_decides(finished, tmp_path):
+    layout, _ = finished
+    seeds = {json.loads(layout.fold(n).description.read_text())["fold_seed"] for n in (0, 1)}
+    assert len(seeds) == 2
+    other = RunLayout(tmp_path)
+    write_registered(other)
+    train_all(other, config=dataclasses.replace(CONFIG, seed=6))
+    assert content(other)["models/fold-0/history.tsv"] != content(layout)["models/fold-0/history.tsv"]
+
+
+@pytest.mark.parametrize("deadly_batch", [4, 8])
+def test_a_run_killed_in_training_ends_as_an_unbroken_one(finished, tmp_path, deadly_batch):
+    layout = RunLayout(tmp_path / "killed")
+    write_registered(layout)
+    command = [sys.executable, "-m", "tests.training.run_of_folds", str(layout.root), str(deadly_batch)]
+    assert subprocess.run(command, cwd=REPOSITORY, timeout=120).returncode == -signal.SIGKILL
+    assert list(layout.root.glob("models/fold-*/checkpoint.safetensors"))
+    assert not layout.predictions.exists()
+    train_all(layout)
+    assert content(layout) == content(finished[0])
+
+
+def test_a_second_run_does_nothing(copy):
+    before = {path: path.stat().st_mtime_ns for path in (copy.root / "models").rglob("*") if path.is_file()}
+    assert [outcome.status for outcome in train_all(copy)] == ["unchanged", "unchanged"]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_only_folds_that_depend_on_a_change_are_trained_again(copy):
+    scans = [s for s in labelled_scans() if s.scan_id != "I22"]
+    assert [o.status for o in train_all(copy, scans)] == ["done", "done"]  # tested in one, trained in the other
+    narrower = Split((SPLIT.folds[0], dataclasses.replace(SPLIT.folds[1], test=("sub-3",))))
+    assert [o.status for o in train_all(copy, scans, narrower)] == ["unchanged", "done"]
+    assert read_table(copy.predictions)["participant_id"].tolist() == ["sub-1", "sub-2", "sub-3"]
+
+
+def test_a_fold_that_cannot_be_trained_is_a_failure_and_the_other_goes_on(copy):
+    scans = [s for s in labelled_scans() if s.participant_id != "sub-8"]  # fold 0 validates AD on sub-8 alone
+    outcomes = train_all(copy, scans)
+    assert [o.status for o in outcomes] == ["failed", "done"]
+    assert "fold 0: the validation part has no usable scan of AD" in outcomes[0].message
+    assert read_table(copy.failures)["unit"].tolist() == ["fold-0"]
+    assert read_table(copy.predictions)["fold"].unique().tolist() == [1]
+
+
+def test_a_scan_that_cannot_be_read_is_named(copy):
+    files = copy.scan("sub-7", "ses-M00", 4.0)
+    files.t1w.write_bytes(b"not an image")
+    outcomes = train_all(copy)
+    assert all(o.status == "failed" and files.t1w.name in o.message for o in outcomes)
+    assert not copy.predictions.exists()
+
+
+def test_a_grid_too_small_is_refused_before_any_work(tmp_path):
+    config = dataclasses.replace(CONFIG, model=ModelConfig(field_of_view="template"))
+    with pytest.raises(BadInputError, match="49x58x49"):
+        train_all(RunLayout(tmp_path), config=config)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_label_outside_the_contrast_is_refused(tmp_path):
+    scans = [*labelled_scans()[:-1], dataclasses.replace(labelled_scans()[-1], label="MCI")]
+    with pytest.raises(BadInputError, match=r"sub-2_ses-M12: label 'MCI'"):
+        train_all(RunLayout(tmp_path), scans)
+
+
+def test_predicting_a_participant_the_model_was_trained_with_is_refused(finished):
+    layout, _ = finished
+    loaded = load_model(FoldFiles(layout.fold(0).folder))
+    leaking = Fold(0, train=("sub-4",), validation=("sub-7",), test=("sub-1", "sub-3"))
+    with pytest.raises(BadInputError, match="sub-3 would be predicted by a model trained"):
+        predict_test_part(layout, loaded, leaking, labelled_scans(), torch.device("cpu"))
+    both = Fold(0, train=("sub-1",), validation=("sub-7",), test=("sub-1",))
+    with pytest.raises(BadInputError, match="sub-1"):
+        predict_test_part(layout, loaded, both, labelled_scans(), torch.device("cpu"))

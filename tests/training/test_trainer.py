@@ -1,0 +1,138 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pipeline.run.errors import UsageError
+from pipeline.training.metrics import balanced_accuracy
+from pipeline.training.numerics import kept_memory, repeatable
+from pipeline.training.trainer import Resumption, batches, class_weights, train
+from tests.training.planted import QUICK, planted_volumes, small_network
+
+
+def run(folder, training, validation, config=QUICK, seed=43):
+    model = small_network(seed)
+    with repeatable(torch.device("cpu"), seed, 1):
+        trained = train(model, training, validation, config, seed, Resumption(folder / "c.safetensors", "key"))
+    model.load_state_dict(trained.weights)
+    return trained, model.eval()
+
+
+@torch.no_grad()
+def held_out_accuracy(model, data):
+    return balanced_accuracy(data.targets.numpy(), model(data.volumes.unsqueeze(1).float()).numpy())
+
+
+def test_a_planted_blob_is_learned_and_shuffled_labels_are_not(tmp_path):
+    test = planted_volumes(40, 9)
+    _, model = run(tmp_path, planted_volumes(24, 1), planted_volumes(10, 2))
+    assert held_out_accuracy(model, test) >= 0.9
+    scores = []
+    for seed in range(4):
+        (tmp_path / str(seed)).mkdir()
+        shuffled = planted_volumes(24, seed, shuffled=True), planted_volumes(10, 50 + seed, shuffled=True)
+        _, model = run(tmp_path / str(seed), *shuffled, dataclasses.replace(QUICK, max_epochs=6), seed)
+        # Labels of the test scans are shuffled as well: no rule, not even "bright blob", can beat chance on them.
+        scores.append(held_out_accuracy(model, planted_volumes(60, 99 + seed, shuffled=True)))
+    # Standard error of balanced accuracy at chance with 4 x 60 scans: 0.032.
+    assert np.mean(scores) == pytest.approx(0.5, abs=0.11)
+
+
+def test_two_runs_give_identical_weights_and_another_seed_does_not(tmp_path):
+    data = planted_volumes(10, 1), planted_volumes(6, 2)
+    config = dataclasses.replace(QUICK, max_epochs=2)
+    results = []
+    for name, seed in (("a", 43), ("b", 43), ("c", 44)):
+        (tmp_path / name).mkdir()
+        torch.rand(len(results) + 1)  # the state of the global generator must not matter
+        results.append(run(tmp_path / name, *data, config, seed)[0])
+    one, two, other = results
+    assert one.history == two.history
+    assert all(torch.equal(one.weights[name], two.weights[name]) for name in one.weights)
+    assert one.history != other.history
+
+
+def test_history_is_what_the_kept_weights_give(tmp_path):
+    validation = planted_volumes(9, 2)
+    config = dataclasses.replace(QUICK, max_epochs=4)
+    trained, model = run(tmp_path, planted_volumes(15, 1), validation, config)
+    record = trained.history[trained.selection.best_epoch - 1]
+    assert [r.epoch for r in trained.history] == [1, 2, 3, 4]
+    with torch.no_grad():
+        logits = model(validation.volumes.unsqueeze(1).float())
+    # Training part: 7 negative, 8 positive; validation 4 and 5.
+    weight = torch.tensor([15 / 14, 15 / 16])
+    expected = functional.cross_entropy(logits, validation.targets, weight)
+    assert record.validation_loss == pytest.approx(expected.item(), rel=1e-5)
+    assert record.validation_balanced_accuracy == balanced_accuracy(validation.targets.numpy(), logits.numpy())
+
+
+def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
+    data = planted_volumes(3, 1)
+    config = dataclasses.replace(
+        QUICK, max_epochs=1, min_epochs=1, flip_probability=0.0, max_shift_voxels=0, weight_decay=1e-2
+    )
+    model = small_network()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    reference = {name: value.clone().double() for name, value in model.state_dict().items()}
+    double = small_network().double()
+    double.load_state_dict(reference)
+    for module in double.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    logits = double.train()(data.volumes.unsqueeze(1).double())
+    # One negative and two positive scans: weights 3/2 and 3/4, mean over scans.
+    losses = functional.cross_entropy(logits, data.targets, reduction="none") * torch.tensor([1.5, 0.75, 0.75])
+    losses.mean().backward()
+    with repeatable(torch.device("cpu"), 1, 1):
+        train(model, data, data, config, 1, Resumption(tmp_path / "c", "key"))
+    for (name, after), parameter in zip(model.named_parameters(), double.parameters(), strict=True):
+        gradient = parameter.grad + config.weight_decay * parameter.detach()
+        expected = reference[name] - config.learning_rate * gradient / (gradient.abs() + 1e-8)
+        clear = gradient.abs() > 1e-5  # Adam's first step is the sign of the gradient; near 0 rounding decides
+        torch.testing.assert_close(after.double()[clear], expected[clear], rtol=0, atol=2e-6)
+
+
+def test_a_loss_that_explodes_is_named(tmp_path):
+    data = planted_volumes(8, 1)
+    data.volumes[2, 3, 4, 5] = float("nan")
+    with pytest.raises(UsageError, match=r"epoch 1.*learning_rate"):
+        run(tmp_path, data, planted_volumes(6, 2))
+
+
+def test_class_weights():
+    targets = torch.tensor([0] * 30 + [1] * 10)
+    weights = class_weights(targets, balance=True)
+    assert weights.tolist() == pytest.approx([2 / 3, 2.0])
+    assert weights[targets].mean().item() == pytest.approx(1)
+    assert class_weights(targets, balance=False).tolist() == [1, 1]
+
+
+@given(count=st.integers(1, 60), size=st.integers(1, 9))
+def test_batches_hold_every_scan_once_in_order_and_differ_by_one_at_most(count, size):
+    order = np.random.default_rng(count).permutation(count)
+    cut = batches(order, size)
+    np.testing.assert_array_equal(np.concatenate(cut), order)
+    lengths = [len(batch) for batch in cut]
+    assert max(lengths) <= size
+    assert max(lengths) - min(lengths) <= 1
+    assert len(cut) == -(-count // size)
+
+
+def test_contexts_leave_no_trace():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    with kept_memory(), repeatable(torch.device("cpu"), 8, 2):
+        assert torch.get_num_threads() == 2
+        assert torch.are_deterministic_algorithms_enabled()
+        torch.rand(5)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    assert torch.equal(torch.rand(2), expected)
