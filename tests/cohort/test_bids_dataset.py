@@ -96,12 +96,12 @@ def test_intracranial_volume(bids: BidsTree, columns: str, cells: str, expected:
 def test_of_several_runs_the_first_is_used(bids: BidsTree) -> None:
     two_people(bids)
     (bids.root / "sub-02/anat/sub-02_T1w.nii").unlink()
-    for entities in ("run-10", "run-2", "acq-b_run-2"):
+    for entities in ("run-10", "run-2", "acq-a_run-3"):
         bids.image(f"sub-02/anat/sub-02_{entities}_T1w.nii")
     scans = bids.read(**SEX).table.scans[1:]
-    assert [scan.scan_id for scan in scans if scan.kept] == ["sub-02_acq-b_run-2_T1w"]
+    assert [scan.scan_id for scan in scans if scan.kept] == ["sub-02_run-2_T1w"]
     assert {scan.reason for scan in scans if not scan.kept} == {
-        "another scan of this session is preferred: sub-02_acq-b_run-2_T1w"
+        "another scan of this session is preferred: sub-02_run-2_T1w"
     }
 
 
@@ -123,6 +123,15 @@ def test_other_images_are_counted_and_derivatives_left_alone(bids: BidsTree) -> 
     assert derived.reason == "a derivative, not an original image: space-MNI, desc-preproc"
     assert "2 images in anat/ of other kinds left alone: FLAIR 1, T2w 1" in cohort.notes
     assert "1 T1w images not named or placed as BIDS asks left alone: sub-01/other/sub-01_T1w.nii" in cohort.notes
+
+
+def test_a_contrast_by_a_column_of_both_tables_goes_by_the_session(bids: BidsTree) -> None:
+    for session in ("1", "2"):
+        bids.image(f"sub-01/ses-{session}/anat/sub-01_ses-{session}_T1w.nii")
+    bids.table("participants.tsv", "participant_id stage", "sub-01 early")
+    bids.table("sub-01/sub-01_sessions.tsv", "session_id stage", "ses-1 n/a", "ses-2 late")
+    cohort = bids.read(contrast_column="stage", negative="early", positive="late")
+    assert [scan.label for scan in cohort.table] == ["early", "late"]
 
 
 def test_a_scan_without_a_row_and_a_row_without_a_scan(bids: BidsTree) -> None:

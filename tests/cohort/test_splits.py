@@ -53,7 +53,9 @@ def test_folds_partition_stratify_and_repeat(more: int, both: int, folds: int, s
 
 def test_another_seed_is_another_split() -> None:
     scans = table(20, 20)
-    assert make_split(scans, CohortConfig(), 1) != make_split(scans, CohortConfig(), 2)
+    one, other = (make_split(scans, CohortConfig(), seed) for seed in (1, 2))
+    assert [fold.test for fold in one.folds] != [fold.test for fold in other.folds]
+    assert [fold.validation for fold in one.folds] != [fold.validation for fold in other.folds]
 
 
 def test_someone_with_both_classes_is_stratified_as_positive() -> None:
