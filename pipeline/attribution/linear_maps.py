@@ -17,12 +17,27 @@ from torch import Tensor
 from torch.nn.grad import conv3d_input
 
 
+def paired(first: Tensor, second: Tensor, axis: int, groups: int) -> Tensor:
+    """Two tensors of one shape side by side along an axis, within each group of that axis.
+
+    Examples
+    --------
+    >>> paired(torch.tensor([1, 2]), torch.tensor([-1, -2]), 0, groups=1).tolist()
+    [1, 2, -1, -2]
+    >>> paired(torch.tensor([1, 2]), torch.tensor([-1, -2]), 0, groups=2).tolist()
+    [1, -1, 2, -2]
+    """
+    axis %= first.dim()
+    grouped = (*first.shape[:axis], groups, -1, *first.shape[axis + 1 :])
+    return torch.cat([first.reshape(grouped), second.reshape(grouped)], dim=axis + 1).flatten(axis, axis + 1)
+
+
 class LinearMap(Protocol):
     """A linear map of an input, given its weights."""
 
     @property
     def channel_axis(self) -> int:
-        """Axis of the input that the weights sum over in full."""
+        """Axis of the channels, of inputs and of units."""
         ...
 
     @property

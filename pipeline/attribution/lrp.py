@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.ledger import Ledger, LedgerEntry, sum_per_volume
+from pipeline.attribution.linear_maps import paired
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.planner import BatchNormMode, plan_relevance
 from pipeline.attribution.pooling import scatter
 from pipeline.attribution.records import Attribution
-from pipeline.attribution.rules import beta_messages, merge_signs, redistribute
-from pipeline.attribution.tape import Record, Tape, record_forward
+from pipeline.attribution.rules import Messages, beta_messages, both_parts, merge_signs, redistribute
+from pipeline.attribution.tape import Record, Shared, Tape, record_forward
 from pipeline.attribution.targets import StartValue, require_explainable, start_values
 from pipeline.run.errors import UsageError
 
@@ -105,15 +106,12 @@ def propagate(tape: Tape, start_value: Tensor, target: int, beta: float) -> tupl
 def _step_back(record: Record, relevance: Tensor, beta: float) -> tuple[Tensor, LedgerEntry | None]:
     """Relevance at the input of a step from that at its output, and the layer's account if it has weights."""
     winners, shared, shape = record.winners, record.shared, record.pooled_shape
-    relevance = relevance.reshape(shape if winners is None else winners.shape)
-
-    def to_units(values: Tensor) -> Tensor:
-        return values if winners is None else scatter(values, winners, shape)
-
     if shared is None:
-        return to_units(relevance).reshape(record.input_shape), None
+        below = relevance if winners is None else scatter(relevance.reshape(winners.shape), winners, shape)
+        return below.reshape(record.input_shape), None
+    relevance = relevance.reshape(shared.contributions.positive.shape)  # undoes a flattening
     messages = beta_messages(shared.contributions, relevance, beta)
-    below = redistribute(shared.x, shared.weight, shared.linear, messages, to_units)
+    below = _to_inputs(shared, messages, winners, shape)
     if shared.signed:
         below = merge_signs(below, shared.linear)
     nothing = torch.zeros(len(below), dtype=torch.float64, device=below.device)
@@ -126,3 +124,17 @@ def _step_back(record: Record, relevance: Tensor, beta: float) -> tuple[Tensor, 
         stabiliser=nothing,
     )
     return below, entry
+
+
+def _to_inputs(shared: Shared, messages: Messages, winners: Tensor | None, shape: Sequence[int]) -> Tensor:
+    """Relevance at a layer's inputs from the messages at its units, or at those that won a max-pooling."""
+    linear, s = shared.linear, messages.positive
+    parts = shared.weight.clamp(min=0)
+    if messages.negative is not None:
+        parts = both_parts(shared.weight, linear)
+        s = paired(s, messages.negative, linear.channel_axis, linear.groups)
+    if winners is not None:
+        if messages.negative is not None:
+            winners = paired(winners, winners, linear.channel_axis, linear.groups)
+        s = scatter(s, winners, (*s.shape[:2], *shape[2:]))
+    return redistribute(shared.x, parts, linear, s)

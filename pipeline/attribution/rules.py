@@ -23,13 +23,12 @@ of the weights. A signed input is the same case with twice the channels: ``x = [
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pipeline.attribution.linear_maps import LinearMap
+from pipeline.attribution.linear_maps import LinearMap, paired
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,6 @@ class Messages:
     positive: Tensor
     negative: Tensor | None
     lost: Tensor
-
-
-def _as_it_is(values: Tensor) -> Tensor:
-    return values
 
 
 def contribution_floor(dtype: torch.dtype) -> float:
@@ -141,30 +136,33 @@ def negative_sums(x: Tensor, weight: Tensor, linear: LinearMap) -> Tensor:
     return linear.apply(x, weight.clamp(max=0))
 
 
-def redistribute(
-    x: Tensor, weight: Tensor, linear: LinearMap, messages: Messages, to_units: Callable[[Tensor], Tensor] = _as_it_is
-) -> Tensor:
-    """Relevance of each input: ``x (W+^T s+ + W-^T s-)``.
+def both_parts(weight: Tensor, linear: LinearMap) -> Tensor:
+    """Weights of a layer that gives ``z+`` and ``z-`` as units of its own: ``[W+; W-]`` along the output channels.
+
+    Its transposed map adds the two terms of the rule up by itself, in one operation instead of two.
+    """
+    return paired(weight.clamp(min=0), weight.clamp(max=0), 0, linear.groups)
+
+
+def redistribute(x: Tensor, parts: Tensor, linear: LinearMap, messages: Tensor) -> Tensor:
+    """Relevance of each input: ``x P^T s``, with P the parts of the weights that the messages s belong to.
 
     Parameters
     ----------
-    x, weight, linear
-        As for `positive_sums`.
-    messages : Messages
-        From `beta_messages`.
-    to_units : callable
-        Puts messages where the units are, if they were computed for a selection of units only (winners of a
-        max-pooling). Called for one sign at a time, which bounds memory.
+    x : Tensor
+        Input of the layer, >= 0.
+    parts : Tensor
+        ``W+`` with messages ``s+``, or `both_parts` with ``s+`` and ``s-`` side by side (`paired`).
+    linear : LinearMap
+    messages : Tensor
+        At the units of the layer.
 
     Returns
     -------
     Tensor
         The shape of `x`. Exactly 0 where `x` is 0.
     """
-    total = linear.transpose(to_units(messages.positive), weight.clamp(min=0), x.shape)
-    if messages.negative is not None:
-        total += linear.transpose(to_units(messages.negative), weight.clamp(max=0), x.shape)
-    return total.mul_(x)
+    return linear.transpose(messages, parts, x.shape).mul_(x)
 
 
 def split_signs(x: Tensor, linear: LinearMap) -> Tensor:
@@ -176,9 +174,7 @@ def split_signs(x: Tensor, linear: LinearMap) -> Tensor:
     >>> split_signs(torch.tensor([[1.0, -2.0]]), FullyConnected()).tolist()
     [[1.0, 0.0, 0.0, 2.0]]
     """
-    axis = linear.channel_axis % x.dim()
-    grouped = x.reshape(*x.shape[:axis], linear.groups, -1, *x.shape[axis + 1 :])
-    return torch.cat([grouped.clamp(min=0), grouped.neg().clamp_(min=0)], dim=axis + 1).flatten(axis, axis + 1)
+    return paired(x.clamp(min=0), x.neg().clamp_(min=0), linear.channel_axis, linear.groups)
 
 
 def mirrored_weight(weight: Tensor) -> Tensor:

@@ -1,0 +1,65 @@
+"""Small networks and volumes with everything that makes LRP hard, on grids with unequal sides."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pipeline.models.contract import StagedModel
+
+SHAPE = (9, 13, 11)
+
+
+def toy_network(seed: int = 0, negative_gamma: bool = True, one_signed: bool = True) -> nn.Sequential:
+    """Two blocks and two linear layers, float64, evaluation mode; the first pooling overlaps, the second conv is odd.
+
+    With `one_signed`, units of the second convolution have only positive or only negative contributions.
+    """
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv3d(1, 4, 3),
+        nn.BatchNorm3d(4),
+        nn.ReLU(),
+        nn.MaxPool3d(3, stride=2),
+        nn.Conv3d(4, 6, (2, 3, 1), stride=(1, 2, 1), padding=(1, 0, 1), groups=2),
+        nn.BatchNorm3d(6),
+        nn.ReLU(inplace=True),
+        nn.MaxPool3d((2, 1, 2)),
+        nn.Flatten(),
+        nn.Dropout(0.4),
+        nn.Linear(6 * 2 * 2 * 3, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    ).double()
+    with torch.no_grad():
+        for norm in (net[1], net[5]):
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_(0.2, 0.3)
+            norm.running_mean.normal_(std=0.2)
+            norm.running_var.uniform_(0.5, 2)
+        if negative_gamma:
+            net[1].weight[1] *= -1
+            net[5].weight[2] *= -1
+        if one_signed:
+            net[4].weight[0].abs_()
+            net[4].weight[3] = -net[4].weight[3].abs()
+            net[5].bias[3] = 2
+    return net.eval()
+
+
+def toy_volumes(count: int = 2, seed: int = 1, signed: bool = False) -> torch.Tensor:
+    """Volumes (count, 1, 9, 13, 11), float64, with a background of zeros on three sides."""
+    volumes = torch.rand(count, 1, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    if signed:
+        volumes = volumes - 0.4
+    volumes[:, :, :, :5] = 0
+    volumes[:, :, 7:] = 0
+    volumes[:, :, :, :, :2] = 0
+    return volumes
+
+
+def staged(net: nn.Sequential) -> StagedModel:
+    """The same network as stages."""
+    modules = list(net)
+    modules[6] = nn.ReLU()
+    return StagedModel([nn.Sequential(*modules[:4]), nn.Sequential(*modules[4:8]), nn.Sequential(*modules[8:])]).eval()

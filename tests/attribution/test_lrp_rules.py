@@ -1,0 +1,128 @@
+"""The β-rule on single layers against dense float64 matrices, and its decisions one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lrp_brute_force import conv_matrix, share
+from torch import nn
+
+from pipeline.attribution.linear_maps import Convolution
+from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.rules import (
+    Contributions,
+    beta_messages,
+    contribution_floor,
+    merge_signs,
+    mirrored_weight,
+    positive_sums,
+    split_signs,
+)
+
+BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, -1.0, -0.3)
+
+CONVOLUTIONS = {
+    "plain": {"kernel_size": 3},
+    "stride": {"kernel_size": (3, 2, 3), "stride": (2, 1, 3)},
+    "padding": {"kernel_size": 3, "padding": (1, 2, 0)},
+    "dilation": {"kernel_size": (2, 3, 2), "dilation": (3, 1, 2)},
+    "groups": {"kernel_size": 2, "groups": 2},
+    "everything": {
+        "kernel_size": (3, 2, 2),
+        "stride": (2, 2, 1),
+        "padding": (1, 1, 0),
+        "dilation": (1, 2, 2),
+        "groups": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
+@pytest.mark.parametrize("geometry", CONVOLUTIONS)
+def test_convolution_equals_dense_matrix(geometry: str, signed: bool) -> None:
+    torch.manual_seed(3)
+    conv = nn.Conv3d(2, 4, **CONVOLUTIONS[geometry]).double()
+    with torch.no_grad():
+        conv.weight[1].abs_()  # one-signed for non-negative inputs
+        conv.weight[2] = -conv.weight[2].abs()
+    shape = (5, 6, 4)
+    x = torch.rand(2, 2, *shape, dtype=torch.float64) - 0.5 * signed
+    x[:, :, :3] = 0
+    matrix, out_shape = conv_matrix(conv, shape)
+    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(int(np.prod(out_shape)), 2).double()).eval()
+    head = net[2].weight.detach().numpy()
+    answers = lrp_beta(net, x, 1, BETAS)
+    for beta, answer in answers.items():
+        for index in range(2):
+            units = matrix @ x[index].reshape(-1).numpy() + np.repeat(
+                conv.bias.detach().numpy(), np.prod(out_shape[1:])
+            )
+            start = float(answer.start_value[index])
+            at_units, lost_above = share(head[1:2], units, np.array([start]), beta)
+            expected, lost = share(matrix, x[index].reshape(-1).numpy(), at_units, beta)
+            np.testing.assert_allclose(answer.values[index].reshape(-1), expected, atol=1e-13 * np.abs(expected).max())
+            assert float(answer.ledger.total("lost_no_contribution")[index]) == pytest.approx(
+                lost + lost_above, abs=1e-13
+            )
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(0, 1e6)] * 2, st.floats(-1e3, 1e3)), min_size=1, max_size=20),
+    st.floats(-2, 3).map(lambda beta: round(beta, 2)),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_unit_keeps_or_reports_its_relevance(units: list[tuple[float, float, float]], beta: float) -> None:
+    positive, negative, relevance = torch.tensor(units, dtype=torch.float64).T.clone()
+    messages = beta_messages(Contributions(positive, -negative), relevance, beta)
+    kept = positive * messages.positive
+    if messages.negative is not None:
+        kept = kept - negative * messages.negative
+    np.testing.assert_allclose(kept + messages.lost, relevance, rtol=1e-12, atol=1e-290)
+
+
+@pytest.mark.parametrize(
+    ("beta", "kept", "lost"),
+    [
+        # units: both signs, positive only, negative only, none
+        (0.0, [1, 1, 0, 0], [0, 0, 1, 1]),
+        (0.5, [1, 1, 1, 0], [0, 0, 0, 1]),
+        (-1.0, [1, 0, 1, 0], [0, 1, 0, 1]),
+    ],
+)
+def test_one_signed_units(beta: float, kept: list[float], lost: list[float]) -> None:
+    sums = Contributions(torch.tensor([4.0, 4.0, 0.0, 0.0]), torch.tensor([-2.0, 0.0, -2.0, 0.0]))
+    messages = beta_messages(sums, torch.ones(4), beta)
+    through = sums.positive * messages.positive
+    if messages.negative is not None:
+        through = through + sums.negative * messages.negative
+    assert through.tolist() == kept
+    assert messages.lost.tolist() == lost
+
+
+def test_sums_below_the_floor_are_no_contribution_and_give_no_infinity() -> None:
+    for dtype in (torch.float32, torch.float64):
+        floor = contribution_floor(dtype)
+        sums = Contributions(torch.tensor([floor, 2 * floor], dtype=dtype), torch.zeros(2, dtype=dtype))
+        messages = beta_messages(sums, torch.full((2,), 1e6, dtype=dtype), 0.25)
+        assert messages.lost.tolist() == [1e6, 0.0]
+        assert torch.isfinite(messages.positive).all()
+
+
+def test_beta_other_than_zero_needs_negative_sums() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        beta_messages(Contributions(torch.ones(1), None), torch.ones(1), 0.5)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_splitting_signs_gives_the_four_products(groups: int) -> None:
+    torch.manual_seed(5)
+    linear = Convolution(groups=groups)
+    x, weight = torch.randn(2, 6, 3, 4, 5), torch.randn(9, 6 // groups, 2, 2, 2)
+    product = positive_sums(split_signs(x, linear), mirrored_weight(weight), linear)
+    four_term = linear.apply(x.clamp(min=0), weight.clamp(min=0)) + linear.apply(x.clamp(max=0), weight.clamp(max=0))
+    torch.testing.assert_close(product, four_term)
+    merged = merge_signs(split_signs(x, linear), linear)
+    torch.testing.assert_close(merged, x.abs(), rtol=0, atol=0)
