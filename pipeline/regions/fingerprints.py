@@ -1,0 +1,111 @@
+"""Fingerprints: two patients whom the network is sure of, for reasons as different as can be found.
+
+As in Böhle et al. (2019): among scans of the positive class with a probability above 0.9, the vectors of relevance
+density in the 25 groups with the highest mean are compared, and the pair with the largest cosine distance is shown.
+The pair is of two participants here; two scans of one person are not two patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from pipeline.regions.ranking import mean_over_participants, top_groups
+
+MIN_PROBABILITY = 0.9
+GROUPS = 25
+
+FINGERPRINT_COLUMNS = {
+    "map": "Relevance map",
+    "patient": "1 or 2: member of the pair",
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+    "probability": "Softmax probability of the positive class",
+    "rank": "Rank of the group by mean density over participants of the positive class",
+    "group": "Bilateral group",
+    "density": "Relevance density of this scan in the group",
+    "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
+    "n_candidates": "Participants the pair was chosen from",
+    "note": "Why there is no pair",
+}
+
+
+def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:
+    """Rows of two different participants with the largest cosine distance.
+
+    Parameters
+    ----------
+    vectors : array, shape (scans, groups)
+        A row of zeros has no direction and is in no pair.
+    participants : sequence of str, length scans
+
+    Returns
+    -------
+    tuple of int, int, float or None
+        Two rows (the first such pair on a tie) and their distance; None if no pair can be formed.
+    """
+    names = np.asarray(participants)
+    has_direction = np.linalg.norm(vectors, axis=1) > 0
+    allowed = (names[:, None] != names[None, :]) & has_direction[:, None] & has_direction[None, :]
+    if not allowed.any():
+        return None
+    distances = np.full(allowed.shape, -np.inf)
+    distances[allowed] = cdist(vectors, vectors, "cosine")[allowed]
+    first, second = np.unravel_index(np.argmax(distances), distances.shape)
+    return int(first), int(second), float(distances[first, second])
+
+
+def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str]) -> pd.DataFrame:
+    """The pair of each map, one row per patient and group; one row with a note where there is no pair.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
+    map_names : sequence of str
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `FINGERPRINT_COLUMNS`.
+    """
+    rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name)]
+    return pd.DataFrame(rows, columns=list(FINGERPRINT_COLUMNS))
+
+
+def _pair_rows(table: pd.DataFrame, map_name: str) -> list[dict[str, Any]]:
+    positive = table[table["target"] == 1]
+    confident = positive[positive["probability"] > MIN_PROBABILITY]
+    n_candidates = int(confident["participant_id"].nunique())
+    if n_candidates < 2:
+        note = f"{n_candidates} participants of the positive class have a probability above {MIN_PROBABILITY}; 2 needed"
+        return [{"map": map_name, "n_candidates": n_candidates, "note": note}]
+    groups = top_groups(mean_over_participants(positive, "density").droplevel("map"), GROUPS)
+    densities = confident.pivot_table("density", "scan_id", "group", aggfunc="first")[groups]
+    scans = confident.drop_duplicates("scan_id").set_index("scan_id").loc[densities.index]
+    pair = most_different_pair(densities.to_numpy(), scans["participant_id"].tolist())
+    if pair is None:
+        return [{"map": map_name, "n_candidates": n_candidates, "note": "fewer than 2 of them have any relevance"}]
+    return [
+        {
+            "map": map_name,
+            "patient": patient,
+            "participant_id": scans["participant_id"].iloc[row],
+            "session_id": scans["session_id"].iloc[row],
+            "scan_id": scans.index[row],
+            "probability": scans["probability"].iloc[row],
+            "rank": rank,
+            "group": group,
+            "density": densities[group].iloc[row],
+            "cosine_distance": pair[2],
+            "n_candidates": n_candidates,
+        }
+        for patient, row in enumerate(pair[:2], start=1)
+        for rank, group in enumerate(groups, start=1)
+    ]

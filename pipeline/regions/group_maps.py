@@ -1,0 +1,108 @@
+"""Mean maps over both classes and over the four outcomes.
+
+As in the founding study, a mean is over scans, so that it is the map whose regions one would sum; the tables, which
+carry the inference, weigh participants equally. Maps are added one by one in float64, never held together: each
+scan is read once per map and enters the sum of its outcome, and the classes are put together from the outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atlases.spaces import Grid
+from pipeline.regions.maps import read_map, sidecar, write_mean_map
+from pipeline.run.errors import BadInputError
+from pipeline.run.tables import write_json
+
+OUTCOMES = ("TP", "FP", "TN", "FN")
+
+
+@dataclass(frozen=True)
+class MapOfScan:
+    """One scan's map and the outcome of its prediction."""
+
+    path: Path
+    source: str
+    participant_id: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class MapsToAverage:
+    """All maps of one method.
+
+    Parameters
+    ----------
+    map_name : str
+    scans : tuple of MapOfScan
+    groups : mapping of str to tuple of str
+        Outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
+    grid : Grid
+    """
+
+    map_name: str
+    scans: tuple[MapOfScan, ...]
+    groups: Mapping[str, tuple[str, ...]]
+    grid: Grid
+
+
+def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str, tuple[str, ...]]:
+    """Groups that have at least one scan, and the outcomes each is made of.
+
+    Examples
+    --------
+    >>> groups_of(["TP", "TN", "TP"], "CN", "AD")
+    {'AD': ('TP', 'FN'), 'CN': ('TN', 'FP'), 'TP': ('TP',), 'TN': ('TN',)}
+    """
+    parts = {positive: ("TP", "FN"), negative: ("TN", "FP")} | {name: (name,) for name in OUTCOMES}
+    return {name: part for name, part in parts.items() if set(part) & set(outcomes)}
+
+
+def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[str, Any]:
+    """Write the mean map of each group and its sidecar; the function of a job.
+
+    Parameters
+    ----------
+    outputs : mapping of str to Path
+        ``GROUP`` and ``GROUP_sidecar`` of every group.
+    task : MapsToAverage
+    """
+    sums: dict[str, NDArray[np.float64]] = {}
+    for scan in task.scans:
+        if scan.outcome not in OUTCOMES:
+            raise BadInputError(f"predictions.tsv: outcome {scan.outcome!r}; known are {', '.join(OUTCOMES)}.")
+        values = read_map(scan.path, task.grid)
+        if scan.outcome not in sums:
+            sums[scan.outcome] = np.zeros(task.grid.shape, np.float64, order="F")
+        sums[scan.outcome] += values
+    for group, part in task.groups.items():
+        members = [scan for scan in task.scans if scan.outcome in part]
+        total = sum((sums[outcome] for outcome in part if outcome in sums), start=np.zeros(task.grid.shape))
+        write_mean_map(outputs[group], total / len(members), task.grid)
+        write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
+    return {f"scans_{group}": len([s for s in task.scans if s.outcome in part]) for group, part in task.groups.items()}
+
+
+def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Path]:
+    """Outputs of `average_maps`, by short name."""
+    outputs = {}
+    for group in groups:
+        outputs[group] = paths[group]
+        outputs[f"{group}_sidecar"] = sidecar(paths[group])
+    return outputs
+
+
+def _facts(group: str, map_name: str, members: Sequence[MapOfScan]) -> dict[str, Any]:
+    return {
+        "Description": f"Mean over scans of {map_name} relevance, group {group}",
+        "Group": group,
+        "NumberOfScans": len(members),
+        "NumberOfParticipants": len({scan.participant_id for scan in members}),
+        "Sources": [f"bids::{scan.source}" for scan in members],
+    }

@@ -1,0 +1,63 @@
+"""Relevance maps as files: read one on a known grid, write a mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from numpy.typing import NDArray
+
+from atlases.spaces import Grid, require_same_grid
+from pipeline.run.errors import BadInputError
+
+MNI_SPACE = 4
+"""NIfTI code of an affine into MNI152 space."""
+
+
+def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
+    """Values of a map that must lie on a grid.
+
+    Parameters
+    ----------
+    path : Path
+    grid : Grid
+        Of the atlas.
+
+    Returns
+    -------
+    array of float32, shape of `grid`, in Fortran order as in the file
+
+    Raises
+    ------
+    BadInputError
+        If the file is missing, damaged, on another grid, or holds NaN or infinite values.
+    """
+    try:
+        image: Any = nib.load(path)
+        require_same_grid(Grid.of(image), grid, f"{path} and the atlas")
+        values = np.asarray(image.dataobj, dtype=np.float32).reshape(grid.shape, order="F")
+    except (OSError, EOFError, ImageFileError, ValueError) as error:
+        raise BadInputError(
+            f"{path}: no readable relevance map ({error}). Remove it and run attribution again."
+        ) from error
+    if not np.isfinite(values).all():
+        raise BadInputError(f"{path}: holds NaN or infinite relevance. Remove it and run attribution again.")
+    return values
+
+
+def write_mean_map(path: Path, values: NDArray[np.floating], grid: Grid) -> None:
+    """Write a mean map as float32 NIfTI in template space; equal values give equal bytes."""
+    image: Any = nib.Nifti1Image(np.asarray(values, np.float32), grid.affine)  # type: ignore[no-untyped-call]
+    image.set_sform(grid.affine, code=MNI_SPACE)
+    image.set_qform(grid.affine, code=MNI_SPACE)
+    image.header.set_xyzt_units("mm")
+    image.header["descrip"] = b"mean relevance map"
+    nib.save(image, path)
+
+
+def sidecar(path: Path) -> Path:
+    """JSON file beside an image."""
+    return path.with_name(path.name.removesuffix(".nii.gz") + ".json")

@@ -1,0 +1,130 @@
+"""Tables of region relevance: per scan, over all scans, and by bilateral group with gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from atlases.regions import RegionTable
+from pipeline.regions.metrics import density, gain, negative_class_reference
+from pipeline.regions.region_sums import REST, LabelIndex
+from pipeline.run.errors import BadInputError
+
+REST_NAME = "unlabelled rest"
+
+_SCAN_COLUMNS = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+    "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation",
+}
+
+RELEVANCE_COLUMNS = {
+    **_SCAN_COLUMNS,
+    "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add to its total",
+    "name": "Region, with its side",
+    "hemisphere": "left, right or both (of the participant)",
+    "group": "Bilateral group the region belongs to",
+    "n_voxels": "Voxels of the region on the grid of the maps; 0 for a region that the grid is too coarse for",
+    "sum": "Sum of the map over the region",
+    "density": "Sum divided by voxels; n/a for an empty region",
+}
+"""Columns of ``relevance.tsv``."""
+
+BILATERAL_COLUMNS = {
+    **_SCAN_COLUMNS,
+    "group": "Bilateral group of regions",
+    "n_voxels": "Voxels of all regions of the group",
+    "sum": "Sum of the map over the group",
+    "density": "Sum divided by voxels; n/a for an empty group",
+    "reference_sum": "Mean sum over the scans of the negative class in the same test fold: the denominator of gain",
+    "gain": "Sum divided by reference_sum; n/a where reference_sum is not above 0",
+}
+"""Columns of ``relevance_bilateral.tsv``."""
+
+PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
+"""Columns of the predictions that this room needs."""
+
+
+def scan_rows(
+    identity: Mapping[str, str | None],
+    sums: Mapping[str, NDArray[np.float64]],
+    index: LabelIndex,
+    regions: RegionTable,
+) -> pd.DataFrame:
+    """Rows of one scan: every map, the unlabelled rest and every region of the table.
+
+    Parameters
+    ----------
+    identity : mapping
+        ``participant_id``, ``session_id`` and ``scan_id``.
+    sums : mapping of str to array
+        Region sums by map name, in the order of ``index.numbers``.
+    index : LabelIndex
+    regions : RegionTable
+        Joined by label number.
+    """
+    names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
+    names.loc[REST] = [REST_NAME, None, None]
+    described = names.loc[list(index.numbers)].rename_axis("region").reset_index()
+    blocks = [
+        described.assign(map=name, n_voxels=index.n_voxels, sum=values, density=density(values, index.n_voxels))
+        for name, values in sums.items()
+    ]
+    return pd.concat(blocks, ignore_index=True).assign(**identity)[list(RELEVANCE_COLUMNS)]
+
+
+def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Regions pooled over hemispheres, with gain.
+
+    Parameters
+    ----------
+    relevance : pandas.DataFrame
+        Columns of `RELEVANCE_COLUMNS`.
+    predictions : pandas.DataFrame
+        One row per scan, at least `PREDICTION_COLUMNS`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `BILATERAL_COLUMNS` and then `PREDICTION_COLUMNS`, for use by the rankings.
+
+    Raises
+    ------
+    BadInputError
+        If a scan has no prediction, or two.
+    """
+    twice = predictions["scan_id"][predictions["scan_id"].duplicated()]
+    if len(twice):
+        raise BadInputError(f"predictions.tsv: scan {twice.iloc[0]} has two rows. Run training again.")
+    lonely = sorted(set(relevance["scan_id"]) - set(predictions["scan_id"]))
+    if lonely:
+        raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
+    in_region = relevance[relevance["region"] != REST]
+    keys = [*_SCAN_COLUMNS, "group"]
+    table = in_region.groupby(keys, sort=False, dropna=False)[["n_voxels", "sum"]].sum().reset_index()
+    table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
+    reference = negative_class_reference(table)
+    sums = table["sum"].to_numpy(float)
+    return table.assign(
+        density=density(sums, table["n_voxels"].to_numpy()),
+        reference_sum=reference,
+        gain=gain(sums, reference.to_numpy(float)),
+    )
+
+
+def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
+    """Rows of some scans.
+
+    Raises
+    ------
+    BadInputError
+        If a column is missing.
+    """
+    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"predictions.tsv: column {', '.join(missing)} is missing. Run training again.")
+    return predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
