@@ -24,6 +24,8 @@ BatchNormMode = Literal["fold", "identity"]
 
 PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
 """Layers that relevance passes unchanged (a flattening only changes its shape)."""
+MODAL = (nn.Dropout, nn.Dropout3d, nn.BatchNorm3d)
+"""Layers that do something else in training mode."""
 KNOWN = (nn.Conv3d, nn.Linear, nn.BatchNorm3d, nn.MaxPool3d, *PASSED)
 
 
@@ -164,7 +166,7 @@ def _require_known(layer: Layer) -> None:
             f"layer {name} ({type(module).__name__}) is not supported by attribution; known are "
             f"{', '.join(kind.__name__ for kind in KNOWN)} inside Sequential or stages."
         )
-    if module.training:
+    if module.training and isinstance(module, MODAL):
         raise UsageError(f"layer {name} ({type(module).__name__}) is in training mode; call model.eval() first.")
     problem = _unsupported_option(module)
     if problem:

@@ -5,6 +5,7 @@ Shares no code with the engine: no convolution, no transposed convolution, no z+
 
 from __future__ import annotations
 
+import functools
 from itertools import product
 
 import numpy as np
@@ -12,8 +13,12 @@ import torch
 from torch import nn
 
 
+@functools.lru_cache(maxsize=4)
 def conv_matrix(conv: nn.Conv3d, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Matrix of a convolution without bias on flattened (C, D, H, W), and its output shape."""
+    """Matrix of a convolution without bias on flattened (C, D, H, W), and its output shape.
+
+    Remembered by module: the weights must not change between calls.
+    """
     weight = conv.weight.detach().double().numpy()
     out_channels, per_group, *kernel = weight.shape
     stride, pad, dilation = conv.stride, conv.padding, conv.dilation

@@ -47,6 +47,18 @@ def toy_network(seed: int = 0, negative_gamma: bool = True, one_signed: bool = T
     return net.eval()
 
 
+def plain_network() -> nn.Sequential:
+    """A network that other LRP engines explain without losing relevance, on (11, 14, 8) voxels; not seeded.
+
+    Its normalisations have next to no eps, because zennit 0.5.1 leaves it in the ones it has merged.
+    """
+    return nn.Sequential(
+        nn.Conv3d(1, 4, 3), nn.BatchNorm3d(4, eps=1e-12), nn.ReLU(), nn.MaxPool3d(2),
+        nn.Conv3d(4, 6, 3, padding=1), nn.BatchNorm3d(6, eps=1e-12), nn.ReLU(), nn.MaxPool3d(2),
+        nn.Flatten(), nn.Linear(36, 7), nn.ReLU(), nn.Linear(7, 2),
+    ).double().eval()  # fmt: skip
+
+
 def toy_volumes(count: int = 2, seed: int = 1, signed: bool = False) -> torch.Tensor:
     """Volumes (count, 1, 9, 13, 11), float64, with a background of zeros on three sides."""
     volumes = torch.rand(count, 1, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lrp_brute_force import explain
-from lrp_toys import staged, toy_network, toy_volumes
+from lrp_toys import plain_network, staged, toy_network, toy_volumes
 from torch import nn
 
 from pipeline.attribution.lrp import lrp_beta, propagate
@@ -42,19 +42,11 @@ def test_equals_frozen_maps_of_zennit(batch_norm: str, beta: float) -> None:
     """Maps of zennit 0.5.1 in float64 (stabiliser 1e-12, biases zero); network without one-signed units."""
     with np.load(DATA / "zennit_lrp_beta.npz", allow_pickle=False) as frozen:
         arrays = {name: torch.from_numpy(frozen[name]) for name in frozen.files}
-    net = zennit_network()
+    net = plain_network()
     net.load_state_dict({name.removeprefix("weights/"): a for name, a in arrays.items() if "/" in name}, strict=False)
     answer = lrp_beta(net, arrays["volume"], 1, [beta], batch_norm=batch_norm)[beta]
     expected = arrays[f"map_{batch_norm}_{beta:g}"]
     torch.testing.assert_close(answer.values, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
-
-
-def zennit_network() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv3d(1, 4, 3), nn.BatchNorm3d(4, eps=1e-12), nn.ReLU(), nn.MaxPool3d(2),
-        nn.Conv3d(4, 6, 3, padding=1), nn.BatchNorm3d(6, eps=1e-12), nn.ReLU(), nn.MaxPool3d(2),
-        nn.Flatten(), nn.Linear(36, 7), nn.ReLU(), nn.Linear(7, 2),
-    ).double().eval()  # fmt: skip
 
 
 def test_is_a_polynomial_in_beta() -> None:

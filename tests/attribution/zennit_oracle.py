@@ -6,13 +6,14 @@ import importlib.util
 import sys
 import types
 
+import pytest
 import torch
 from torch import nn
 
 
-def stub_torchvision() -> None:
+def stub_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zennit imports torchvision for a few classes that are not used here; give it empty ones where it is absent."""
-    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is not None:
+    if importlib.util.find_spec("torchvision") is not None:
         return
     names = {
         "torchvision": {},
@@ -26,12 +27,11 @@ def stub_torchvision() -> None:
         module = types.ModuleType(name)
         for kind in classes:
             setattr(module, kind, type(kind, (nn.Module,), {}))
-        sys.modules[name] = module
+        monkeypatch.setitem(sys.modules, name, module)
 
 
 def zennit_lrp_beta(model: nn.Sequential, x: torch.Tensor, target: int, beta: float, fold: bool) -> torch.Tensor:
     """Map of LRP-beta without biases by zennit, from the logit."""
-    stub_torchvision()
     from zennit.attribution import Gradient
     from zennit.canonizers import SequentialMergeBatchNorm
     from zennit.composites import LayerMapComposite, layer_map_base
