@@ -64,7 +64,8 @@ def split_side(name: str) -> tuple[Hemisphere, str]:
 
 def read_cat12_table(path: Path) -> RegionTable:
     """Read a semicolon table of CAT12: ``ROIid``, ``ROIname``, and tissue shares where given."""
-    table = pd.read_csv(path, sep=";", dtype={"ROIname": str})
+    blank = {column: [""] for column in ("Vgm", "Vwm", "Vcsf")}  # elsewhere "NA" may be a name
+    table = pd.read_csv(path, sep=";", dtype={"ROIname": str}, keep_default_na=False, na_values=blank)
     return RegionTable(tuple(_cat12_region(row) for row in table.to_dict("records")))
 
 

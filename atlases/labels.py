@@ -30,8 +30,7 @@ from atlases.templates import template_on
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import MISSING
 
-
-# A half of a midline structure may reach a little over x = 0 (Mori's left pons by 0.1 mm); a swapped side is further off.
+# Half of a midline structure may reach a little over x = 0 (Mori's left pons by 0.1 mm); a swapped side lies further.
 MIDLINE_TOLERANCE_MM = 1.0
 
 

@@ -72,10 +72,6 @@ def load_template(resolution_mm: float) -> Template:
 def template_on(grid: Grid) -> Template:
     """Sample the template brain on any grid in template space.
 
-    Where the grid is coarser than the file, the brain is first smoothed along each axis so that the width of a voxel
-    (as full width at half maximum, which adds in quadrature) becomes that of the grid; otherwise fine detail would
-    alias. Smoothing is normalised by the smoothed mask: a mean over brain alone, without a dark rim.
-
     Parameters
     ----------
     grid : Grid
@@ -84,20 +80,47 @@ def template_on(grid: Grid) -> Template:
     Returns
     -------
     Template
-        The brain mask is where at least half of a voxel's smoothed neighbourhood is brain. Arrays are read-only.
+        Made by `sample_brain`; the file's own voxels where the grid is the file's. Arrays are read-only.
     """
     source, t1w, digest = _native()
     mask = t1w > 0
     if not grid.same_as(source):
-        to_source = np.linalg.inv(source.affine) @ grid.affine
-        sigmas = _smoothing(to_source[:3, :3])
-        share = _sample(mask.astype(np.float32), to_source, sigmas, grid.shape)
-        summed = _sample(t1w, to_source, sigmas, grid.shape)
-        mask = share >= 0.5
-        t1w = np.divide(summed, share, out=np.zeros_like(summed), where=mask)
+        t1w, mask = sample_brain(t1w, mask, source, grid)
     for array in (t1w, mask):
         array.flags.writeable = False  # shared by everyone who loads this template
     return Template(grid, t1w, mask, TEMPLATE_NAME, digest)
+
+
+def sample_brain(
+    t1w: NDArray[np.float32], mask: NDArray[np.bool_], source: Grid, target: Grid
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Sample a brain on another grid without aliasing.
+
+    Where the target is coarser, the brain is first smoothed along each source axis by a Gaussian that widens a voxel
+    to the target's: full widths at half maximum add in quadrature (scale-factor PSF matching, Cardoso et al.
+    2015, MICCAI). Smoothing is normalised by the smoothed mask: a mean over brain alone, without a dark rim.
+
+    Parameters
+    ----------
+    t1w : ndarray of float32, shape ``source.shape``
+        Zero outside the mask.
+    mask : ndarray of bool
+    source, target : Grid
+        The same world space.
+
+    Returns
+    -------
+    t1w : ndarray of float32
+        On the target, zero outside its mask.
+    mask : ndarray of bool
+        Where at least half of a voxel's neighbourhood is brain.
+    """
+    to_source = np.linalg.inv(source.affine) @ target.affine
+    sigmas = _smoothing(to_source[:3, :3])
+    share = _sample(mask.astype(np.float32), to_source, sigmas, target.shape)
+    summed = _sample(t1w, to_source, sigmas, target.shape)
+    inside = share >= 0.5
+    return np.divide(summed, share, out=np.zeros_like(summed), where=inside), inside
 
 
 @functools.cache
