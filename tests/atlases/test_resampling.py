@@ -83,6 +83,12 @@ def test_a_label_between_the_voxels_is_recorded_and_one_outside_is_refused():
     assert set(np.unique(coarse.labels)) == {0, 3}
     with pytest.raises(BadInputError, match=r"labels 9 lie outside the field of view"):
         resample_labels(labels, source, Grid((6, 6, 6), np.eye(4)))
+    shifted = np.eye(4)
+    shifted[:3, 3] = 3.0  # both labels partly inside
+    assert resample_labels(labels, source, Grid((5, 5, 5), shifted)).lost == ()
+    shifted[:3, 3] = 6.0  # now its last layer is one voxel before the first
+    with pytest.raises(BadInputError, match=r"labels 3 lie outside"):
+        resample_labels(labels, source, Grid((2, 2, 2), shifted))
 
 
 def test_labels_that_do_not_fit_their_grid_are_refused():
