@@ -2,8 +2,8 @@
 
 ``tables/neuromorphometrics.tsv`` is this project's own table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
 same numbers for the same structures and leaves out the vessels (63, 64). Its 68 bilateral groups are those of the
-founding study (Böhle et al. 2019), each number in exactly one: 62 left-right pairs, 5 midline structures, of which
-none is merged, and the pools that the study made, namely
+founding study (Böhle et al. 2019), each number in exactly one: 60 left-right pairs, 5 midline structures, and the 3
+pools that the study made, namely
 
 - cerebellum: cortex and white matter of both sides (38-41),
 - cerebellar vermis: its three lobule groups (71-73),
