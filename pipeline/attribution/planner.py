@@ -114,23 +114,30 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode) -> tuple[Step, .
 def _step(stretch: Sequence[Layer], pool: MaxPool | None, batch_norm: BatchNormMode) -> Step:
     """One step of layers that start with the one with weights, if there is one, and end with the pool, if any."""
     first, layers = stretch[0], tuple(stretch if pool is None else stretch[:-1])
-    norms = [layer for layer in stretch if isinstance(layer.module, nn.BatchNorm3d)]
     weight: Tensor | None = None
     linear: LinearMap | None = None
     if isinstance(first.module, nn.Conv3d):
         linear, weight = _convolution(first.module), first.module.weight.detach()
     elif isinstance(first.module, nn.Linear):
         linear, weight = FullyConnected(), first.module.weight.detach()
-    if batch_norm == "fold" and norms:
-        foldable = isinstance(first.module, nn.Conv3d) and len(stretch) > 1 and norms == [stretch[1]]
-        norm = norms[0]
-        if not foldable or weight is None or not isinstance(norm.module, nn.BatchNorm3d):
-            raise UsageError(
-                f"layer {norms[-1].name} (BatchNorm3d) does not follow a Conv3d directly and cannot be folded "
-                "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
-            )
-        weight = folded_weight(weight, norm.module).detach()
+    if batch_norm == "fold":
+        norm = _norm_to_fold(stretch)
+        weight = weight if norm is None or weight is None else folded_weight(weight, norm).detach()
     return Step(first.name if linear or pool is None else stretch[-1].name, layers, linear, weight, pool)
+
+
+def _norm_to_fold(stretch: Sequence[Layer]) -> nn.BatchNorm3d | None:
+    """The normalisation right after the convolution that a stretch begins with; any other is refused."""
+    found = None
+    for place, (name, module) in enumerate(stretch):
+        if isinstance(module, nn.BatchNorm3d):
+            if place != 1 or not isinstance(stretch[0].module, nn.Conv3d):
+                raise UsageError(
+                    f"layer {name} (BatchNorm3d) does not follow a Conv3d directly and cannot be folded into one; use "
+                    "batch_norm = 'identity', or put the normalisation between convolution and ReLU."
+                )
+            found = module
+    return found
 
 
 def _open(name: str, module: nn.Module) -> Iterator[Layer]:
