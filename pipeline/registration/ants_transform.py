@@ -1,0 +1,202 @@
+"""ANTs: finding the transform from template to scan, and carrying images through it.
+
+ITK counts millimetres to the left, to the back and up (LPS); everything outside this module is RAS. Importing ANTs
+takes seconds and only workers need it, so the functions that use it import it themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import nibabel as nib
+import numpy as np
+import scipy.io
+
+from pipeline.run.errors import HeatlasError
+
+LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
+
+
+_LOOK = "Look at the scan: it may not be a head, or be cut."
+
+
+class RegistrationError(HeatlasError):
+    """ANTs found no transform between a scan and the template."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """An array and the affine (4x4, voxel indices to world RAS+ in mm) it lives in."""
+
+    data: np.ndarray
+    affine: np.ndarray
+
+    @property
+    def voxel_sizes(self) -> np.ndarray:
+        """Edge lengths of a voxel in mm along the array axes."""
+        return np.asarray(np.linalg.norm(self.affine[:3, :3], axis=0))
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """Files of a registration, as ANTs writes them.
+
+    A point x of template space (mm) lies in the scan at A(x + u(x)), where u is the field in `warp` and A the
+    map in `affine`. The fields live on the box of the template in which the registration ran; outside they are 0.
+    """
+
+    affine: Path
+    warp: Path
+    inverse_warp: Path
+
+    @property
+    def template_to_scan(self) -> list[str]:
+        """Transform list that resamples a scan on a template grid."""
+        return [str(self.warp), str(self.affine)]
+
+
+def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: Path) -> Transforms:
+    """Register a scan to the template: rigid, affine, then SyN, all driven by mutual information.
+
+    Parameters
+    ----------
+    fixed, moving : Volume
+        Template and scan.
+    transform : str
+        ANTs name of the parameter set; ``antsRegistrationSyNQuick[s]`` is that of the founding study.
+    seed : int
+        For the sampling of the metric. With one thread it makes the result repeatable to the bit.
+    prefix : Path
+        Start of the names of all files that ANTs writes; in a folder of the caller, who removes it.
+
+    Raises
+    ------
+    RegistrationError
+        If ANTs finds none.
+    RuntimeError
+        If ITK would run with more than one thread.
+    """
+    require_one_thread()
+    import ants
+
+    with _random_seed(seed):
+        try:
+            ants.registration(
+                fixed=to_ants(fixed),
+                moving=to_ants(moving),
+                type_of_transform=transform,
+                outprefix=str(prefix),
+                singleprecision=True,
+            )
+        except RuntimeError as error:
+            raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+    names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
+    files = Transforms(*[prefix.with_name(prefix.name + name) for name in names])
+    if not files.inverse_warp.is_file():
+        raise RegistrationError(f"ANTs ended without a result. {_LOOK}")
+    return files
+
+
+def resample(
+    moving: Volume,
+    transforms: Transforms,
+    shape: tuple[int, int, int],
+    affine: np.ndarray,
+    interpolation: Literal["linear", "genericLabel"] = "linear",
+) -> np.ndarray:
+    """Carry a scan, or an image in its space, to a grid of template space in one interpolation.
+
+    Parameters
+    ----------
+    moving : Volume
+        Axes and orientation as stored; any.
+    transforms : Transforms
+    shape, affine
+        The grid.
+    interpolation : {"linear", "genericLabel"}
+        The second for label images: each voxel takes the label with the largest share (ITK's
+        ``LabelImageGenericInterpolateImageFunction``).
+
+    Returns
+    -------
+    numpy.ndarray
+        float32; 0 where the grid leaves the scan. Each voxel is its own sum, so threads do not change it.
+    """
+    import ants
+
+    reference = to_ants(Volume(np.zeros(shape, dtype=np.float32), affine))
+    result = ants.apply_transforms(
+        fixed=reference,
+        moving=to_ants(moving),
+        transformlist=transforms.template_to_scan,
+        interpolator=interpolation,
+        singleprecision=True,
+    )
+    return np.asarray(result.numpy(), dtype=np.float32)
+
+
+def to_ants(volume: Volume) -> Any:
+    """An ANTs image of a volume, in the same place of the world."""
+    import ants
+
+    lps = LPS_FROM_RAS @ volume.affine
+    spacing = volume.voxel_sizes
+    return ants.from_numpy(
+        np.ascontiguousarray(volume.data, dtype=np.float32),
+        origin=tuple(lps[:3, 3]),
+        spacing=tuple(spacing),
+        direction=lps[:3, :3] / spacing,
+    )
+
+
+def read_affine(path: Path) -> np.ndarray:
+    """Read ITK's affine (``.mat``) as a 4x4 matrix template -> scan in world RAS+ mm.
+
+    ITK stores the matrix M, the translation t and the centre c of y = M (x - c) + c + t, in LPS.
+    """
+    content = scipy.io.loadmat(path)
+    parameters = next(value for name, value in content.items() if name.startswith(("AffineTransform", "MatrixOffset")))
+    matrix = np.asarray(parameters[:9], dtype=np.float64).reshape(3, 3)
+    translation = np.asarray(parameters[9:], dtype=np.float64).ravel()
+    centre = np.asarray(content["fixed"], dtype=np.float64).ravel()
+    lps = np.eye(4)
+    lps[:3, :3] = matrix
+    lps[:3, 3] = centre + translation - matrix @ centre
+    return np.asarray(LPS_FROM_RAS @ lps @ LPS_FROM_RAS)
+
+
+def read_displacement(path: Path) -> np.ndarray:
+    """Read ITK's displacement field as (X, Y, Z, 3) float32, mm, world RAS+ components, axes as stored."""
+    image: Any = nib.load(path)
+    field = np.asarray(image.dataobj, dtype=np.float32)[..., 0, :]
+    return np.asarray(field * np.array([-1, -1, 1], dtype=np.float32))
+
+
+def require_one_thread() -> None:
+    """Refuse to go on if ITK would use several threads: their sums differ from run to run.
+
+    ITK reads the variable when ANTs is loaded, so it must be set before; `pipeline.run.executors` does.
+    """
+    if os.environ.get(THREADS_VARIABLE) != "1":
+        raise RuntimeError(
+            f"{THREADS_VARIABLE} must be 1 for repeatable registration; start workers through "
+            "pipeline.run.executors.open_executor."
+        )
+
+
+@contextmanager
+def _random_seed(seed: int) -> Iterator[None]:
+    """ANTsPy takes the seed of ``antsRegistration`` from its own settings; set it there for one call."""
+    import ants
+
+    ants.config.set_ants_deterministic(on=False, seed_value=seed)  # "on" would reseed numpy and change os.environ
+    try:
+        yield
+    finally:
+        ants.config.set_ants_deterministic(on=False, seed_value=None)

@@ -1,0 +1,126 @@
+"""One scan, from its file to arrays in template space.
+
+The registration runs on the box of the template that holds the brain (`atlases.brain_box`): the displacement is 0
+outside it, and so is the registered brain. Images are interpolated once, from the data as acquired; only the copy
+that drives the registration is coarser (`pipeline.registration.resolution`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from atlases.brain_box import brain_box
+from atlases.spaces import Grid
+from atlases.templates import Template
+from pipeline.registration.ants_transform import (
+    Transforms,
+    Volume,
+    read_affine,
+    read_displacement,
+    register,
+    resample,
+)
+from pipeline.registration.bias_field import correct_bias_field
+from pipeline.registration.brain_extraction import BrainMask, find_brain
+from pipeline.registration.images import load_t1w
+from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
+from pipeline.registration.quality import RegistrationQuality, assess
+from pipeline.registration.resolution import around_brain, closest_ras, coarsen
+from pipeline.run.config import RegistrationConfig
+
+BRAIN_MARGIN_MM = 10.0
+DRIVING_VOXEL = 0.75
+"""Voxel of the image that drives the registration, as a share of the template's: finer costs time (18 s a scan
+instead of 13 s at 2 mm), coarser costs overlap of the warped manual labels (mean Dice 0.62 instead of 0.64)."""
+
+
+@dataclass(frozen=True)
+class RegisteredScan:
+    """A scan in template space.
+
+    Parameters
+    ----------
+    t1w : numpy.ndarray
+        (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`.
+    brain_mask : numpy.ndarray
+        (X, Y, Z), bool, the scan's own mask (the template's for ``template-mask``).
+    log_jacobian : numpy.ndarray
+        (X, Y, Z), float32; see `pipeline.registration.jacobian.log_jacobian`. Outside the box, where the
+        displacement is 0, it is the logarithm of the affine part alone.
+    grid : Grid
+        The template grid.
+    transforms : Transforms
+    quality : RegistrationQuality
+    brain : BrainMask
+        The brain in the scan's own space.
+    orientation : str
+        See `pipeline.registration.images.T1wImage`.
+    """
+
+    t1w: np.ndarray
+    brain_mask: np.ndarray
+    log_jacobian: np.ndarray
+    grid: Grid
+    transforms: Transforms
+    quality: RegistrationQuality
+    brain: BrainMask
+    orientation: str
+
+
+def register_image(
+    path: Path, template: Template, config: RegistrationConfig, seed: int, prefix: Path
+) -> RegisteredScan:
+    """Bring one scan to template space.
+
+    Parameters
+    ----------
+    path : Path
+        T1-weighted NIfTI image; only read.
+    template : Template
+        On the grid of the result.
+    config : RegistrationConfig
+    seed : int
+    prefix : Path
+        Start of the names of the transform files, in a folder that exists.
+
+    Raises
+    ------
+    BadInputError
+        If the image cannot be used.
+    RegistrationError
+        If no transform is found.
+    """
+    image = load_t1w(path)
+    brain = find_brain(image, config.brain_extraction)
+    whole_mask = closest_ras(Volume(brain.mask, image.affine))
+    mask = around_brain(whole_mask, whole_mask.data, BRAIN_MARGIN_MM)
+    scan = around_brain(closest_ras(Volume(image.data, image.affine)), whole_mask.data, BRAIN_MARGIN_MM)
+    if config.bias_correction:
+        scan = Volume(correct_bias_field(scan, mask.data), scan.affine)
+    box = brain_box(template)
+    fixed = Volume(box.crop(template.t1w), box.grid(template.grid).affine)
+    masked = Volume(np.where(mask.data, scan.data, np.float32(0)), scan.affine)
+    moving = coarsen(masked, DRIVING_VOXEL * float(fixed.voxel_sizes.min()))
+    transforms = register(fixed, moving, config.transform, seed, prefix)
+    values = resample(scan, transforms, fixed.data.shape, fixed.affine)
+    own_mask = resample(mask, transforms, fixed.data.shape, fixed.affine) >= 0.5
+    keep = box.crop(template.brain_mask) if config.brain_extraction == "template-mask" else own_mask
+    values[~keep] = 0
+    linear = read_affine(transforms.affine)[:3, :3]
+    determinant = jacobian_determinant(read_displacement(transforms.warp), fixed.affine)
+    quality = assess(values, own_mask, fixed.data, box.crop(template.brain_mask), determinant, linear)
+    volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
+    volume_change[box.slices] = log_jacobian(determinant, linear)
+    return RegisteredScan(
+        t1w=box.paste(values, template.grid.shape),
+        brain_mask=box.paste(keep, template.grid.shape),
+        log_jacobian=volume_change,
+        grid=template.grid,
+        transforms=transforms,
+        quality=quality,
+        brain=brain,
+        orientation=image.orientation,
+    )

@@ -1,0 +1,214 @@
+"""The registration stage: one job per kept scan, and the table of quality numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from atlases.spaces import Grid
+from atlases.templates import load_template
+from pipeline.cohort.records import Scan
+from pipeline.registration.ants_transform import Transforms, Volume, resample
+from pipeline.registration.brain_extraction import sidecar_of
+from pipeline.registration.images import load_labels
+from pipeline.registration.nifti_output import write_template_image
+from pipeline.registration.quality import QUALITY_COLUMNS
+from pipeline.registration.scan import RegisteredScan, register_image
+from pipeline.run.config import RegistrationConfig
+from pipeline.run.digests import DigestCache, unit_key
+from pipeline.run.jobs import Job, Outcome, run_jobs
+from pipeline.run.layout import TEMPLATE, RunLayout, ScanFiles
+from pipeline.run.seeds import derived_seed
+from pipeline.run.tables import write_json, write_table
+
+STAGE = "registration"
+
+REGISTRATION_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "session_id": "BIDS session",
+    "scan_id": "Identifier of the image in its source",
+    "status": "registered, or failed (see failures.tsv)",
+    "brain_extraction": "How the brain was found: stripped (the image held nothing else) or deepbet",
+    "brain_mm3": "Volume of the brain mask in the scan, before registration",
+    "orientation": "Part of the image header that gave its orientation, and what was wrong with the other part",
+    **QUALITY_COLUMNS,
+}
+"""Columns of ``registration.tsv``."""
+
+
+def register_scans(
+    layout: RunLayout,
+    input_root: Path,
+    scans: Sequence[Scan],
+    config: RegistrationConfig,
+    seed: int,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Register every kept scan to template space and write the table of quality numbers.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    input_root : Path
+        Folder that the image paths of the scans start from; only read.
+    scans : sequence of Scan
+        Dropped scans are passed over.
+    config : RegistrationConfig
+    seed : int
+        Seed of the run; each scan derives its own from its name.
+    executor : concurrent.futures.Executor
+        Workers with one ITK thread (`pipeline.run.executors.open_executor`).
+    digests : DigestCache
+
+    Returns
+    -------
+    list of Outcome
+        One per kept scan, in their order; a failed scan does not touch the others.
+    """
+    kept = [scan for scan in scans if scan.kept]
+    template_digest = load_template(config.resolution_mm).source_digest if kept else ""
+    jobs = [_job(layout, input_root, scan, config, seed, digests, template_digest) for scan in kept]
+    digests.save()
+    outcomes = run_jobs(layout, jobs, executor, "registration")
+    rows = [_row(scan, outcome) for scan, outcome in zip(kept, outcomes, strict=True)]
+    write_table(
+        layout.registration_quality, pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS
+    )
+    return outcomes
+
+
+def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
+    """Carry a label image in the space of a scan to template space, through the scan's stored transforms.
+
+    Parameters
+    ----------
+    labels_path : Path
+        Label image on any grid, in the world space of the scan.
+    files : ScanFiles
+        Of a registered scan.
+    grid : Grid
+        Grid of the result, in template space.
+
+    Returns
+    -------
+    numpy.ndarray
+        int32, shape of `grid`; each voxel the label with the largest share, 0 outside the image.
+    """
+    labels, affine = load_labels(labels_path)
+    transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
+    # Labels travel as float32, which holds whole numbers up to 2**24 exactly.
+    warped = resample(Volume(labels, affine), transforms, grid.shape, grid.affine, "genericLabel")
+    return np.asarray(np.rint(warped), dtype=np.int32)
+
+
+def register_one(
+    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, seed: int
+) -> Mapping[str, Any]:
+    """Job: register one scan and write its files; gives its row of ``registration.tsv``.
+
+    Parameters
+    ----------
+    outputs : dict of str to Path
+        t1w, t1w_sidecar, brain_mask, log_jacobian, log_jacobian_sidecar, affine_transform, warp, inverse_warp,
+        quality.
+    image : Path
+        The scan.
+    source : str
+        Path of the scan relative to the input folder, for the sidecar.
+    config : RegistrationConfig
+    seed : int
+    """
+    result = register_image(image, load_template(config.resolution_mm), config, seed, outputs["t1w"].with_name("ants_"))
+    affine = result.grid.affine
+    write_template_image(outputs["t1w"], result.t1w, affine)
+    write_template_image(outputs["brain_mask"], result.brain_mask, affine)
+    write_template_image(outputs["log_jacobian"], result.log_jacobian, affine)
+    result.transforms.affine.replace(outputs["affine_transform"])
+    result.transforms.warp.replace(outputs["warp"])
+    result.transforms.inverse_warp.replace(outputs["inverse_warp"])
+    write_json(outputs["t1w_sidecar"], _sidecar(result, source, config, seed))
+    write_json(outputs["log_jacobian_sidecar"], _jacobian_sidecar(source, config))
+    numbers = {
+        "brain_extraction": result.brain.source,
+        "brain_mm3": round(result.brain.litres * 1e6, 1),
+        "orientation": result.orientation,
+        **dataclasses.asdict(result.quality),
+    }
+    write_json(outputs["quality"], numbers)
+    return numbers
+
+
+def _job(
+    layout: RunLayout,
+    input_root: Path,
+    scan: Scan,
+    config: RegistrationConfig,
+    seed: int,
+    digests: DigestCache,
+    template_digest: str,
+) -> Job:
+    files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
+    source = scan.image or ""
+    image = input_root / source
+    scan_seed = derived_seed(seed, STAGE, files.name)
+    inputs = {"image": digests.digest(image), "template": template_digest}
+    if sidecar_of(image).is_file():
+        inputs["sidecar"] = digests.digest(sidecar_of(image))
+    outputs = {
+        "t1w": files.t1w,
+        "t1w_sidecar": sidecar_of(files.t1w),
+        "brain_mask": files.brain_mask,
+        "log_jacobian": files.log_jacobian,
+        "log_jacobian_sidecar": sidecar_of(files.log_jacobian),
+        "affine_transform": files.affine_transform,
+        "warp": files.warp,
+        "inverse_warp": files.inverse_warp,
+        "quality": files.quality,
+    }
+    key = unit_key(inputs, [source, config, scan_seed], "pipeline.registration", "atlases")
+    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed))
+
+
+def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(REGISTRATION_COLUMNS)
+    row.update(
+        participant_id=scan.participant_id,
+        session_id=scan.session_id,
+        scan_id=scan.scan_id,
+        status="registered" if outcome.ok else "failed",
+        **outcome.result,
+    )
+    return row
+
+
+def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
+    """BIDS sidecar of the image in template space."""
+    return {
+        "Sources": [f"bids:raw:{source}"],
+        "SkullStripped": True,
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "BrainExtraction": result.brain.source,
+        "BiasFieldCorrection": "N4" if config.bias_correction else "none",
+        "Orientation": result.orientation,
+        "Registration": config.transform,
+        "Interpolation": "linear",
+        "RandomSeed": seed,
+        "SoftwareVersions": {name: importlib.metadata.version(name) for name in ("antspyx", "deepbet", "nibabel")},
+    }
+
+
+def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]:
+    return {
+        "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
+        "part included; > 0 where the scan is larger than the template.",
+        "Sources": [f"bids:raw:{source}"],
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+    }

@@ -1,0 +1,143 @@
+"""Where things end up: sides, orientations and the direction of every transform."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.ndimage
+from registration_phantom import BALL_MM, BALL_RADIUS_MM, TEMPLATE_TO_SCAN
+
+from atlases.brain_box import brain_box
+from atlases.templates import Template
+from pipeline.registration.ants_transform import (
+    THREADS_VARIABLE,
+    Volume,
+    read_affine,
+    read_displacement,
+    require_one_thread,
+    resample,
+)
+from pipeline.registration.bias_field import correct_bias_field
+from pipeline.registration.resolution import coarsen
+from pipeline.registration.scan import RegisteredScan, register_image
+from pipeline.run.config import RegistrationConfig
+
+CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False)
+"""4 mm: the same code in seconds."""
+
+
+@pytest.fixture
+def register(one_thread: None, phantom: Any, template: Template, write: Any, tmp_path: Path) -> Any:
+    def run(axes: str = "RAS", config: RegistrationConfig = CONFIG, seed: int = 7) -> RegisteredScan:
+        path = write(phantom, axes, f"{axes}/scan.nii.gz")
+        return register_image(path, template, config, seed, path.with_name("ants_"))
+
+    return run
+
+
+def test_every_orientation_gives_the_same_brain_with_left_on_the_left(register: Any, template: Template) -> None:
+    results = {axes: register(axes) for axes in ("RAS", "LAS", "PSR", "LIA")}
+    first = results["RAS"]
+    for result in results.values():
+        assert result.t1w.dtype == np.float32
+        assert result.t1w.shape == template.grid.shape
+        assert (result.t1w[~result.brain_mask] == 0).all()
+        # the ball is the only thing brighter than 110
+        ball = np.argwhere(result.t1w > 110) @ template.grid.affine[:3, :3].T + template.grid.affine[:3, 3]
+        assert np.linalg.norm(ball.mean(0) - BALL_MM) < 3
+        assert len(ball) * 64 == pytest.approx(4 / 3 * np.pi * BALL_RADIUS_MM**3, rel=0.5)
+        assert result.quality.correlation > 0.85
+        assert result.quality.dice > 0.97
+        inside = first.brain_mask & result.brain_mask
+        assert np.corrcoef(result.t1w[inside], first.t1w[inside])[0, 1] > 0.9999
+        assert abs(result.log_jacobian - first.log_jacobian)[inside].mean() < 1e-3
+
+
+def test_the_affine_planted_is_the_affine_found(register: Any, template: Template) -> None:
+    """Template -> scan, in RAS millimetres, judged where the brain is."""
+    result = register("PSR")
+    found = read_affine(result.transforms.affine)
+    points = np.argwhere(template.brain_mask)[::50] @ template.grid.affine[:3, :3].T + template.grid.affine[:3, 3]
+    planted = points @ TEMPLATE_TO_SCAN[:3, :3].T + TEMPLATE_TO_SCAN[:3, 3]
+    reached = points @ found[:3, :3].T + found[:3, 3]
+    assert np.linalg.norm(planted - points, axis=1).mean() > 8
+    assert np.linalg.norm(reached - planted, axis=1).mean() < 2
+    assert result.quality.scale == pytest.approx(np.cbrt(np.linalg.det(TEMPLATE_TO_SCAN[:3, :3])), abs=0.02)
+    # The planted map shrinks every place alike, so the log-Jacobian is its logarithm, on average over the brain.
+    expected = np.log(np.linalg.det(TEMPLATE_TO_SCAN[:3, :3]))
+    assert expected < -0.1
+    assert result.log_jacobian[template.brain_mask].mean() == pytest.approx(expected, abs=0.03)
+
+
+def test_transform_files_mean_what_is_said(register: Any, phantom: Any, template: Template) -> None:
+    """Pull the scan through A(x + u(x)) by hand; ANTs must agree."""
+    result = register("RAS")
+    grid = brain_box(template).grid(template.grid)
+    u = read_displacement(result.transforms.warp)
+    assert u.shape == (*grid.shape, 3)
+    assert np.abs(u).max() > 0.5
+    index = np.stack(np.meshgrid(*[np.arange(n) for n in grid.shape], indexing="ij"), -1)
+    x = index @ grid.affine[:3, :3].T + grid.affine[:3, 3]
+    matrix = np.linalg.inv(phantom.affine) @ read_affine(result.transforms.affine)
+    where = (x + u) @ matrix[:3, :3].T + matrix[:3, 3]
+    data = phantom.get_fdata(dtype=np.float32)
+    by_hand = scipy.ndimage.map_coordinates(data, np.moveaxis(where, -1, 0), order=1)
+    by_ants = resample(Volume(data, phantom.affine), result.transforms, grid.shape, grid.affine)
+    np.testing.assert_allclose(by_hand, by_ants, atol=0.1)
+
+
+def test_same_seed_same_bytes_and_nothing_left_behind(
+    register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    first = register("RAS")
+    contents = {path.name: path.read_bytes() for path in (tmp_path / "RAS").iterdir()}
+    second = register("RAS")
+    assert sorted(contents) == [
+        "ants_0GenericAffine.mat",
+        "ants_1InverseWarp.nii.gz",
+        "ants_1Warp.nii.gz",
+        "scan.nii.gz",
+    ]
+    for name, content in contents.items():
+        assert (tmp_path / "RAS" / name).read_bytes() == content, name
+    np.testing.assert_array_equal(first.t1w, second.t1w)
+    np.testing.assert_array_equal(first.log_jacobian, second.log_jacobian)
+    assert not list(temporary.iterdir())
+
+
+def test_the_seed_reaches_ants(register: Any) -> None:
+    assert not np.array_equal(register("RAS", seed=7).t1w, register("RAS", seed=8).t1w)
+
+
+def test_template_mask_cuts_what_the_own_mask_would_keep(register: Any, template: Template) -> None:
+    own = register("RAS")
+    cut = register("RAS", RegistrationConfig(4.0, "template-mask", False))
+    np.testing.assert_array_equal(cut.brain_mask, template.brain_mask)
+    assert (cut.t1w[~template.brain_mask] == 0).all()
+    assert cut.quality.dice == own.quality.dice
+    assert not np.array_equal(own.brain_mask, template.brain_mask)
+
+
+def test_bias_field_is_taken_out(one_thread: None, phantom: Any) -> None:
+    volume = coarsen(Volume(phantom.get_fdata(dtype=np.float32), phantom.affine), 8.0)
+    data = volume.data
+    mask = data > 8
+    side = np.linspace(-1, 1, data.shape[0], dtype=np.float32)[:, None, None]
+    field = np.exp(0.35 * side)
+    corrected = correct_bias_field(Volume(data * field, volume.affine), mask)
+    before, after = np.log(field) + 0 * data, np.log(np.where(mask, corrected / np.maximum(data, 1), 1))
+    assert after[mask].std() < 0.6 * before[mask].std()
+    assert (corrected[data == 0] == 0).all()
+
+
+def test_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS_VARIABLE, raising=False)
+    with pytest.raises(RuntimeError, match=THREADS_VARIABLE):
+        require_one_thread()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
+
+from pipeline.registration.label_overlap import dice_per_label
+from pipeline.registration.quality import QUALITY_COLUMNS, assess, correlation, dice, rotation_angle
+
+SHAPE = (7, 9, 11)
+
+
+@given(st.floats(0.01, 3.1), st.lists(st.floats(0.5, 2), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
+def test_rotation_angle_of_a_rotated_stretch(angle: float, sizes: list[float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    axis = rng.normal(size=3)
+    rotation = Rotation.from_rotvec(angle * axis / np.linalg.norm(axis)).as_matrix()
+    axes = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    stretch = axes @ np.diag(sizes) @ axes.T
+    assert rotation_angle(rotation @ stretch) == pytest.approx(np.degrees(angle), abs=1e-4)
+
+
+def test_no_rotation() -> None:
+    assert rotation_angle(np.diag([1.1, 0.9, 1.2])) == pytest.approx(0, abs=1e-5)
+
+
+def test_correlation_is_that_of_numpy_and_0_for_a_constant() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(2, 501)).astype(np.float32)
+    assert correlation(a, b) == pytest.approx(np.corrcoef(a, b)[0, 1], abs=1e-7)
+    assert correlation(a, np.ones(501)) == 0
+
+
+def test_dice_of_known_masks() -> None:
+    first, second = np.zeros(SHAPE, bool), np.zeros(SHAPE, bool)
+    first[:4], second[2:5] = True, True
+    assert dice(first, second) == pytest.approx(2 * 2 / (4 + 3))
+    assert dice(first, ~first) == 0
+    assert dice(first & False, first & False) == 0
+
+
+def test_assess_looks_inside_the_template_mask_only() -> None:
+    rng = np.random.default_rng(1)
+    mask = np.zeros(SHAPE, bool)
+    mask[1:5, 2:7, 3:9] = True
+    template = np.where(mask, rng.uniform(1, 2, SHAPE), 0).astype(np.float32)
+    determinant = np.full(SHAPE, -5.0, np.float32)
+    determinant[mask] = 1.5
+    determinant[2, 3, 4] = -0.25
+    linear = 1.2 * Rotation.from_rotvec([0, 0, 0.1]).as_matrix()
+    found = assess(3 * template, mask, template, mask, determinant, linear)
+    assert set(QUALITY_COLUMNS) == set(vars(found))
+    assert found.correlation == pytest.approx(1)
+    assert found.dice == 1
+    assert found.min_jacobian == -0.25
+    assert found.nonpositive_jacobian_share == pytest.approx(1 / mask.sum())
+    assert found.rotation_degrees == pytest.approx(np.degrees(0.1))
+    assert found.scale == pytest.approx(1.2)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_dice_per_label_against_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(0, 6, (2, *SHAPE)) * 41
+    wanted = [205, 41, 0, 123, 999]
+    found = dice_per_label(first, second, wanted)
+    assert list(found) == wanted
+    for label in wanted[:-1]:
+        a, b = first == label, second == label
+        assert found[label] == pytest.approx(2 * (a & b).sum() / (a.sum() + b.sum()))
+    assert np.isnan(found[999])
+
+
+def test_dice_per_label_refuses_two_grids() -> None:
+    with pytest.raises(ValueError, match="different shape"):
+        dice_per_label(np.zeros((7, 9), int), np.zeros((9, 7), int), [1])

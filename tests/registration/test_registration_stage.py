@@ -1,0 +1,154 @@
+"""The stage as the workflow runs it: worker processes, receipts, failures, tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+from registration_phantom import TEMPLATE_TO_SCAN
+
+from atlases.templates import load_template
+from pipeline.cohort.records import Scan
+from pipeline.registration.label_overlap import dice_per_label
+from pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans, warp_labels
+from pipeline.run.config import RegistrationConfig
+from pipeline.run.digests import DigestCache
+from pipeline.run.executors import open_executor
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+
+CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False)
+
+
+@pytest.fixture
+def cohort(write: Any, phantom: Any, tmp_path: Path) -> tuple[Path, list[Scan]]:
+    """Two good scans in two orientations, a truncated one, an absent one, and one that was dropped."""
+    write(phantom, "LAS", "input/sub-01/sub-01_T1w.nii.gz")
+    write(phantom, "PSR", "input/sub-02/sub-02_T1w.nii.gz")
+    bad = write(phantom, "RAS", "input/sub-03/sub-03_T1w.nii.gz")
+    bad.write_bytes(bad.read_bytes()[:20000])
+    scans = [
+        Scan(f"sub-0{i}", "ses-M000", f"sub-0{i}_T1w", f"sub-0{i}/sub-0{i}_T1w.nii.gz", kept=i < 5) for i in range(1, 6)
+    ]
+    return tmp_path / "input", scans
+
+
+def run(out: Path, root: Path, scans: list[Scan], config: RegistrationConfig = CONFIG) -> tuple[RunLayout, list[str]]:
+    layout = RunLayout(out)
+    with open_executor(2) as executor:
+        outcomes = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+    return layout, [outcome.status for outcome in outcomes]
+
+
+def files_under(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_cohort_with_bad_scans(
+    cohort: tuple[Path, list[Scan]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, scans = cohort
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    input_before = files_under(root)
+
+    layout, statuses = run(tmp_path / "out", root, scans)
+
+    assert statuses == ["done", "done", "failed", "failed"]
+    assert files_under(root) == input_before
+    assert not list(temporary.iterdir())  # ANTsPy would leave its transforms there (ANTsX/ANTsPy#728)
+    assert not list(layout.scratch.iterdir())
+
+    table = read_table(layout.registration_quality, list(REGISTRATION_COLUMNS))
+    assert table["participant_id"].tolist() == ["sub-01", "sub-02", "sub-03", "sub-04"]
+    assert table["status"].tolist() == ["registered", "registered", "failed", "failed"]
+    assert table.loc[2:, "brain_extraction":].isna().all(axis=None)
+    assert (table.loc[:1, "correlation"] > 0.85).all()
+    failures = read_table(layout.failures)
+    assert failures["unit"].tolist() == ["sub-03_ses-M000", "sub-04_ses-M000"]
+    assert "sub-03_T1w.nii.gz: truncated or damaged" in failures["message"][0]
+    assert "sub-04_T1w.nii.gz: no such image" in failures["message"][1]
+
+    check_outputs(layout)
+    check_labels(layout, phantom_labels(root / "sub-02/sub-02_T1w.nii.gz", tmp_path / "labels.nii.gz"))
+    check_repeat(cohort, layout, tmp_path)
+
+
+def check_outputs(layout: RunLayout) -> None:
+    """Grid, codes and values of the files of one scan, and the golden list of them."""
+    files = layout.scan("sub-01", "ses-M000", 4.0)
+    template = load_template(4.0)
+    stem = "sub-01_ses-M000"
+    space = f"{stem}_space-MNI152NLin2009cAsym_res-4"
+    assert sorted(path.name for path in files.t1w.parent.iterdir()) == sorted(
+        [
+            f"{space}_desc-preproc_T1w.nii.gz",
+            f"{space}_desc-preproc_T1w.json",
+            f"{space}_desc-brain_mask.nii.gz",
+            f"{space}_desc-logjacobian_T1w.nii.gz",
+            f"{space}_desc-logjacobian_T1w.json",
+            f"{space}_desc-registration_quality.json",
+            f"{stem}_from-T1w_to-MNI152NLin2009cAsym_mode-image_desc-affine_xfm.mat",
+            f"{stem}_from-T1w_to-MNI152NLin2009cAsym_mode-image_desc-syn_xfm.nii.gz",
+            f"{stem}_from-MNI152NLin2009cAsym_to-T1w_mode-image_desc-syn_xfm.nii.gz",
+        ]
+    )
+    t1w, mask = nib.load(files.t1w), nib.load(files.brain_mask).get_fdata() > 0
+    assert t1w.get_data_dtype() == np.float32
+    assert t1w.shape == template.grid.shape
+    np.testing.assert_allclose(t1w.affine, template.grid.affine)
+    assert int(t1w.header["sform_code"]) == int(t1w.header["qform_code"]) == 4
+    assert (t1w.get_fdata()[~mask] == 0).all()
+    assert (t1w.get_fdata()[mask] != 0).mean() > 0.99
+    change = nib.load(files.log_jacobian).get_fdata()
+    volume = np.exp(change[template.brain_mask]).sum() * 64
+    planted = template.brain_mask.sum() * 64 * np.linalg.det(TEMPLATE_TO_SCAN[:3, :3])
+    assert volume == pytest.approx(planted, rel=0.04)
+    sidecar = json.loads(files.t1w.with_name(f"{space}_desc-preproc_T1w.json").read_text())
+    assert sidecar["Sources"] == ["bids:raw:sub-01/sub-01_T1w.nii.gz"]
+    assert sidecar["SkullStripped"] is True
+    assert json.loads(files.quality.read_text())["brain_extraction"] == "stripped"
+
+
+def phantom_labels(scan: Path, path: Path) -> Path:
+    """Label 17 in the left half of the brain and 200 in the right, drawn in the space and order of the scan."""
+    image = nib.load(scan)
+    indices = np.stack(np.meshgrid(*[np.arange(n) for n in image.shape], indexing="ij"), -1)
+    x = indices @ (np.linalg.inv(TEMPLATE_TO_SCAN) @ image.affine)[0, :3]
+    x += (np.linalg.inv(TEMPLATE_TO_SCAN) @ image.affine)[0, 3]
+    labels = np.where(np.asarray(image.dataobj) > 0, np.where(x < 0, 17, 200), 0).astype(np.int16)
+    nib.Nifti1Image(labels, image.affine).to_filename(path)
+    return path
+
+
+def check_labels(layout: RunLayout, labels: Path) -> None:
+    template = load_template(4.0)
+    warped = warp_labels(labels, layout.scan("sub-02", "ses-M000", 4.0), template.grid)
+    assert warped.dtype == np.int32
+    assert set(np.unique(warped)) == {0, 17, 200}
+    x = np.arange(template.grid.shape[0]) * 4.0 - 96
+    expected = np.where(template.brain_mask, np.where(x < 0, 17, 200)[:, None, None], 0)
+    overlap = dice_per_label(warped, expected, [17, 200])
+    assert min(overlap.values()) > 0.9
+
+
+def check_repeat(cohort: tuple[Path, list[Scan]], layout: RunLayout, tmp_path: Path) -> None:
+    """Again in place: nothing is done. In another folder: the same bytes. Another setting: done again."""
+    root, scans = cohort
+    scans = [scan for scan in scans if scan.participant_id != "sub-01"]
+    before = files_under(layout.root / "sub-02")
+    stamps = {path: path.stat().st_mtime_ns for path in (layout.root / "sub-02").rglob("*")}
+    assert run(layout.root, root, scans)[1] == ["unchanged", "failed", "failed"]
+    assert {path: path.stat().st_mtime_ns for path in (layout.root / "sub-02").rglob("*")} == stamps
+    elsewhere, statuses = run(tmp_path / "elsewhere", root, scans)
+    assert statuses == ["done", "failed", "failed"]
+    assert files_under(elsewhere.root / "sub-02") == before
+    pd.testing.assert_frame_equal(read_table(elsewhere.registration_quality), read_table(layout.registration_quality))
+    changed = RegistrationConfig(4.0, "template-mask", False)
+    assert run(tmp_path / "elsewhere", root, scans[:1], changed)[1] == ["done"]
