@@ -1,0 +1,46 @@
+"""Correction of p values over a named family of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
+
+
+def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Adjusted p values that control the false discovery rate; tests that could not be done (NaN) are no part of it.
+
+    Examples
+    --------
+    >>> benjamini_hochberg(np.array([0.01, np.nan, 0.04])).tolist()
+    [0.02, nan, 0.04]
+    """
+    adjusted = np.full(len(p), np.nan)
+    done = ~np.isnan(p)
+    if done.any():
+        adjusted[done] = false_discovery_control(p[done], method="bh")
+    return adjusted
+
+
+def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: str) -> pd.DataFrame:
+    """Add ``p_fdr`` and ``family``.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        With ``p``.
+    apart : sequence of str
+        Columns whose values separate families.
+    over : str
+        What the tests of a family differ in, for its name.
+    """
+    adjusted = table.assign(p_fdr=np.nan, family="")
+    for values, rows in table.groupby(list(apart), sort=False).groups.items():
+        p = table.loc[rows, "p"].to_numpy(float)
+        adjusted.loc[rows, "p_fdr"] = benjamini_hochberg(p)
+        names = ", ".join(map(str, values if isinstance(values, tuple) else (values,)))
+        adjusted.loc[rows, "family"] = f"{int((~np.isnan(p)).sum())} {over}: {names}"
+    return adjusted

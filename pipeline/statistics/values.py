@@ -1,0 +1,112 @@
+"""Relevance of all scans as arrays, and the step from scans to participants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+
+OUTCOMES = ("TP", "FP", "TN", "FN")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RelevanceValues:
+    """Region relevance of all scans.
+
+    Parameters
+    ----------
+    scans : pandas.DataFrame
+        One row per scan: its prediction.
+    maps, groups : tuple of str
+        Relevance maps and bilateral groups, in the order of the table.
+    sums, densities, gains : array, shape (scans, maps, groups)
+        NaN where there is no value.
+    """
+
+    scans: pd.DataFrame
+    maps: tuple[str, ...]
+    groups: tuple[str, ...]
+    sums: Floats
+    densities: Floats
+    gains: Floats
+
+    @classmethod
+    def of(cls, relevance: pd.DataFrame, predictions: pd.DataFrame) -> RelevanceValues:
+        """Arrays of ``relevance_bilateral.tsv``.
+
+        Raises
+        ------
+        BadInputError
+            If a scan has no prediction, or a scan, map and group have two rows.
+        """
+        for table, keys, frame in (
+            ("relevance_bilateral.tsv", ["scan_id", "map", "group"], relevance),
+            ("predictions.tsv", ["scan_id"], predictions),
+        ):
+            repeated = frame["scan_id"][frame.duplicated(keys)]
+            if len(repeated):
+                raise BadInputError(f"{table}: scan {repeated.iloc[0]} is there twice. Run its stage again.")
+        scan, scan_ids = pd.factorize(relevance["scan_id"])
+        map_, maps = pd.factorize(relevance["map"])
+        group, groups = pd.factorize(relevance["group"])
+        lonely = sorted(set(scan_ids) - set(predictions["scan_id"]))
+        if lonely:
+            raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
+
+        def spread(column: str) -> Floats:
+            values = np.full((len(scan_ids), len(maps), len(groups)), np.nan)
+            values[scan, map_, group] = relevance[column].to_numpy(float)
+            return values
+
+        scans = predictions.set_index("scan_id").loc[list(scan_ids)].reset_index()
+        return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"))
+
+    def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:
+        """Which scans belong to a class (by its label) or to an outcome (TP, FP, TN, FN)."""
+        if scan_group in OUTCOMES:
+            belongs = self.scans["outcome"] == scan_group
+        else:
+            belongs = self.scans["target"] == {negative: 0, positive: 1}[scan_group]
+        return belongs.to_numpy(bool)
+
+
+def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
+    """Number of each row's participant, and the participants in order of appearance."""
+    codes, names = pd.factorize(pd.Series(participants, dtype=object))
+    return codes.astype(np.intp), [str(name) for name in names]
+
+
+def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
+    """Mean over each participant's rows; NaN rows are left out, and NaN is the mean of none.
+
+    Parameters
+    ----------
+    values : array, shape (rows, ...)
+    codes : array of int, shape (rows,)
+        Participant 0..P-1 of each row.
+
+    Returns
+    -------
+    array, shape (P, ...)
+
+    Examples
+    --------
+    >>> participant_means(np.array([1.0, 3.0, 10.0]), np.array([0, 0, 1])).tolist()
+    [2.0, 10.0]
+    """
+    n_participants = int(codes.max()) + 1 if len(codes) else 0
+    sums = np.zeros((n_participants, *values.shape[1:]))
+    counts = np.zeros_like(sums)
+    known = ~np.isnan(values)
+    np.add.at(sums, codes, np.where(known, values, 0.0))
+    np.add.at(counts, codes, known.astype(float))
+    means = np.full_like(sums, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means

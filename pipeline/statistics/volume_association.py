@@ -1,0 +1,206 @@
+"""Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), done on people.
+
+The primary analysis has one point per participant: the mean over their true-positive scans of both variables.
+Participants are permuted. With different numbers of scans their means differ in precision, so exchange is not exact;
+the simulation in the tests shows that the error rate holds. The correlation over scans, which the founding study
+reported, is given beside it as description; its p exchanges whole participants with equally many scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.cohort.records import Scan
+from pipeline.run.config import StatisticsConfig
+from pipeline.run.seeds import generator
+from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
+from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.correlation import ESTIMATORS, is_constant, permuted_correlations
+from pipeline.statistics.permutation import block_permutations, two_sided_p
+from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
+
+Floats = NDArray[np.float64]
+
+REGION = "Hippocampus"
+VOLUME = "hippocampus_mm3"
+ADJUSTED = "hippocampus/tiv"
+UNITS = ("participant", "scan")
+MIN_PARTICIPANTS = 3
+
+ASSOCIATION_COLUMNS = {
+    "map": "Relevance map whose sum over both hippocampi is correlated with their volume, over true-positive scans",
+    "volume": "hippocampus_mm3, or hippocampus/tiv: divided by total intracranial volume",
+    "unit": "participant: one point per participant, means over scans (primary); scan: one per scan (descriptive)",
+    "estimator": "pearson or spearman",
+    "r": "Correlation coefficient",
+    "ci_low": "Lower bound of the interval from drawing participants with all their scans",
+    "ci_high": "Upper bound of the interval",
+    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "p": "Two-sided p from permuting participants (for scans: among those with equally many), (b+1)/(m+1)",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
+    "family": "Tests adjusted together",
+    "n_participants": "Participants with a true-positive scan and a volume",
+    "n_scans": "Their true-positive scans with a volume",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all permutations there are",
+    "note": "Why there is no value, or what to know of it",
+}
+POINT_COLUMNS = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source; true-positive scans only",
+    "map": "Relevance map",
+    "relevance_sum": "Sum of the map over both hippocampi",
+    "hippocampus_mm3": "Volume of both hippocampi in mm3",
+    "tiv_mm3": "Total intracranial volume in mm3",
+    "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
+    "hippocampus_source": "Where the hippocampal volume comes from",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Paired values and whose they are: ``codes`` is the participant of each row."""
+
+    volume: Floats
+    relevance: Floats
+    codes: NDArray[np.intp]
+
+    @property
+    def n_participants(self) -> int:
+        return len(np.unique(self.codes))
+
+    def per_participant(self) -> Points:
+        means = [participant_means(values, self.codes) for values in (self.volume, self.relevance)]
+        return Points(means[0], means[1], np.arange(len(means[0])))
+
+
+def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFrame:
+    """True-positive scans with the relevance and the volume of their hippocampi, one row per scan and map.
+
+    Volumes that are not known are NaN; an atlas without a bilateral group `REGION` gives no rows.
+    """
+    true_positive = np.flatnonzero(values.scans["outcome"] == "TP")
+    if REGION not in values.groups or not len(true_positive):
+        return pd.DataFrame(columns=list(POINT_COLUMNS))
+    sums = values.sums[true_positive, :, values.groups.index(REGION)]
+    keys = ["participant_id", "session_id", "scan_id"]
+    identity = values.scans.iloc[true_positive][keys].reset_index(drop=True)
+    by_id = {scan.scan_id: scan for scan in scans}
+    own = [by_id.get(scan_id) for scan_id in identity["scan_id"]]
+    for name in ("hippocampus_mm3", "tiv_mm3", "hippocampus_source"):
+        identity[name] = [None if scan is None else getattr(scan, name) for scan in own]
+    identity = identity.astype({"hippocampus_mm3": float, "tiv_mm3": float})
+    known = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
+    identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / known
+    blocks = [identity.assign(map=name, relevance_sum=sums[:, i]) for i, name in enumerate(values.maps)]
+    return pd.concat(blocks, ignore_index=True)[list(POINT_COLUMNS)]
+
+
+def volume_association(
+    points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
+) -> pd.DataFrame:
+    """Correlations for every map, both volumes, both units and both estimators.
+
+    Parameters
+    ----------
+    points : pandas.DataFrame
+        From `volume_points`.
+    maps : sequence of str
+    has_region : bool
+        Whether the atlas has the bilateral group `REGION`.
+    settings : StatisticsConfig
+    seed : int
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `ASSOCIATION_COLUMNS`; a row that could not be computed says why.
+    """
+    rows = []
+    for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):
+        for unit in UNITS:
+            for name in maps:
+                own = points[points["map"] == name]
+                known = own[own[column].notna() & own["relevance_sum"].notna()]
+                note = _note(own, known, column, has_region)
+                # One stream per volume and unit: all maps and both estimators see the same permutations.
+                rng = generator(seed, "statistics", "volume_association", volume, unit)
+                rows += [
+                    {"map": name, "volume": volume, "unit": unit} | row
+                    for row in _rows(_points(known, column), unit, note, settings, rng)
+                ]
+    table = pd.DataFrame(rows, columns=[name for name in ASSOCIATION_COLUMNS if name not in ("p_fdr", "family")])
+    return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
+
+
+def _points(known: pd.DataFrame, column: str) -> Points:
+    codes, _ = participant_codes(known["participant_id"].tolist())
+    return Points(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes)
+
+
+def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool) -> str | None:
+    if not has_region:
+        return f"the atlas has no bilateral group named {REGION}"
+    if not len(own):
+        return "no true-positive scan"
+    if not len(known):
+        missing = "hippocampal volume" if column == "hippocampus_mm3" else "hippocampal and intracranial volume"
+        return f"no true-positive scan has a known {missing}"
+    said = []
+    if len(known) < len(own):
+        said.append(f"{len(own) - len(known)} true-positive scans without a known volume left out")
+    sources = sorted(set(known["hippocampus_source"].dropna()))
+    if len(sources) > 1:
+        said.append(f"volumes of several sources are mixed: {', '.join(sources)}")
+    return "; ".join(said) or None
+
+
+def _rows(
+    scans: Points, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    counts = {"n_participants": scans.n_participants, "n_scans": len(scans.volume)}
+    points = scans.per_participant() if unit == "participant" and len(scans.codes) else scans
+    problem = _problem(points)
+    empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": ABSENT.method, "p": np.nan}
+    if problem:
+        said = note if len(scans.codes) == 0 else "; ".join(part for part in (problem, note) if part)
+        blank = empty | counts | {"n_permutations": 0, "exact": False, "note": said}
+        return [{"estimator": estimator} | blank for estimator in ESTIMATORS]
+    permutations = block_permutations(points.codes, settings.permutations, rng)
+    rows = []
+    for estimator, correlation in ESTIMATORS.items():
+
+        def statistic(weights: Floats, correlation: Any = correlation) -> Floats:
+            result: Floats = correlation(points.volume, points.relevance, weights[:, points.codes])
+            return result
+
+        r = float(statistic(np.ones((1, points.n_participants)))[0])
+        strata = [0] * points.n_participants
+        interval = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)[0]
+        row = {"r": r, "ci_low": interval.low, "ci_high": interval.high, "interval": interval.method, **counts}
+        row |= {"p": np.nan, "n_permutations": len(permutations), "exact": permutations.exact, "note": note}
+        if len(permutations) > 1:
+            null = permuted_correlations(points.volume, points.relevance, permutations.rows, estimator)
+            row["p"] = float(two_sided_p(np.array(r), null, permutations.exact))
+        else:
+            reason = "no two participants have equally many scans, so none can be exchanged"
+            row["note"] = "; ".join(part for part in (reason, note) if part)
+        rows.append({"estimator": estimator} | row)
+    return rows
+
+
+def _problem(points: Points) -> str | None:
+    if points.n_participants < MIN_PARTICIPANTS:
+        return f"{points.n_participants} participants; at least {MIN_PARTICIPANTS} are needed"
+    if is_constant(points.volume):
+        return "the volume is constant"
+    if is_constant(points.relevance):
+        return "the relevance is constant"
+    return None
