@@ -1,0 +1,70 @@
+"""The report: one HTML file made from the tables and maps of a run.
+
+It holds everything it shows; opening it makes no request. Its content security policy allows inlined pictures and
+styles and the one script that is part of the page, so that nothing in the data can act as a script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import write_text
+from reports.cautions import find_cautions
+from reports.content.summary import summarise
+from reports.figures.style import house_style
+from reports.material import Material
+from reports.methods import methods_markdown
+from reports.sections import SECTIONS
+from reports.specification import build_section
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def build_report(layout: RunLayout) -> Path:
+    """Write ``report.html``, the figures as files, and the methods text.
+
+    Works for a run that stopped after any stage; what is missing is said in the report.
+
+    Parameters
+    ----------
+    layout : RunLayout
+
+    Returns
+    -------
+    Path
+        The report.
+
+    Raises
+    ------
+    UsageError
+        If the folder is not a run.
+    """
+    with house_style():
+        material = Material.of(layout)
+        built = [build_section(section, material) for section in SECTIONS]
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2").render(
+        title=material.run.config.report.title,
+        summary=summarise(material.run),
+        cautions=find_cautions(material.run),
+        sections=[section for section in built if section is not None],
+        style=style,
+        script=script,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    write_text(layout.methods_text, methods_markdown(material.run))
+    write_text(layout.report, page)
+    return layout.report

@@ -1,0 +1,264 @@
+"""What speaks against trusting the result, in plain words, worst first.
+
+Each check is a function of the run that gives a caution or None; adding a check is adding it to `CHECKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipeline.run.layout import map_title
+from reports.content.conservation import LOSSES, shares
+from reports.content.registration import outlying_scans, registered
+from reports.findings import performance_estimate
+from reports.numbers import count, fixed, is_missing, listing, number, percent
+from reports.run_record import OUTCOMES, RunRecord
+
+FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
+IMBALANCE = 1.5
+LARGE_LOSS = 0.2
+
+
+@dataclass(frozen=True)
+class Caution:
+    """One reason for doubt.
+
+    Parameters
+    ----------
+    level : str
+        ``serious`` (conclusions may be wrong) or ``note`` (keep in mind).
+    title : str
+        Short sentence.
+    text : str
+    section : str
+        Anchor of the section with the details; empty if there is none.
+    """
+
+    level: str
+    title: str
+    text: str
+    section: str = ""
+
+
+def find_cautions(run: RunRecord) -> list[Caution]:
+    """All cautions that apply, serious ones first."""
+    found = [caution for check in CHECKS if (caution := check(run)) is not None]
+    return sorted(found, key=lambda caution: caution.level != "serious")
+
+
+def _synthetic(run: RunRecord) -> Caution | None:
+    if not run.is_synthetic:
+        return None
+    return Caution(
+        "serious",
+        "Synthetic people.",
+        "The scans were made from the template brain with planted tissue loss. Nothing here says anything about "
+        "Alzheimer's disease; it shows whether the method finds what was planted.",
+        "cohort",
+    )
+
+
+def _shuffled(run: RunRecord) -> Caution | None:
+    if not run.config.cohort.shuffle_labels:
+        return None
+    return Caution(
+        "serious",
+        "Labels were shuffled.",
+        "This run is a control: classes were handed round between participants. A balanced accuracy far from 0.5, or "
+        "regions that stand out, would mean that something leaks.",
+        "performance",
+    )
+
+
+def _unfinished(run: RunRecord) -> Caution | None:
+    stages = (
+        ("registration", "registration"), ("training", "predictions"), ("attribution", "conservation"),
+        ("regions", "relevance"), ("statistics", "performance"),
+    )  # fmt: skip
+    missing = [stage for stage, table in stages if not run.has(table)]
+    if not missing:
+        return None
+    return Caution(
+        "serious",
+        "The run is not finished.",
+        f"There are no results of {listing(missing)}. Run the same command again to continue; the parts of this "
+        "report that need them say so.",
+    )
+
+
+def _unreadable(run: RunRecord) -> Caution | None:
+    if not run.unreadable:
+        return None
+    return Caution("serious", "A table cannot be read.", " ".join(run.unreadable))
+
+
+def _few(run: RunRecord) -> Caution | None:
+    if not run.has("scans"):
+        return None
+    people = _people_by_class(run)
+    smallest = min(people.values())
+    if smallest >= FEW_PARTICIPANTS:
+        return None
+    counts = listing([f"{number(n)} {label}" for label, n in people.items()])
+    return Caution(
+        "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
+        "Few participants.",
+        f"The contrast rests on {counts}. With so few, another sample could give another ranking of regions.",
+        "cohort",
+    )
+
+
+def _imbalanced(run: RunRecord) -> Caution | None:
+    if not run.has("scans"):
+        return None
+    people = _people_by_class(run)
+    small, large = min(people.values()), max(people.values())
+    if small == 0:
+        return Caution("serious", "One class is empty.", f"No participant has the label "
+                       f"{min(people, key=lambda label: people[label])}.", "cohort")  # fmt: skip
+    if large / small <= IMBALANCE:
+        return None
+    return Caution(
+        "note",
+        "Classes are imbalanced.",
+        f"{listing([f'{number(n)} {label}' for label, n in people.items()])} participants. Read balanced accuracy, "
+        "not accuracy, and look at sensitivity and specificity apart.",
+        "performance",
+    )
+
+
+def _people_by_class(run: RunRecord) -> dict[str, int]:
+    scans = run.tables["scans"]
+    kept = scans[scans["kept"].astype(bool)]
+    return {label: kept.loc[kept["label"] == label, "participant_id"].nunique() for label in run.labels}
+
+
+def _failed(run: RunRecord) -> Caution | None:
+    if not run.has("failures"):
+        return None
+    by_stage = run.tables["failures"]["stage"].value_counts()
+    counts = listing([f"{number(n)} in {stage}" for stage, n in by_stage.items()])
+    return Caution("serious", "Something failed.", f"Units without a result: {counts}. The rest went on.", "cohort")
+
+
+def _dropped(run: RunRecord) -> Caution | None:
+    if not run.has("scans"):
+        return None
+    kept = run.tables["scans"]["kept"].astype(bool)
+    if kept.all():
+        return None
+    share = percent(1 - kept.mean(), 0)
+    return Caution("note", "Scans were dropped.", f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}).",
+                   "cohort")  # fmt: skip
+
+
+def _registration(run: RunRecord) -> Caution | None:
+    if not run.has("registration"):
+        return None
+    good = registered(run)
+    bad = good[outlying_scans(good)]
+    if bad.empty:
+        return None
+    return Caution(
+        "serious",
+        "Registration is doubtful.",
+        f"Badly placed on the template or with a folded warp: {number(len(bad))} of {count(len(good), 'scan')}, first "
+        f"of all {bad.sort_values('correlation')['participant_id'].iloc[0]}. Their relevance may be counted in the wrong "
+        "regions.",
+        "registration",
+    )
+
+
+def _chance(run: RunRecord) -> Caution | None:
+    estimate = performance_estimate(run, "balanced_accuracy")
+    if estimate is None or is_missing(estimate.low) or estimate.low > 0.5:
+        return None
+    return Caution(
+        "serious",
+        "The classifier may be guessing.",
+        f"The interval of the balanced accuracy, {fixed(estimate.low)} to {fixed(estimate.high)}, includes 0.5. "
+        "Heatmaps of a network that does not work explain nothing.",
+        "performance",
+    )
+
+
+def _not_converged(run: RunRecord) -> Caution | None:
+    folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
+    if not folds:
+        return None
+    return Caution(
+        "note" if len(folds) < len(run.models) else "serious",
+        "Training was cut off.",
+        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) ended "
+        "at the largest number of epochs while the validation loss could still fall.",
+        "training",
+    )
+
+
+def _losses(run: RunRecord) -> Caution | None:
+    if not run.has("conservation"):
+        return None
+    table = shares(run.tables["conservation"])
+    table = table.assign(lost=table[list(LOSSES)].sum(axis=1))
+    worst = table.sort_values("lost").iloc[-1]
+    if not worst["lost"] > LARGE_LOSS:
+        return None
+    return Caution(
+        "note",
+        "Part of the relevance never reaches the image.",
+        f"In {map_title(worst['map'])} maps biases and units without contribution take {percent(worst['lost'], 0)} of the "
+        "start value (median over scans). Maps show only what is left.",
+        "conservation",
+    )
+
+
+def _negative_start(run: RunRecord) -> Caution | None:
+    if not run.has("conservation"):
+        return None
+    rows = run.tables["conservation"].drop_duplicates(["participant_id", "scan_id"])
+    n = int((rows["start_value"] < 0).sum())
+    if not n:
+        return None
+    return Caution(
+        "note",
+        "Some relevance is negative from the start.",
+        f"In {count(n, 'scan')} of {number(len(rows))} the explained output of {run.positive} is below 0, so their maps "
+        f"show mostly what speaks against {run.positive}. Means over such scans, and gain, mix signs.",
+        "conservation",
+    )
+
+
+def _gain(run: RunRecord) -> Caution | None:
+    if not run.has("relevance", "predictions"):
+        return None
+    found = []
+    for name in run.main_maps:
+        values = run.region_values[run.region_values["map"] == name]
+        filled = values[values["density"].notna()]
+        unknown = filled.loc[filled["gain"].isna(), "group"].nunique()
+        if unknown:
+            found.append(f"{map_title(name)}: {number(unknown)} of {number(values['group'].nunique())} regions")
+    if not found:
+        return None
+    return Caution(
+        "note",
+        "Gain is not known everywhere.",
+        f"Where the mean sum of {run.negative} scans of a fold is not above 0 there is no ratio. In at least one fold: "
+        f"{listing(found)}.",
+        "regions",
+    )
+
+
+def _empty_outcomes(run: RunRecord) -> Caution | None:
+    empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
+    if not empty:
+        return None
+    return Caution("note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.",
+                   "performance")  # fmt: skip
+
+
+CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_converged,
+    _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+)  # fmt: skip

@@ -1,0 +1,139 @@
+"""Who is in the run: from every image found to every scan explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from reports.material import Material
+from reports.numbers import MISSING, count, is_missing, number
+from reports.run_record import KEYS, RunRecord
+from reports.tables import Column, PageTable, page_table
+
+_DROPPED = (
+    Column("participant_id", "Participant"),
+    Column("session_id", "Session"),
+    Column("scan_id", "Scan"),
+    Column("diagnosis", "Diagnosis"),
+    Column("site", "Site"),
+    Column("reason", "Reason"),
+)
+_FAILED = (
+    Column("stage", "Stage"),
+    Column("unit", "Unit"),
+    Column("error", "Error"),
+    Column("message", "What happened, what to do"),
+    Column("traceback", "Details in"),
+)
+
+
+@dataclass(frozen=True)
+class FlowStep:
+    """One step of the cohort's flow; `lost` says what became of those who are no longer in."""
+
+    name: str
+    scans: int
+    people: int
+    split: str
+    lost: str
+    reached: bool = True
+
+
+def flow(run: RunRecord) -> list[FlowStep]:
+    """Found, kept, labelled, registered, predicted, explained; steps a run has not reached are marked so."""
+    scans = run.tables["scans"]
+    kept = scans[scans["kept"].astype(bool)]
+    labelled = kept[kept["label"].notna()]
+    stages: list[tuple[str, pd.DataFrame | None]] = [("found", scans), ("kept", kept), ("labelled", labelled)]
+    for name, table in (("registered", "registration"), ("predicted", "predictions"), ("explained", "relevance")):
+        frame = None
+        if run.has(table):
+            there = run.tables[table]
+            there = there[there["status"] == "registered"] if table == "registration" else there
+            frame = labelled.merge(there[KEYS].drop_duplicates(), on=KEYS)
+        stages.append((name, frame))
+    steps: list[FlowStep] = []
+    before: pd.DataFrame | None = None
+    for name, frame in stages:
+        if frame is None:
+            steps.append(FlowStep(name, 0, 0, "", "", reached=False))
+            continue
+        lost = 0 if before is None else len(before) - len(frame)
+        steps.append(FlowStep(name, len(frame), frame["participant_id"].nunique(), _split(run, frame),
+                              f"{count(lost, 'scan')} {_LOST[name]}" if lost else ""))  # fmt: skip
+        before = frame
+    return steps
+
+
+_LOST = {
+    "found": "",
+    "kept": "dropped, with the reason below",
+    "labelled": "outside the contrast (registered, but neither trained on nor explained)",
+    "registered": "failed in registration",
+    "predicted": "in no test set, or their fold failed",
+    "explained": "without heatmaps",
+}
+
+
+def _split(run: RunRecord, frame: pd.DataFrame) -> str:
+    counts = frame["label"].value_counts()
+    return ", ".join(f"{label} {number(counts[label])}" for label in run.labels if label in counts)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Flow, demographics, dropped scans by reason, failures."""
+    run = material.run
+    scans = run.tables["scans"]
+    dropped = scans[~scans["kept"].astype(bool)]
+    reasons = dropped["reason"].fillna("no reason given").value_counts()
+    return {
+        "flow": flow(run),
+        "reasons": [(reason, number(n)) for reason, n in reasons.items()],
+        "dropped": page_table(dropped, _DROPPED, "Every dropped scan.", 300) if len(dropped) else None,
+        "demographics": _demographics(run),
+        "failed": page_table(run.tables["failures"], _FAILED, "Units that failed.", 200)
+        if run.has("failures")
+        else None,
+    }
+
+
+_VARIABLES = {
+    "scans": ("Scans per participant", 1), "age": ("Age, years", 1), "female": ("Share of women", 2),
+    "mmse": ("MMSE", 1), "tiv_mm3": ("Intracranial volume, mm³", 0), "hippocampus_mm3": ("Hippocampal volume, mm³", 0),
+}  # fmt: skip
+
+
+def _demographics(run: RunRecord) -> PageTable | None:
+    """Mean ± standard deviation per class, over participants, with the number of known values."""
+    if not run.has("demographics"):
+        return None
+    table = run.tables["demographics"]
+    labels = [label for label in (*run.labels, "all") if label in set(table["label"])]
+    rows = []
+    for variable in dict.fromkeys(table["variable"]):
+        title, decimals = _VARIABLES.get(variable, (variable, 2))
+        row: dict[str, Any] = {"title": title}
+        for label in labels:
+            found = table[(table["label"] == label) & (table["variable"] == variable)]
+            row[label] = _mean_sd(found.iloc[0], decimals) if len(found) else MISSING
+        rows.append(row)
+    people = table.drop_duplicates("label").set_index("label")["n_participants"]
+    columns = [Column("title", "")]
+    columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
+    caption = "Participants analysed, mean ± standard deviation over participants (values known, where not all are)."
+    return page_table(pd.DataFrame(rows), columns, caption)
+
+
+def _mean_sd(row: pd.Series, decimals: int) -> str:
+    if not row["n_known"]:
+        return "not known"
+    spread = "" if is_missing(row["sd"]) else f" ± {_grouped(row['sd'], decimals)}"
+    known = "" if row["n_known"] == row["n_participants"] else f" ({count(int(row['n_known']), 'value')})"
+    return f"{_grouped(row['mean'], decimals)}{spread}{known}"
+
+
+def _grouped(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}".replace(",", "\u202f")

@@ -1,0 +1,60 @@
+"""Which regions tell the classes apart, person by person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.layout import map_title
+from reports.material import Material
+from reports.numbers import count, fixed, number
+from reports.tables import Column, numeric, page_table
+
+TOP = 15
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """The clearest differences of the leading maps, and how many there are."""
+    run = material.run
+    effects = run.tables["region_effects"]
+    frames, sentences = [], []
+    for name in run.main_maps:
+        rows = effects[(effects["map"] == name) & effects["t"].notna()]
+        clear = int((rows["p_fwe"] < 0.05).sum())
+        if len(rows):
+            tested = count(len(rows), "region")
+            sentences.append(f"{map_title(name)}: {number(clear)} of {tested} with a corrected p below 0.05")
+        frames.append(rows.assign(title=map_title(name)).sort_values(["p_fwe", "p"], kind="stable").head(TOP))
+    table = pd.concat(frames)
+    first = effects.iloc[0]
+    lead = (
+        f"Density of relevance in {count(int(first['n_positive']), 'participant')} of {run.positive} against "
+        f"{number(first['n_negative'])} of {run.negative}, each person's scans averaged first; Welch's t, participants "
+        "reassigned at random. The corrected p takes account of all maps and regions at once. "
+        + (". ".join(sentences) + "." if sentences else "No difference could be tested.")
+    )
+    notes = sorted(set(effects["note"].dropna()))
+    if not sentences and notes:
+        lead += f" Reason: {'; '.join(notes)}."
+    return {"lead": lead, "table": page_table(table, _columns(run.positive, run.negative), _CAPTION)}
+
+
+_CAPTION = f"The {TOP} clearest differences of each leading map; all are in group/statistics/region_effects.tsv."
+
+
+def _columns(positive: str, negative: str) -> list[Column]:
+    return [
+        Column("title", "Map"),
+        Column("group", "Region"),
+        numeric("mean_positive", f"Mean density, {positive}"),
+        numeric("mean_negative", f"Mean density, {negative}"),
+        numeric("difference", "Difference"),
+        numeric("ci_low", "from"),
+        numeric("ci_high", "to"),
+        numeric("hedges_g", "Hedges' g", fixed),
+        numeric("t", "Welch's t", fixed),
+        numeric("p_fwe", "Corrected p", lambda p: fixed(p, 4), "family-wise, over all maps and regions"),
+        numeric("p_fdr", "FDR p", lambda p: fixed(p, 4), "Benjamini and Hochberg"),
+    ]

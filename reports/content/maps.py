@@ -1,0 +1,99 @@
+"""Figures 1 and 2: mean relevance maps by class and by outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.run.layout import map_title
+from reports.figures.brain import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
+from reports.figures.gallery import Picture
+from reports.figures.maps import MapRow, draw_map_grid, draw_overview, group_rows, map_unit
+from reports.figures.style import OUTCOME_NAMES
+from reports.material import Material
+from reports.numbers import count, listing
+from reports.run_record import OUTCOMES
+
+_SCALE = (
+    "Colours run from the 50th to the 99.5th percentile of the absolute mean {positive} map of the same method inside "
+    "the brain; weaker relevance is not drawn, stronger is saturated. Blue, where present, is relevance against "
+    "{positive}. Slices at MNI x, y, z in mm; left is left."
+)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Mean maps by class for every map, by outcome for the leading ones, and an overview in axial slices."""
+    run, views = material.run, material.group_views
+    empty = [group for group in (*run.labels, *OUTCOMES) if not run.group_sizes.get(group, (0, 0))[0]]
+    figures = []
+    if views:
+        figures = [_by_label(material), *_overviews(material), _by_outcome(material)]
+    return {"figures": figures, "empty": listing([OUTCOME_NAMES.get(group, group) for group in empty])}
+
+
+def block_title(material: Material, group: str) -> str:
+    scans, people = material.run.group_sizes.get(group, (0, 0))
+    return f"{group}: {count(scans, 'scan')}, {count(people, 'person', 'people')}"
+
+
+def _by_label(material: Material) -> Picture:
+    run = material.run
+    rows = group_rows(material.group_views, run.labels, run.map_names, run.positive, GROUP_PERCENTILES)
+    titles = [block_title(material, group) for group in run.labels]
+    figure = draw_map_grid(rows, titles, HIPPOCAMPAL_CUTS, material.backdrop)
+    caption = (
+        f"Figure 1. Mean maps of scans labelled {run.positive} and {run.negative}, for each method. "
+        + _SCALE.format(positive=run.positive)
+    )
+    alt = f"Brain slices with mean maps, {listing(titles)}, one row for each of {listing(_titles(run.map_names))}."
+    return material.gallery.add(figure, "fig-01_mean-maps_by-class", alt, caption, "png")
+
+
+def _by_outcome(material: Material) -> Picture:
+    run = material.run
+    groups = [group for group in OUTCOMES if any(key[0] == group for key in material.group_views)]
+    cuts = HIPPOCAMPAL_CUTS[1:]
+    views = material.group_views
+    rows = []
+    for name in run.main_maps:
+        reference = run.positive if (run.positive, name) in views else groups[0]
+        rows += group_rows(views, groups, [name], reference, GROUP_PERCENTILES)
+    titles = [_short_title(material, group) for group in groups]
+    figure = draw_map_grid(rows, titles, cuts, material.backdrop)
+    caption = (
+        "Figure 2. Mean maps by outcome of the classification: true positives (TP), false positives (FP), true "
+        "negatives (TN), false negatives (FN). " + _SCALE.format(positive=run.positive)
+    )
+    alt = f"Brain slices with mean maps by outcome, {listing(titles)}; rows: {listing(_titles(run.main_maps))}."
+    return material.gallery.add(figure, "fig-02_mean-maps_by-outcome", alt, caption, "png")
+
+
+def _overviews(material: Material) -> list[Picture]:
+    """The leading maps of the positive class (or the first group there is) in eight axial slices."""
+    run, pictures = material.run, []
+    for name in run.main_maps:
+        group = next((g for g in (*run.labels, *OUTCOMES) if (g, name) in material.group_views), None)
+        if group is None:
+            continue
+        view = material.group_views[group, name]
+        row = MapRow(group, view.scale(GROUP_PERCENTILES), f"{map_unit(name)} per voxel", [view])
+        title = f"{map_title(name)}, mean of {block_title(material, group)}"
+        pictures.append(
+            material.gallery.add(
+                draw_overview(row, title, material.backdrop),
+                f"fig-01b_overview_{name}",
+                f"Eight axial brain slices: {title}.",
+                f"{title}, in axial slices from the temporal lobes to the vertex; colours as in figure 1.",
+                "png",
+            )
+        )
+    return pictures
+
+
+def _short_title(material: Material, group: str) -> str:
+    scans, people = material.run.group_sizes[group]
+    return f"{group}: {count(scans, 'scan')} of {people}"
+
+
+def _titles(names: Sequence[str]) -> list[str]:
+    return [map_title(name) for name in names]

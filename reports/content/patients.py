@@ -1,0 +1,95 @@
+"""Figure 7: two people whom the classifier is sure of, for different reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.layout import map_title
+from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES
+from reports.figures.fingerprints import draw_profiles, draw_radar
+from reports.figures.gallery import Picture
+from reports.figures.maps import MapRow, draw_map_grid, map_unit
+from reports.material import Material
+from reports.numbers import fixed, is_missing, number
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Per leading map: the pair's slices, radar and profile, or the reason why there is no pair."""
+    frame = material.run.tables["fingerprints"]
+    blocks = []
+    for name in material.run.main_maps:
+        rows = frame[frame["map"] == name]
+        pair = rows[rows["participant_id"].notna()]
+        if pair.empty:
+            notes = [str(note) for note in rows["note"].dropna()] if "note" in rows else []
+            blocks.append(
+                {"title": map_title(name), "notes": notes or ["There is no pair."], "figures": [], "text": ""}
+            )
+        else:
+            blocks.append({"title": map_title(name), "notes": [], **_pair(material, name, pair)})
+    return {"blocks": blocks}
+
+
+def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, Any]:
+    people = [rows for _, rows in pair.sort_values(["patient", "rank"]).groupby("patient", sort=True)]
+    names = [_name(rows.iloc[0]) for rows in people]
+    profiles = {name: rows.set_index("group")["density"] for name, rows in zip(names, people, strict=True)}
+    distance, candidates = pair["cosine_distance"].iloc[0], pair["n_candidates"].iloc[0]
+    figures = [_slices(material, map_name, people, names)]
+    title, unit = map_title(map_name), f"{map_unit(map_name)} per voxel"
+    figures.append(
+        material.gallery.add(
+            draw_radar(profiles),
+            f"fig-07b_fingerprints_{map_name}",
+            f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
+            f"Figure 7b. {title}: fingerprints over the regions with the highest mean density, each person relative to "
+            "their own strongest region.",
+        )
+    )
+    figures.append(
+        material.gallery.add(
+            draw_profiles(profiles, unit),
+            f"fig-07c_profiles_{map_name}",
+            f"The same regions as values side by side for {' and '.join(names)}.",
+            f"Figure 7c. {title}: the same values on one scale.",
+        )
+    )
+    text = (
+        f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, these "
+        f"two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 is the same, 1 unrelated)."
+    )
+    return {"figures": [figure for figure in figures if figure is not None], "text": text}
+
+
+def _name(row: pd.Series) -> str:
+    session = "" if is_missing(row["session_id"]) else f" {row['session_id']}"
+    return f"{row['participant_id']}{session} (p = {fixed(row['probability'], 3)})"
+
+
+def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:
+    """Slices of the two scans' own maps, each on its own colour scale."""
+    resolution = material.run.config.registration.resolution_mm
+    rows = []
+    for number_, person in enumerate(people, start=1):
+        first = person.iloc[0]
+        session = None if is_missing(first["session_id"]) else str(first["session_id"])
+        path = material.run.layout.scan(str(first["participant_id"]), session, resolution).relevance_map(map_name)
+        if not path.is_file():
+            return None
+        view = material.view(path)
+        rows.append(
+            MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), f"{map_unit(map_name)} per voxel", [view])
+        )
+    figure = draw_map_grid(rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop)
+    caption = (
+        f"Figure 7a. {map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
+        "Colours run from the 90th to the 99.5th percentile of the scan's own map."
+    )
+    alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
+    return material.gallery.add(figure, f"fig-07a_patients_{map_name}", alt, caption, "png")
+
+
+_MORE_CUTS = (("axial", -28.0), ("axial", 8.0), ("axial", 34.0))

@@ -1,0 +1,123 @@
+"""How good the classifier is, on participants it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.statistics.performance import ALL_FOLDS
+from reports.figures.gallery import Picture
+from reports.figures.performance import draw_confusion, draw_roc
+from reports.findings import performance_estimate
+from reports.material import Material
+from reports.numbers import count, fixed
+from reports.run_record import RunRecord
+from reports.tables import Column, numeric, page_table
+
+
+def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Scans, and participants behind them, by true (rows) and predicted class (columns)."""
+    frame, labels = run.tables["predictions"], list(run.labels)
+    scans = pd.crosstab(frame["label"], frame["predicted"])
+    people = frame.groupby(["label", "predicted"])["participant_id"].nunique().unstack(fill_value=0)
+    return tuple(  # type: ignore[return-value]
+        table.reindex(index=labels, columns=labels, fill_value=0).fillna(0).astype(int) for table in (scans, people)
+    )
+
+
+METRICS = {
+    "balanced_accuracy": "Balanced accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "accuracy": "Accuracy",
+    "auc": "Area under the ROC curve",
+    "brier": "Brier score",
+}
+
+_COLUMNS = (
+    Column("title", "Measure"),
+    numeric("estimate", "Value", lambda x: fixed(x, 3)),
+    numeric("ci_low", "from", lambda x: fixed(x, 3), "lower bound of the interval over participants"),
+    numeric("ci_high", "to", lambda x: fixed(x, 3), "upper bound of the interval over participants"),
+    numeric("n_participants", "Participants"),
+    numeric("n_scans", "Scans"),
+    Column("interval", "Interval"),
+    Column("note", "Note"),
+)
+
+
+def by_fold(run: RunRecord) -> pd.DataFrame:
+    """One row per test fold: counts, and every measure."""
+    table = run.tables["performance"]
+    table = table[table["fold"].astype(str) != ALL_FOLDS]
+    counts = table.drop_duplicates("fold").set_index("fold")[["n_participants", "n_scans", "n_positive", "n_negative"]]
+    return counts.join(table.pivot(index="fold", columns="metric", values="estimate")).reset_index()
+
+
+_FOLD_COLUMNS = (
+    Column("fold", "Fold"),
+    numeric("n_participants", "Participants"),
+    numeric("n_scans", "Scans"),
+    numeric("n_positive", "Positive scans"),
+    numeric("n_negative", "Negative scans"),
+    *(numeric(name, title, lambda x: fixed(x, 3)) for name, title in METRICS.items()),
+)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Measures with intervals, confusion table, ROC curve, folds."""
+    run = material.run
+    content: dict[str, Any] = {"confusion": _confusion(material), "roc": _roc(material), "table": None, "folds": None}
+    if run.has("performance"):
+        table = run.tables["performance"]
+        together = table[table["fold"].astype(str) == ALL_FOLDS]
+        together = together.assign(title=together["metric"].map(METRICS).fillna(together["metric"]))
+        level = (
+            f"{100 * run.config.statistics.confidence:g} % intervals from drawing participants with all their scans."
+        )
+        content["table"] = page_table(together, _COLUMNS, f"Out-of-fold predictions of all folds together; {level}")
+        content["folds"] = page_table(by_fold(run), _FOLD_COLUMNS, "Test participants of each fold.")
+    return content
+
+
+def _confusion(material: Material) -> Picture:
+    run = material.run
+    scans, people = confusion(run)
+    n = _n(run.tables["predictions"])
+    cells = [
+        f"{count(scans.loc[truth, said], 'scan')} of {truth} predicted {said}"
+        for truth in scans.index
+        for said in scans.columns
+    ]
+    return material.gallery.add(
+        draw_confusion(scans, people),
+        "confusion",
+        f"Confusion table of {n}: {'; '.join(cells)}.",
+        f"Scans by true and predicted class, {n}. A participant with several scans can stand in more than one cell.",
+    )
+
+
+def _roc(material: Material) -> Picture | None:
+    run = material.run
+    if not run.has("roc"):
+        return None
+    points = run.tables["roc"]
+    points = points[points["fold"].astype(str) == ALL_FOLDS]
+    area = performance_estimate(run, "auc")
+    if points.empty or area is None:
+        return None
+    n = _n(run.tables["predictions"])
+    text = f"area {fixed(area.value, 3)}"
+    return material.gallery.add(
+        draw_roc(points["false_positive_rate"], points["true_positive_rate"], f"{text}, n = {area.scans} scans"),
+        "roc",
+        f"Receiver operating characteristic, {text}.",
+        f"Receiver operating characteristic of the out-of-fold probabilities, {n}. Probabilities of different folds "
+        "come from different networks and are not calibrated.",
+    )
+
+
+def _n(predictions: pd.DataFrame) -> str:
+    return f"{count(len(predictions), 'scan')} of {count(predictions['participant_id'].nunique(), 'participant')}"

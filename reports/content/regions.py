@@ -1,0 +1,95 @@
+"""Figures 3 to 5: sum, density and gain of the leading regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from pipeline.run.layout import map_title
+from reports.figures.gallery import Picture
+from reports.figures.regions import draw_regions
+from reports.material import Material
+from reports.numbers import count, listing
+from reports.run_record import RunRecord
+
+TOP = 25
+FIGURE_NUMBER = {"sum": 3, "density": 4, "gain": 5}
+
+MEANING = {
+    "sum": "Sum: all relevance inside a region. Large regions collect much of it.",
+    "density": "Density: sum divided by the number of voxels. It says where relevance is concentrated.",
+    "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. It says where {positive} "
+    "differs from {negative}; 1 means no difference.",
+}
+
+
+def leading_regions(run: RunRecord, map_name: str, metric: str, top: int = TOP) -> tuple[list[str], str]:
+    """Regions with the highest mean over participants, and the group of participants it is taken over.
+
+    As in the founding study sum and density are ranked in scans of the positive class, gain in true positives.
+    Where there are none, the positive class, then all scans, stand in.
+    """
+    values = run.region_values
+    values = values[values["map"] == map_name]
+    positive = values[values["label"] == run.positive]
+    candidates = [("scans labelled " + run.positive, positive), ("all scans", values)]
+    if metric == "gain":
+        candidates.insert(0, ("true positives", positive[positive["outcome"] == "TP"]))
+    for name, frame in candidates:
+        if frame[metric].notna().any():
+            return top_groups(mean_over_participants(frame, metric).droplevel("map"), top), name
+    return [], ""
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """One figure per metric and leading map."""
+    run = material.run
+    blocks = []
+    for metric in METRICS:
+        pictures, notes = [], []
+        for name in run.main_maps:
+            picture = _figure(material, name, metric)
+            if picture is None:
+                notes.append(f"{map_title(name)}: no region has a known {metric}.")
+            else:
+                pictures.append(picture)
+        meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
+        blocks.append({"metric": metric.capitalize(), "meaning": meaning, "figures": pictures, "notes": notes})
+    return {"blocks": blocks, "maps": listing([map_title(name) for name in run.main_maps])}
+
+
+def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
+    run = material.run
+    regions, ranked_in = leading_regions(run, map_name, metric)
+    if not regions:
+        return None
+    values = run.region_values
+    values = values[values["map"] == map_name]
+    figure = draw_regions(values, metric, regions, run.labels, axis_title(map_name, metric, run))
+    title = map_title(map_name)
+    people = values["participant_id"].nunique()
+    return material.gallery.add(
+        figure,
+        f"fig-0{FIGURE_NUMBER[metric]}_region-{metric}_{map_name}",
+        f"{title}, {metric} in {len(regions)} regions by class and outcome. Highest: {listing(regions[:5])}.",
+        f"Figure {FIGURE_NUMBER[metric]}. {title}: {metric} in the {len(regions)} leading bilateral groups, ranked by "
+        f"the mean over participants ({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their "
+        f"range. {count(_scans(values), 'scan')} of {count(people, 'participant')} in all.",
+    )
+
+
+def _scans(values: pd.DataFrame) -> int:
+    return len(values[["participant_id", "scan_id"]].drop_duplicates())
+
+
+def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
+    """Name of a metric with its unit."""
+    quantity = "susceptibility" if map_name == "gb" else "relevance"
+    return {
+        "sum": f"{quantity} sum",
+        "density": f"{quantity} per voxel",
+        "gain": f"sum ÷ mean sum of {run.negative}",
+    }[metric]

@@ -1,0 +1,137 @@
+"""The page's first words: four questions and their answers in plain sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.run.layout import map_title
+from pipeline.statistics.volume_association import ADJUSTED
+from reports.content.planted import recovery_sentence
+from reports.findings import (
+    leading_by_summary,
+    performance_estimate,
+    primary_volume,
+    volume_estimate,
+)
+from reports.numbers import count, fixed, interval, listing, number, p_value
+from reports.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question; `figure` is its number in large type."""
+
+    question: str
+    text: str
+    figure: str = ""
+    figure_caption: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What stands above the sections: where the run comes from, and the answers."""
+
+    source: str
+    answers: tuple[Answer, ...]
+
+
+def summarise(run: RunRecord) -> Summary:
+    """The summary of a run, as far as it went."""
+    answers = [_classifier(run), _regions(run), _volume(run)]
+    if run.has("planted_recovery"):
+        answers.append(Answer("Are the planted regions found?", recovery_sentence(run)))
+    return Summary(_source(run), tuple(answers))
+
+
+def _source(run: RunRecord) -> str:
+    kind = "Synthetic cohort" if run.is_synthetic else f"Input {run.source.input.name}"
+    made = str(run.provenance.get("time", ""))[:10]
+    when = f" · run of {made}" if made else ""
+    return f"{kind} · {run.positive} against {run.negative} · seed {run.config.seed}{when}"
+
+
+def _classifier(run: RunRecord) -> Answer:
+    question = "How good is the classifier?"
+    estimate = performance_estimate(run, "balanced_accuracy")
+    if estimate is None:
+        if run.has("predictions"):
+            return Answer(question, "There are predictions, but no balanced accuracy over both classes.")
+        return Answer(question, "Not known: no network has been trained and tested yet.")
+    confidence = run.config.statistics.confidence
+    others = []
+    for metric, name in (
+        ("sensitivity", "sensitivity"),
+        ("specificity", "specificity"),
+        ("auc", "area under the curve"),
+    ):
+        other = performance_estimate(run, metric)
+        if other is not None:
+            others.append(f"{name} {fixed(other.value)}")
+    text = (
+        f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
+        f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
+        f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
+        f"{count(estimate.participants, 'participant')}."
+    )
+    return Answer(question, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+
+
+def _regions(run: RunRecord) -> Answer:
+    question = "Where does it look?"
+    name = run.main_maps[0]
+    by_density = leading_by_summary(run, name, "density", run.positive, 5)
+    if not by_density:
+        return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
+    text = f"In scans of {run.positive}, relevance ({map_title(name)}) is densest in {_inline(by_density)}. "
+    by_gain = leading_by_summary(run, name, "gain", "TP", 5)
+    if by_gain:
+        text += (
+            f"Measured against {run.negative} (gain, true positives), {_inline(by_gain)} stand out most. "
+            f"{_agreement(by_density, by_gain)}"
+        )
+    else:
+        text += f"Gain against {run.negative} is not known."
+    return Answer(question, text)
+
+
+def _agreement(first: list[str], second: list[str]) -> str:
+    shared = len(set(first) & set(second))
+    return f"{['None', 'One', 'Two', 'Three', 'Four', 'Five'][shared]} of five {'is' if shared == 1 else 'are'} in both lists."
+
+
+def _inline(regions: list[str]) -> str:
+    """Region names in a sentence.
+
+    Examples
+    --------
+    >>> _inline(["Hippocampus", "Amygdala"])
+    'hippocampus and amygdala'
+    """
+    return listing([region[:1].lower() + region[1:] for region in regions])
+
+
+def _volume(run: RunRecord) -> Answer:
+    question = "Does it agree with atrophy?"
+    name = run.main_maps[0]
+    estimate = volume_estimate(run, name)
+    if estimate is None:
+        return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+    adjusted = ", divided by intracranial volume" if primary_volume(run) == ADJUSTED else ""
+    direction = "the smaller the hippocampus, the more relevance it gets" if estimate.value < 0 else (
+        "the larger the hippocampus, the more relevance it gets, the opposite of what atrophy predicts")  # fmt: skip
+    clear = (
+        f"That is the direction: {direction}."
+        if estimate.p < 0.05
+        else "The data do not show a direction that chance could not give."
+    )
+    confidence = run.config.statistics.confidence
+    text = (
+        f"Among {count(estimate.participants, 'true-positive participant')}, relevance in the hippocampus "
+        f"({map_title(name)}) and its volume{adjusted} correlate with r = {fixed(estimate.value)} "
+        f"({interval(estimate.low, estimate.high, 2, confidence)}, {p_value(estimate.p)}). {clear}"
+    )
+    guided = volume_estimate(run, "gb")
+    if guided is not None:
+        text += f" For guided backpropagation r = {fixed(guided.value)} ({p_value(guided.p)})."
+    figure = f"r = {fixed(estimate.value)}"
+    return Answer(question, text, figure, f"relevance and volume, n = {number(estimate.participants)}")

@@ -1,0 +1,110 @@
+"""Figure 8: does relevance follow atrophy?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.layout import map_title
+from reports.content.beta import beta_of
+from reports.figures.gallery import Picture
+from reports.figures.volume import draw_beta_curve, draw_volume_scatter
+from reports.findings import ADJUSTED, VOLUME_TITLES, primary_volume, volume_estimate, volume_row
+from reports.material import Material
+from reports.numbers import count, fixed, interval, listing, number, p_value
+from reports.run_record import RunRecord
+from reports.tables import Column, numeric, page_table
+
+_LEAD = (
+    "If the network uses atrophy of the hippocampus, then among patients it recognises (true positives) those with a "
+    "smaller hippocampus should have more relevance there. Each point is one participant, the mean of their scans; "
+    "participants, not scans, are permuted."
+)
+_COLUMNS = (
+    Column("title", "Map"),
+    Column("volume_title", "Volume"),
+    Column("unit", "Unit"),
+    Column("estimator", "Coefficient"),
+    numeric("r", "r", lambda x: fixed(x, 3)),
+    numeric("ci_low", "from", lambda x: fixed(x, 3)),
+    numeric("ci_high", "to", lambda x: fixed(x, 3)),
+    numeric("p", "p", lambda x: fixed(x, 4)),
+    numeric("p_fdr", "FDR p", lambda x: fixed(x, 4), "Benjamini and Hochberg over the maps"),
+    numeric("n_participants", "Participants"),
+    numeric("n_scans", "Scans"),
+    Column("note", "Note"),
+)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Scatter for the leading maps, curve over beta, and the table with its notes."""
+    run = material.run
+    table = run.tables["volume_association"]
+    known = table["r"].notna().any()
+    shown = table.assign(title=table["map"].map(map_title), volume_title=table["volume"].map(VOLUME_TITLES))
+    notes = [] if known else [f"No correlation is known: {listing(sorted(set(table['note'].dropna())))}."]
+    caption = "Correlation of hippocampal relevance with hippocampal volume in true positives, all maps."
+    return {
+        "lead": _LEAD,
+        "notes": notes,
+        "scatter": _scatter(material) if known else None,
+        "curve": _curve(material) if known else None,
+        "table": page_table(shown[shown["r"].notna()], _COLUMNS, caption) if known else None,
+    }
+
+
+def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
+    """One row per participant: mean relevance and mean primary volume of their true-positive scans."""
+    points = run.tables["volume_points"]
+    column = "hippocampus_per_tiv" if primary_volume(run) == ADJUSTED else "hippocampus_mm3"
+    points = points[(points["map"] == map_name) & points[column].notna() & points["relevance_sum"].notna()]
+    means = points.groupby("participant_id")[[column, "relevance_sum"]].mean()
+    return means.rename(columns={column: "volume", "relevance_sum": "relevance"})
+
+
+def _scatter(material: Material) -> Picture | None:
+    run = material.run
+    points, texts = {}, {}
+    for name in run.main_maps:
+        estimate = volume_estimate(run, name)
+        if estimate is None or not run.has("volume_points"):
+            continue
+        title = map_title(name)
+        points[title] = participant_points(run, name)
+        within = interval(estimate.low, estimate.high, 2, run.config.statistics.confidence)
+        texts[title] = (
+            f"r = {fixed(estimate.value, 3)}, {p_value(estimate.p)}, n = {number(estimate.participants)}\n{within}"
+        )
+    if not points:
+        return None
+    adjusted = primary_volume(run) == ADJUSTED
+    axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
+    return material.gallery.add(
+        draw_volume_scatter(points, texts, axis),
+        "fig-08_volume-scatter",
+        f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
+        "Figure 8. Relevance summed over both hippocampi against their volume, true positives, one point per "
+        f"participant. {'Volumes are divided by intracranial volume.' if adjusted else ''} The line is a least-squares "
+        "fit, to guide the eye.",
+    )
+
+
+def _curve(material: Material) -> Picture | None:
+    run = material.run
+    curves = {}
+    names = [name for name in run.lrp_names if volume_estimate(run, name) is not None]
+    if len(names) < 2:
+        return None
+    for estimator in ("pearson", "spearman"):
+        rows = [volume_row(run, name, estimator) for name in names]
+        frame = pd.DataFrame([row for row in rows if row is not None])
+        curves[estimator.capitalize()] = frame.rename(columns={"r": "estimate", "ci_low": "low", "ci_high": "high"})
+    n = int(curves["Pearson"]["n_participants"].max())
+    return material.gallery.add(
+        draw_beta_curve([beta_of(name) for name in names], curves),
+        "fig-08b_volume-by-beta",
+        f"Correlation of hippocampal relevance with volume by beta, {count(n, 'participant')}.",
+        f"Figure 8b. The same correlation for each β, with its interval; n = {count(n, 'participant')}.",
+    )

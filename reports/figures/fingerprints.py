@@ -1,0 +1,62 @@
+"""Two people whom the classifier is sure of, for different reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from reports.figures.style import BLUE, GREY, VERMILION, new_figure
+
+COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")
+
+
+def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
+    """The same regions in two people, side by side.
+
+    Parameters
+    ----------
+    profiles : mapping of str to Series
+        Name of each person to value by region; the same regions in the same order.
+    axis_title : str
+    """
+    first, second = profiles.values()
+    regions = list(first.index)
+    figure = new_figure(8.2, 0.25 * len(regions) + 1.2)
+    ax = figure.subplots()
+    places = np.arange(len(regions))
+    ax.hlines(places, first, second, color=GREY, lw=1, alpha=0.6)
+    for (name, profile), colour, marker in zip(profiles.items(), COLOURS, MARKERS, strict=True):
+        ax.plot(profile, places, marker, color=colour, ms=6, mec="white", mew=0.5, label=name)
+    ax.set_yticks(places, regions)
+    ax.set_ylim(len(regions) - 0.4, -0.6)
+    ax.set_xlabel(axis_title)
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="lower right")
+    return figure
+
+
+def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
+    """Fingerprints as radar charts, as in the founding study: each person's regions relative to their strongest."""
+    figure = new_figure(8.2, 7.0)
+    ax = figure.add_subplot(projection="polar")
+    regions: Sequence[str] = list(next(iter(profiles.values())).index)
+    angles = np.linspace(0, 2 * np.pi, len(regions), endpoint=False)
+    closed = np.append(angles, angles[0])
+    for (name, profile), colour, marker in zip(profiles.items(), COLOURS, MARKERS, strict=True):
+        top = float(profile.abs().max()) or 1.0
+        values = np.append(profile, profile.iloc[0]) / top
+        ax.plot(closed, values, color=colour, lw=1.6, marker=marker, ms=3.5, label=name)
+        ax.fill(closed, values, color=colour, alpha=0.13)
+    ax.set_xticks(angles, regions, fontsize=7)
+    ax.set_rlim(min(0.0, *(float((p / (float(p.abs().max()) or 1)).min()) for p in profiles.values())), 1.05)
+    ax.set_yticks([0.25, 0.5, 0.75, 1], ["", "0.5", "", "1"], fontsize=7)
+    for label, angle in zip(ax.get_xticklabels(), angles, strict=True):
+        label.set_horizontalalignment(
+            "left" if np.cos(angle) > 0.05 else "right" if np.cos(angle) < -0.05 else "center"
+        )
+    ax.tick_params(axis="x", pad=2)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure

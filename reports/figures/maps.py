@@ -1,0 +1,138 @@
+"""Figures of mean relevance maps: one row per map, one block of slices per group, one colour scale per row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pipeline.run.layout import map_title
+from reports.figures.brain import (
+    HIPPOCAMPAL_CUTS,
+    OVERVIEW_CUTS,
+    Backdrop,
+    ColourScale,
+    MapView,
+    Plane,
+    draw_colour_bar,
+    draw_slice,
+)
+from reports.figures.style import new_figure
+
+NIGHT = "#0b0f14"
+_WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
+_LARGEST_CELL = 1.7
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """One row of a figure of maps.
+
+    Parameters
+    ----------
+    title : str
+    scale : ColourScale
+    unit : str
+        Of the colour bar.
+    views : sequence of MapView or None
+        One per block; None where there is no map.
+    """
+
+    title: str
+    scale: ColourScale
+    unit: str
+    views: Sequence[MapView | None]
+
+
+def row_title(map_name: str) -> str:
+    """Name of a map, broken for a narrow column.
+
+    Examples
+    --------
+    >>> row_title("gb")
+    'Guided\\nbackpropagation'
+    """
+    return map_title(map_name).replace(" ", "\n", 1)
+
+
+def map_unit(map_name: str) -> str:
+    return "susceptibility" if map_name == "gb" else "relevance"
+
+
+def draw_map_grid(
+    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[tuple[Plane, float]], backdrop: Backdrop | None
+) -> Figure:
+    """Rows of maps by blocks of groups; every block shows the same slices.
+
+    Parameters
+    ----------
+    rows : sequence of MapRow
+    blocks : sequence of str
+        Titles of the blocks, with their n.
+    cuts : sequence of (plane, mm)
+    backdrop : Backdrop or None
+    """
+    columns = len(blocks) * len(cuts)
+    cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / columns, _LARGEST_CELL)
+    widths = [_LABEL]
+    for _ in blocks:
+        widths += [cell] * len(cuts) + [_GAP]
+    total = sum(widths[:-1])
+    height = _HEAD + len(rows) * (cell + _BAR)
+    figure = new_figure(total, height, facecolor=NIGHT)
+    figure.set_layout_engine("none")
+    lefts = np.cumsum([0.0, *widths[:-1]])
+    for index, row in enumerate(rows):
+        bottom = height - _HEAD - (index + 1) * (cell + _BAR) + _BAR
+        figure.text(0.08 / total, (bottom + cell / 2) / height, row.title, color="white", fontsize=8.5, va="center")
+        for column in range(columns):
+            block, cut = divmod(column, len(cuts))
+            place = 1 + column + block
+            box = (lefts[place] / total, bottom / height, 0.98 * cell / total, 0.98 * cell / height)
+            draw_slice(figure.add_axes(box), cuts[cut], row.views[block], row.scale, backdrop)
+        bar = figure.add_axes((_LABEL / total, (bottom - 0.1) / height, 1.6 / total, 0.07 / height))
+        draw_colour_bar(bar, row.scale, "")
+        figure.text(
+            (_LABEL + 1.75) / total, (bottom - 0.1) / height, row.unit, color="#dfe5ec", fontsize=6.5, va="center"
+        )
+    for block, title in enumerate(blocks):
+        left = lefts[1 + block * (len(cuts) + 1)]
+        figure.text(left / total, 1 - 0.2 / height, title, color="white", fontsize=8.5, weight="bold", va="center")
+    return figure
+
+
+def draw_overview(row: MapRow, title: str, backdrop: Backdrop | None) -> Figure:
+    """One map in eight axial slices, from the temporal lobes to the vertex."""
+    return draw_map_grid([row], [title], OVERVIEW_CUTS, backdrop)
+
+
+def group_rows(
+    views: Mapping[tuple[str, str], MapView],
+    groups: Sequence[str],
+    map_names: Sequence[str],
+    reference: str,
+    percentiles: tuple[float, float],
+) -> list[MapRow]:
+    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is.
+
+    Parameters
+    ----------
+    views : mapping of (group, map name) to MapView
+    groups, map_names : sequence of str
+    reference : str
+    percentiles : tuple of float
+    """
+    rows = []
+    for name in map_names:
+        there = [views[group, name] for group in (reference, *groups) if (group, name) in views]
+        if there:
+            scale = there[0].scale(percentiles, there)
+            unit = f"{map_unit(name)} per voxel"
+            rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
+    return rows
+
+
+MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)
+"""All slices any figure of maps needs."""

@@ -1,0 +1,109 @@
+"""Region metrics: the leading regions with the distribution of scans behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from reports.figures.style import INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
+
+POINTS_UP_TO = 60
+"""Scans per group up to which each is drawn as a point; above, the box alone."""
+
+
+def draw_regions(
+    values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str], axis_title: str
+) -> Figure:
+    """Leading regions, best on top: boxes and points by class (left), mean and range by outcome (right).
+
+    Parameters
+    ----------
+    values : pandas.DataFrame
+        One row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`.
+    metric : str
+        Column drawn.
+    regions : sequence of str
+        Bilateral groups in the order to draw.
+    labels : (positive, negative)
+    axis_title : str
+        With units.
+    """
+    figure = new_figure(9.2, 0.27 * len(regions) + 1.3)
+    left, right = figure.subplots(1, 2, sharey=True, sharex=True)
+    _by_label(left, values, metric, regions, labels)
+    _by_outcome(right, values, metric, regions)
+    left.set_yticks(range(len(regions)), regions)
+    left.set_ylim(len(regions) - 0.4, -0.6)
+    shown = values.loc[values["group"].isin(regions), metric].dropna()
+    hidden = _limit_axis(left, shown)
+    for ax in (left, right):
+        ax.set_xlabel(axis_title)
+        ax.grid(axis="y", visible=False)
+        ax.axvline(1 if metric == "gain" else 0, color=INK, lw=0.8)
+    if hidden:
+        right.set_title(f"{hidden} extreme values not shown", loc="right", fontsize=7, fontweight="normal")
+    return figure
+
+
+def _by_label(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str]) -> None:
+    colours = class_colours(*labels)
+    handles = []
+    jitter = np.random.default_rng(0)
+    for offset, label in zip((-0.19, 0.19), labels, strict=True):
+        rows = values[(values["label"] == label) & values[metric].notna()]
+        by_region = {name: rows.loc[rows["group"] == name, metric].to_numpy() for name in regions}
+        there = [(place, by_region[name]) for place, name in enumerate(regions) if len(by_region[name])]
+        n = int(values.loc[values["label"] == label, "scan_id"].nunique())
+        handles.append(Patch(facecolor=colours[label], alpha=0.45, label=f"{label}, n = {n} scans"))
+        if not there:
+            continue
+        boxes = ax.boxplot(
+            [data for _, data in there], positions=[place + offset for place, _ in there], orientation="horizontal",
+            widths=0.3, manage_ticks=False, showfliers=False, patch_artist=True, medianprops={"color": INK},
+        )  # fmt: skip
+        for box in boxes["boxes"]:
+            box.set(facecolor=colours[label], alpha=0.45, linewidth=0.6)
+        for line in [*boxes["whiskers"], *boxes["caps"]]:
+            line.set_linewidth(0.7)
+        if n <= POINTS_UP_TO:
+            x = np.concatenate([data for _, data in there])
+            y = np.concatenate([np.full(len(data), place + offset) for place, data in there])
+            spread = jitter.uniform(-0.1, 0.1, len(y))
+            ax.plot(x, y + spread, "o", ms=2.6, alpha=0.75, color=colours[label], mew=0, rasterized=True)
+    ax.set_title("by class")
+    ax.legend(handles=handles, loc="lower right")
+
+
+def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str]) -> None:
+    handles = []
+    for offset, outcome in zip((-0.27, -0.09, 0.09, 0.27), ("TP", "FN", "TN", "FP"), strict=True):
+        rows = values[(values["outcome"] == outcome) & values["group"].isin(regions)]
+        n = int(rows["scan_id"].nunique())
+        style = {"color": OUTCOME_COLOURS[outcome], "marker": OUTCOME_MARKERS[outcome], "ls": "none", "ms": 4}
+        handles.append(Line2D([], [], label=f"{outcome}, n = {n}", **style))
+        if not n:
+            continue
+        spread = rows.groupby("group")[metric].quantile([0.25, 0.75]).unstack().reindex(regions)
+        means = rows.groupby("group")[metric].mean().reindex(regions)
+        places = np.arange(len(regions)) + offset
+        ax.hlines(places, spread[0.25], spread[0.75], color=OUTCOME_COLOURS[outcome], lw=1.2, alpha=0.7)
+        ax.plot(means, places, mec="white", mew=0.4, **style)
+    ax.set_title("by outcome: mean, quartiles")
+    ax.legend(handles=handles, loc="lower right")
+
+
+def _limit_axis(ax: Axes, shown: pd.Series) -> int:
+    """Keep a few extreme values from flattening the rest; returns how many are hidden."""
+    if shown.empty:
+        return 0
+    low, high = np.percentile(shown, [0.5, 99.5])
+    margin = 0.04 * ((high - low) or 1.0)
+    low, high = min(low, 0.0) - margin, max(high, 0.0) + margin
+    ax.set_xlim(low, high)
+    return int(((shown < low) | (shown > high)).sum())

@@ -1,0 +1,34 @@
+"""Registration quality at a glance."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from reports.figures.style import BLUE, INK, VERMILION, new_figure
+
+
+def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
+    """Every scan by overlap and correlation with the template brain.
+
+    Parameters
+    ----------
+    quality : pandas.DataFrame
+        Columns ``dice`` and ``correlation``.
+    outlying : pandas.Series of bool
+        Scans to mark.
+    """
+    figure = new_figure(5.2, 3.2)
+    ax = figure.subplots()
+    good, bad = quality[~outlying], quality[outlying]
+    ax.scatter(good["dice"], good["correlation"], s=22, color=BLUE, alpha=0.8, label=f"as expected, n = {len(good)}")
+    if len(bad):
+        ax.scatter(
+            bad["dice"], bad["correlation"], s=46, color=VERMILION, marker="X", label=f"to be looked at, n = {len(bad)}"
+        )
+        for row in bad.head(8).itertuples():
+            ax.annotate(f" {row.participant_id}", (row.dice, row.correlation), fontsize=7, color=INK)
+    ax.set_xlabel("Dice overlap of brain masks (scan and template)")
+    ax.set_ylabel("correlation with template")
+    ax.legend(loc="best")
+    return figure

@@ -1,0 +1,68 @@
+"""Does relevance follow atrophy?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
+
+
+def draw_volume_scatter(points: Mapping[str, pd.DataFrame], texts: Mapping[str, str], volume_title: str) -> Figure:
+    """Relevance of the hippocampus against its volume, one panel per map, one point per participant.
+
+    Parameters
+    ----------
+    points : mapping of str to DataFrame
+        Title of a panel to columns ``volume`` and ``relevance``.
+    texts : mapping of str to str
+        Coefficient, interval, p and n of each panel.
+    volume_title : str
+        With its unit.
+    """
+    figure = new_figure(4.3 * len(points), 3.6)
+    axes = figure.subplots(1, len(points), squeeze=False)[0]
+    for ax, (title, frame) in zip(axes, points.items(), strict=True):
+        ax.scatter(frame["volume"], frame["relevance"], s=26, color=VERMILION, alpha=0.8, linewidths=0)
+        _fit_line(ax, frame["volume"].to_numpy(float), frame["relevance"].to_numpy(float))
+        ax.set_title(f"{title}\n{texts[title]}", fontsize=8.5, fontweight="normal")
+        ax.set_xlabel(volume_title)
+        ax.set_ylabel("susceptibility" if title.startswith("Guided") else "relevance sum, hippocampus")
+    return figure
+
+
+def _fit_line(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
+    """Least-squares line, to guide the eye."""
+    if len(x) > 2 and np.ptp(x) > 0:
+        slope, offset = np.polyfit(x, y, 1)
+        ends = np.array([x.min(), x.max()])
+        ax.plot(ends, offset + slope * ends, color=INK, lw=1)
+
+
+def draw_beta_curve(betas: Sequence[float], curves: Mapping[str, pd.DataFrame]) -> Figure:
+    """Correlation with volume by beta.
+
+    Parameters
+    ----------
+    betas : sequence of float
+    curves : mapping of str to DataFrame
+        Name of a coefficient to columns ``estimate``, ``low``, ``high``, in the order of `betas`.
+    """
+    figure = new_figure(5.2, 3.2)
+    ax = figure.subplots()
+    width = 0.012 * (max(betas) - min(betas) or 1)
+    for shift, (name, curve), colour, marker in zip((-1, 1), curves.items(), (VERMILION, BLUE), "os", strict=False):
+        x = np.asarray(betas) + shift * width
+        errors = np.vstack([curve["estimate"] - curve["low"], curve["high"] - curve["estimate"]]).clip(min=0)
+        ax.errorbar(x, curve["estimate"], np.nan_to_num(errors), color=colour, marker=marker, ms=5, lw=1.4,
+                    elinewidth=1, capsize=2, label=name)  # fmt: skip
+    ax.axhline(0, color=GREY, lw=1)
+    ax.set_xticks(list(betas))
+    ax.set_xlabel("β")
+    ax.set_ylabel("correlation with hippocampal volume")
+    ax.legend()
+    return figure

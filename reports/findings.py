@@ -1,0 +1,75 @@
+"""The numbers that the summary and the cautions speak of, read from the tables of the statistics stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pipeline.regions.ranking import top_groups
+from pipeline.statistics.performance import ALL_FOLDS
+from pipeline.statistics.volume_association import ADJUSTED, VOLUME
+from reports.numbers import is_missing
+from reports.run_record import RunRecord
+
+VOLUME_TITLES = {VOLUME: "hippocampal volume", ADJUSTED: "hippocampal volume / intracranial volume"}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, what it rests on, and for a test its p."""
+
+    value: float
+    low: float
+    high: float
+    participants: int
+    scans: int
+    p: float = float("nan")
+
+
+def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
+    """A metric over all folds together; None if it is not known."""
+    if not run.has("performance"):
+        return None
+    table = run.tables["performance"]
+    rows = table[(table["fold"].astype(str) == ALL_FOLDS) & (table["metric"] == metric) & table["estimate"].notna()]
+    if rows.empty:
+        return None
+    row = rows.iloc[0]
+    return Estimate(row["estimate"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]))
+
+
+def primary_volume(run: RunRecord) -> str:
+    """The volume that leads: divided by intracranial volume where that is known, else as it is."""
+    table = run.tables["volume_association"]
+    return ADJUSTED if table.loc[table["volume"] == ADJUSTED, "r"].notna().any() else VOLUME
+
+
+def volume_row(
+    run: RunRecord, map_name: str, estimator: str = "pearson", unit: str = "participant"
+) -> pd.Series | None:
+    """Row of the association with the primary volume."""
+    table = run.tables["volume_association"]
+    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": unit}
+    for column, value in chosen.items():
+        table = table[table[column] == value]
+    return None if table.empty else table.iloc[0]
+
+
+def volume_estimate(run: RunRecord, map_name: str, estimator: str = "pearson") -> Estimate | None:
+    """Correlation of hippocampal relevance with volume over true-positive participants; None if it is not known."""
+    if not run.has("volume_association"):
+        return None
+    row = volume_row(run, map_name, estimator)
+    if row is None or is_missing(row["r"]):
+        return None
+    return Estimate(row["r"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]), row["p"])
+
+
+def leading_by_summary(run: RunRecord, map_name: str, metric: str, scan_group: str, top: int) -> list[str]:
+    """Regions with the highest participant mean of a metric in a group of scans."""
+    if not run.has("region_summary"):
+        return []
+    table = run.tables["region_summary"]
+    rows = table[(table["map"] == map_name) & (table["scan_group"] == scan_group)]
+    return top_groups(rows.set_index("group")[f"mean_{metric}"], top)

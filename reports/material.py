@@ -1,0 +1,53 @@
+"""What the builders of sections work with: the run's record, the gallery for figures, and maps read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from pipeline.run.layout import RunLayout
+from reports.figures.brain import Backdrop, MapView, view_map
+from reports.figures.gallery import Gallery
+from reports.figures.maps import MAP_CUTS
+from reports.run_record import OUTCOMES, RunRecord, read_run
+
+
+@dataclass
+class Material:
+    """Input of every section.
+
+    Parameters
+    ----------
+    run : RunRecord
+    gallery : Gallery
+    """
+
+    run: RunRecord
+    gallery: Gallery
+    _views: dict[Path, MapView] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, layout: RunLayout) -> Material:
+        return cls(read_run(layout), Gallery(layout.root / "figures"))
+
+    @cached_property
+    def backdrop(self) -> Backdrop | None:
+        return Backdrop.load(self.run.config.registration.resolution_mm)
+
+    def view(self, path: Path) -> MapView:
+        """Slices of a map; each file is read once."""
+        if path not in self._views:
+            self._views[path] = view_map(path, MAP_CUTS, None if self.backdrop is None else self.backdrop.mask)
+        return self._views[path]
+
+    @cached_property
+    def group_views(self) -> dict[tuple[str, str], MapView]:
+        """Mean maps there are, by group and map name; groups without scans have none."""
+        found = {}
+        for group in (*self.run.labels, *OUTCOMES):
+            for name in self.run.map_names:
+                path = self.run.layout.group_map(group, name)
+                if path.is_file() and self.run.group_sizes.get(group, (0, 0))[0]:
+                    found[group, name] = self.view(path)
+        return found

@@ -1,0 +1,116 @@
+"""Numbers and names as a reader sees them: one way of writing each kind, everywhere on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MISSING = "n/a"
+
+
+def is_missing(value: object) -> bool:
+    """Whether a table cell is empty.
+
+    Examples
+    --------
+    >>> is_missing(float("nan")), is_missing(None), is_missing(0.0)
+    (True, True, False)
+    """
+    return value is None or (not isinstance(value, str) and value != value) or str(value) == "<NA>"
+
+
+def number(value: object, digits: int = 3) -> str:
+    """A number with `digits` significant digits and a true minus sign; whole numbers in full with thin groups.
+
+    Examples
+    --------
+    >>> number(0.91234), number(-12.3456, 3), number(3), number(12345), number(None)
+    ('0.912', '−12.3', '3', '12 345', 'n/a')
+    >>> number(0.00001234), number(0.0), number(1234.5)
+    ('1.23e−05', '0', '1 234')
+    """
+    if is_missing(value):
+        return MISSING
+    x = float(value)  # type: ignore[arg-type]
+    if math.isinf(x):
+        return "∞" if x > 0 else "−∞"
+    if x == int(x) and abs(x) < 1e15:
+        text = f"{int(x):,}"
+    elif abs(x) >= 1000:
+        text = f"{x:,.0f}"
+    elif abs(x) < 1e-3:
+        text = f"{x:.{digits - 1}e}"
+    else:
+        text = f"{x:.{max(digits - 1 - math.floor(math.log10(abs(x))), 0)}f}"
+    return text.replace(",", " ").replace("-", "−")
+
+
+def fixed(value: object, decimals: int = 2) -> str:
+    """A number with a fixed count of decimals, for columns and rates.
+
+    Examples
+    --------
+    >>> fixed(0.9), fixed(-0.561, 3), fixed(float("nan"))
+    ('0.90', '−0.561', 'n/a')
+    """
+    return MISSING if is_missing(value) else f"{float(value):.{decimals}f}".replace("-", "−")  # type: ignore[arg-type]
+
+
+def percent(share: object, decimals: int = 1) -> str:
+    """A share as per cent.
+
+    Examples
+    --------
+    >>> percent(0.034)
+    '3.4 %'
+    """
+    return MISSING if is_missing(share) else f"{fixed(100 * float(share), decimals)} %"  # type: ignore[arg-type]
+
+
+def p_value(p: object) -> str:
+    """A p value with its sign of equality, for running text.
+
+    Examples
+    --------
+    >>> p_value(0.0312), p_value(0.00002), p_value(None)
+    ('p = 0.031', 'p < 0.0001', 'p not available')
+    """
+    if is_missing(p):
+        return "p not available"
+    x = float(p)  # type: ignore[arg-type]
+    return "p < 0.0001" if x < 1e-4 else f"p = {x:.4f}" if x < 0.01 else f"p = {x:.3f}" if x < 0.1 else f"p = {x:.2f}"
+
+
+def interval(low: object, high: object, decimals: int = 2, confidence: float = 0.95) -> str:
+    """An interval for running text.
+
+    Examples
+    --------
+    >>> interval(0.8, 0.95)
+    '95 % interval 0.80 to 0.95'
+    """
+    if is_missing(low) or is_missing(high):
+        return "no interval: too few participants"
+    return f"{100 * confidence:g} % interval {fixed(low, decimals)} to {fixed(high, decimals)}"
+
+
+def count(n: int, noun: str, plural: str = "") -> str:
+    """A count with its noun.
+
+    Examples
+    --------
+    >>> count(1, "scan"), count(3, "scan"), count(0, "study", "studies")
+    ('1 scan', '3 scans', '0 studies')
+    """
+    return f"{number(n)} {noun if n == 1 else plural or noun + 's'}"
+
+
+def listing(items: Sequence[str]) -> str:
+    """Items joined as in a sentence.
+
+    Examples
+    --------
+    >>> listing(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

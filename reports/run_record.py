@@ -1,0 +1,191 @@
+"""Everything the report reads from a run folder: settings, tables, training histories. Nothing else is read.
+
+A run may have stopped after any stage. A table that is not there, or has no rows, is absent from the record, and
+the sections that need it say so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.config import Config, read_config
+from pipeline.run.errors import HeatlasError
+from pipeline.run.folder import RunInput, read_run_input
+from pipeline.run.layout import RunLayout, lrp_map_name
+from pipeline.run.tables import read_table
+
+OUTCOMES = ("TP", "FP", "TN", "FN")
+KEYS = ["participant_id", "scan_id"]
+
+TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
+    "scans": lambda run: run.scans,
+    "splits": lambda run: run.splits,
+    "failures": lambda run: run.failures,
+    "registration": lambda run: run.registration_quality,
+    "predictions": lambda run: run.predictions,
+    "relevance": lambda run: run.relevance_bilateral,
+    "conservation": lambda run: run.conservation,
+    "performance": lambda run: run.statistics("performance"),
+    "roc": lambda run: run.statistics("roc"),
+    "demographics": lambda run: run.statistics("demographics"),
+    "volume_association": lambda run: run.statistics("volume_association"),
+    "volume_points": lambda run: run.statistics("volume_points"),
+    "region_summary": lambda run: run.statistics("region_summary"),
+    "region_effects": lambda run: run.statistics("region_effects"),
+    "fingerprints": lambda run: run.statistics("fingerprints"),
+    "beta_overlap": lambda run: run.statistics("beta_overlap"),
+    "planted_recovery": lambda run: run.statistics("planted_recovery"),
+}
+"""Tables the report is made from, by the name its sections use."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is known of a run.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    config : Config
+    source : RunInput
+        Input folder and preset.
+    tables : mapping of str to DataFrame
+        Those of `TABLES` that exist and have rows.
+    unreadable : tuple of str
+        One sentence per table that exists and cannot be read.
+    histories : mapping of int to DataFrame
+        Training history by fold.
+    models : mapping of int to mapping
+        Description of each fold's network.
+    provenance : mapping
+    """
+
+    layout: RunLayout
+    config: Config
+    source: RunInput
+    tables: Mapping[str, pd.DataFrame]
+    unreadable: tuple[str, ...]
+    histories: Mapping[int, pd.DataFrame]
+    models: Mapping[int, Mapping[str, Any]]
+    provenance: Mapping[str, Any]
+
+    def has(self, *names: str) -> bool:
+        """Whether all these tables have rows; ``histories`` stands for the training of at least one fold."""
+        return all(name in self.tables or (name == "histories" and bool(self.histories)) for name in names)
+
+    def descriptions(self, name: str) -> dict[str, str]:
+        """Data dictionary of a table: column to description."""
+        dictionary = _json(TABLES[name](self.layout).with_suffix(".json"))
+        return {column: str(entry.get("Description", "")) for column, entry in dictionary.items()}
+
+    @property
+    def negative(self) -> str:
+        return self.config.cohort.negative
+
+    @property
+    def positive(self) -> str:
+        return self.config.cohort.positive
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Positive class first, as in the figures of the founding study."""
+        return self.positive, self.negative
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the people of this run are not real: the demo, or a cohort with planted truth."""
+        return self.source.preset == "demo" or self.has("planted_recovery")
+
+    @cached_property
+    def map_names(self) -> tuple[str, ...]:
+        """Maps that this run makes, LRP by rising beta first."""
+        settings = self.config.attribution
+        names = [lrp_map_name(beta) for beta in sorted(settings.betas)]
+        return (*names, *(["gb"] * settings.guided_backpropagation))
+
+    @property
+    def lrp_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.map_names if name != "gb")
+
+    @property
+    def main_maps(self) -> tuple[str, ...]:
+        """The LRP map that leads (beta 0, else the smallest) and guided backpropagation if there is one."""
+        return (self.lrp_names[0], *(name for name in self.map_names if name == "gb"))
+
+    @cached_property
+    def group_sizes(self) -> Mapping[str, tuple[int, int]]:
+        """Scans and participants behind each group map: both classes and the four outcomes."""
+        if not self.has("predictions"):
+            return {}
+        frame = self.explained
+        sizes = {}
+        for column, groups in (("label", self.labels), ("outcome", OUTCOMES)):
+            for group in groups:
+                rows = frame[frame[column] == group]
+                sizes[group] = (len(rows), rows["participant_id"].nunique())
+        return sizes
+
+    @cached_property
+    def explained(self) -> pd.DataFrame:
+        """Predictions of the scans that have heatmaps; all predictions while there are none."""
+        predictions = self.tables["predictions"]
+        if not self.has("relevance"):
+            return predictions
+        keys = self.tables["relevance"][KEYS].drop_duplicates()
+        return predictions.merge(keys, on=KEYS)
+
+    @cached_property
+    def region_values(self) -> pd.DataFrame:
+        """Relevance per scan, map and bilateral group, with the label and outcome of the scan."""
+        predictions = self.tables["predictions"][[*KEYS, "label", "outcome", "probability", "fold"]]
+        return self.tables["relevance"].merge(predictions, on=KEYS)
+
+
+def read_run(layout: RunLayout) -> RunRecord:
+    """Read a run folder.
+
+    Raises
+    ------
+    UsageError
+        If the folder is not a run, or its configuration is damaged.
+    """
+    tables, unreadable = {}, []
+    for name, path_of in TABLES.items():
+        path = path_of(layout)
+        if not path.is_file():
+            continue
+        try:
+            frame = read_table(path, text_columns=("site", "unit", "participants"))
+        except HeatlasError as error:
+            unreadable.append(str(error))
+            continue
+        if len(frame):
+            tables[name] = frame
+    histories, models = {}, {}
+    for folder in sorted((layout.root / "models").glob("fold-*")):
+        index = folder.name.removeprefix("fold-")
+        if not index.isdigit():
+            continue
+        files = layout.fold(int(index))
+        if files.history.is_file() and files.description.is_file():
+            histories[int(index)] = read_table(files.history)
+            models[int(index)] = _json(files.description)
+    return RunRecord(
+        layout, read_config(layout.config), read_run_input(layout), tables, tuple(unreadable), histories, models,
+        _json(layout.provenance),
+    )  # fmt: skip
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content

@@ -1,0 +1,60 @@
+"""The report as data: what a section is. The list itself is in `reports.sections`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.material import Material
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of the report.
+
+    Parameters
+    ----------
+    id : str
+        Anchor; stable, since warnings and readers link to it.
+    title : str
+        Heading.
+    short : str
+        Name in the table of contents.
+    template : str
+        File in ``reports/templates``.
+    build : callable
+        ``build(material)`` gives the variables of the template.
+    requires : tuple of str
+        Tables (names of `reports.run_record.TABLES`) without which the section cannot be made.
+    absent : str
+        Sentence shown in place of the section when one of them is missing.
+    optional : bool
+        Leave the section out, rather than saying that it is missing.
+    """
+
+    id: str
+    title: str
+    short: str
+    template: str
+    build: Callable[[Material], Mapping[str, Any]]
+    requires: tuple[str, ...] = ()
+    absent: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class BuiltSection:
+    """A section ready to be rendered: with its variables, or with the sentence that says why it is empty."""
+
+    section: Section
+    content: Mapping[str, Any] = field(default_factory=dict)
+    absent: str = ""
+
+
+def build_section(section: Section, material: Material) -> BuiltSection | None:
+    """Build one section; None if it is optional and its tables are not there."""
+    missing = [name for name in section.requires if not material.run.has(name)]
+    if missing:
+        return None if section.optional else BuiltSection(section, absent=section.absent)
+    return BuiltSection(section, section.build(material))

@@ -1,0 +1,132 @@
+"""Tables on the page: declared by their columns, formatted once, sortable by the true values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from reports.numbers import MISSING, is_missing, number
+
+
+def text(value: object) -> str:
+    """A cell of text; booleans as yes and no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return MISSING if is_missing(value) else str(value)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table on the page.
+
+    Parameters
+    ----------
+    key : str
+        Column of the frame.
+    title : str
+    form : callable
+        Gives the text of a cell.
+    numeric : bool
+        Set in figures of equal width, to the right, sorted by value.
+    hint : str
+        Longer explanation.
+    """
+
+    key: str
+    title: str
+    form: Callable[[object], str] = text
+    numeric: bool = False
+    hint: str = ""
+
+
+def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:
+    """A column of numbers."""
+    return Column(key, title, form, True, hint)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a cell, and the value it is sorted by (empty for text)."""
+
+    text: str
+    order: str = ""
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A formatted table.
+
+    Parameters
+    ----------
+    caption : str
+    columns : tuple of Column
+    rows : tuple of tuple of Cell
+    more : int
+        Rows left out; the caption's file has them.
+    """
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
+    row_keys: tuple[str, ...] = field(default=())
+
+
+def page_table(
+    frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_most: int | None = None, row_key: str = ""
+) -> PageTable:
+    """Format a frame.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    columns : sequence of Column
+        Those the frame lacks are left out.
+    caption : str
+    at_most : int, optional
+        Rows shown.
+    row_key : str
+        Column whose value is attached to each row, to filter by.
+    """
+    there = tuple(column for column in columns if column.key in frame.columns)
+    shown = frame if at_most is None else frame.head(at_most)
+    cells = [[_cell(column, value) for value in shown[column.key].tolist()] for column in there]
+    keys = tuple(map(str, shown[row_key])) if row_key else ()
+    rows = tuple(zip(*cells, strict=True)) if cells else ()
+    return PageTable(caption, there, rows, len(frame) - len(shown), keys)
+
+
+def _cell(column: Column, value: object) -> Cell:
+    if not column.numeric:
+        return Cell(column.form(value))
+    return Cell(column.form(value), "" if is_missing(value) else repr(float(value)))  # type: ignore[arg-type]
+
+
+def table_as_written(
+    frame: pd.DataFrame, descriptions: Mapping[str, str], caption: str, at_most: int | None = None
+) -> PageTable:
+    """All columns of a frame under their own names, explained by its data dictionary.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    descriptions : mapping of str to str
+        What each column means.
+    caption : str
+    at_most : int, optional
+        Rows shown.
+    """
+    columns = [
+        Column(
+            str(name),
+            str(name).replace("_", " "),
+            number if pd.api.types.is_numeric_dtype(frame[name]) and frame[name].dtype != bool else text,
+            pd.api.types.is_numeric_dtype(frame[name]) and frame[name].dtype != bool,
+            descriptions.get(str(name), ""),
+        )
+        for name in frame.columns
+        if frame[name].notna().any()
+    ]
+    return page_table(frame, columns, caption, at_most)

@@ -1,0 +1,40 @@
+"use strict";
+// Sorting by a click on a heading, filtering by map and by text; without it the tables are still complete.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  table.querySelectorAll("th").forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const value = (row) => {
+        const cell = row.cells[column];
+        if (!cell.hasAttribute("data-order")) return cell.textContent;
+        return cell.dataset.order === "" ? null : Number(cell.dataset.order);
+      };
+      const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b)) * (down ? -1 : 1);
+      const rows = [...body.rows].map((row) => [value(row), row]);
+      rows.sort(([a], [b]) => (a === null) - (b === null) || (a === null ? 0 : compare(a, b)));
+      body.append(...rows.map(([, row]) => row));
+    });
+  });
+}
+for (const form of document.querySelectorAll(".filter")) {
+  const table = document.getElementById(form.dataset.table);
+  const [map, search, shown] = [form.querySelector("select"), form.querySelector("input"), form.querySelector("output")];
+  const apply = () => {
+    const words = search.value.trim().toLowerCase();
+    let n = 0;
+    for (const row of table.tBodies[0].rows) {
+      row.hidden = row.dataset.key !== map.value || !row.cells[0].textContent.toLowerCase().includes(words);
+      n += !row.hidden;
+    }
+    shown.textContent = `${n} regions shown`;
+  };
+  form.hidden = false;
+  map.addEventListener("change", apply);
+  search.addEventListener("input", apply);
+  apply();
+}
+// On a narrow screen the contents start closed.
+if (window.matchMedia("(max-width: 1100px)").matches) document.querySelector("nav details").open = false;

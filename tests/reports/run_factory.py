@@ -1,0 +1,274 @@
+"""A small made-up run folder, stopped after any stage: tables with known numbers and maps on a 4 mm grid.
+
+The numbers are invented; only tables that the stages of statistics write are made by those stages themselves, so
+that the report is tested against what they really write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+
+from atlases.spaces import template_grid
+from pipeline.attribution.stage import CONSERVATION_COLUMNS
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from pipeline.regions.metrics import negative_class_reference
+from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
+from pipeline.regions.tables import BILATERAL_COLUMNS
+from pipeline.registration.stage import REGISTRATION_COLUMNS
+from pipeline.run.config import Config, config_to_toml, load_config
+from pipeline.run.jobs import FAILURE_COLUMNS
+from pipeline.run.layout import RunLayout, lrp_map_name
+from pipeline.run.provenance import write_provenance
+from pipeline.run.tables import read_table, write_json, write_table, write_text
+from pipeline.statistics.stage import analyse
+from pipeline.training.metrics import outcome
+from pipeline.training.prediction import PREDICTION_COLUMNS
+from pipeline.training.stage import HISTORY_COLUMNS
+
+STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics")
+PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus", "Lateral ventricle")
+RESOLUTION = 4.0
+REGION_TABLE = Path(__file__).parents[2] / "atlases" / "tables" / "neuromorphometrics.tsv"
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What the run should be like.
+
+    Parameters
+    ----------
+    until : str
+        Last stage that was reached.
+    people : int
+        Participants per class.
+    folds : int
+    mistakes : bool
+        Whether there are false positives and false negatives.
+    volumes : bool
+    guided : bool
+    text : str
+        Put into ids, sites and reasons.
+    preset : str
+    label_noise : float
+        Share of the classifier's evidence that is noise.
+    """
+
+    until: str = "statistics"
+    people: int = 8
+    folds: int = 2
+    mistakes: bool = True
+    volumes: bool = True
+    guided: bool = True
+    text: str = ""
+    preset: str = "default"
+    betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    classes: tuple[str, ...] = ("AD", "CN")
+    overrides: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+def make_run(folder: Path, plan: RunPlan | None = None) -> RunLayout:
+    """Write a run folder."""
+    plan = plan or RunPlan()
+    run = RunLayout(folder)
+    config = _config(plan)
+    text = config_to_toml(config) + f'\n[run]\ninput = "{folder.parent / "input"}"\npreset = "{plan.preset}"\n'
+    write_text(run.config, text)
+    sources = {
+        "input_layout": "adni",
+        "template": {"name": "MNI152NLin2009cAsym", "sha256": "aa" * 32},
+        "atlas": {
+            "name": "test",
+            "title": "Test atlas",
+            "sha256": "bb" * 32,
+            "credit": "Labels by A. Nobody, CC BY-NC.",
+        },
+    }
+    write_provenance(run, ["heatlas", "run", "IN", "OUT"], config.seed, sources)
+    scans = _scans(plan)
+    steps = [_write_cohort, _write_registration, _write_training, _write_attribution, _write_regions, _write_statistics]
+    for step in steps[: STAGES.index(plan.until) + 1]:
+        step(run, scans, config, plan)
+    return run
+
+
+def _config(plan: RunPlan) -> Config:
+    sections = {
+        "cohort": {"folds": max(plan.folds, 2)},
+        "registration": {"resolution_mm": RESOLUTION},
+        "attribution": {"betas": list(plan.betas), "guided_backpropagation": plan.guided},
+        "statistics": {"permutations": 99, "bootstrap_samples": 100},
+    }
+    for name, values in plan.overrides.items():
+        sections[name] = {**sections.get(name, {}), **values}
+    return load_config(overrides=sections)
+
+
+def _scans(plan: RunPlan) -> list[Scan]:
+    rng = np.random.default_rng(7)
+    scans = []
+    for label in plan.classes:
+        for person in range(plan.people):
+            name = f"sub-{label}{person:03d}{plan.text if person == 0 else ''}"
+            for visit in ("M000", "M012")[: 1 + person % 2]:
+                small = 0.75 if label == "AD" else 1.0
+                scans.append(
+                    Scan(
+                        name, f"ses-{visit}", f"I{label}{person}{visit}", f"x/{name}_{visit}.nii.gz", label, label,
+                        age=70.0 + person, sex="FM"[person % 2], site=f"S1{plan.text}", field_strength=1.5, apoe4=person % 3,
+                        mmse=25.0, cdr=0.0, tiv_mm3=1.5e6 if plan.volumes else None,
+                        hippocampus_mm3=float(7000 * small + 300 * rng.normal()) if plan.volumes else None,
+                        hippocampus_source="test" if plan.volumes else None,
+                    )
+                )  # fmt: skip
+    return scans
+
+
+def _write_cohort(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
+    dropped = Scan("sub-LOST", "ses-M000", "I999", "x/lost.nii.gz", site=f"S1{plan.text}").dropped(
+        f"all voxels are zero{plan.text}"
+    )
+    outside = Scan("sub-MCI001", "ses-M000", "I998", "x/mci.nii.gz", "MCI")
+    ScanTable((*scans, dropped, outside)).write(run.scans)
+    people = sorted({scan.participant_id for scan in scans})
+    rows = [
+        {"participant_id": person, "fold": fold, "part": "test" if place % plan.folds == fold else "train"}
+        for fold in range(plan.folds)
+        for place, person in enumerate(people)
+    ]
+    write_table(run.splits, pd.DataFrame(rows))
+
+
+def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
+    rng = np.random.default_rng(1)
+    rows = []
+    for place, scan in enumerate([*scans, Scan("sub-MCI001", "ses-M000", "I998", "x/mci.nii.gz")]):
+        bad = place == 1
+        rows.append([
+            scan.participant_id, scan.session_id, scan.scan_id, "registered", "stripped", 1.4e6, "sform",
+            0.4 if bad else 0.95 + 0.01 * rng.random(), 0.97, -0.2 if bad else 0.3, 0.002 if bad else 0.0, 3.0, 1.01,
+        ])  # fmt: skip
+    write_table(run.registration_quality, pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS)
+    failures = pd.DataFrame(
+        [["registration", f"sub-BAD{plan.text}", "BadInputError", f"image is 4D{plan.text}", "logs/failures/x.txt"]],
+        columns=list(FAILURE_COLUMNS),
+    )
+    write_table(run.failures, failures, FAILURE_COLUMNS)
+
+
+def _fold_of(scan: Scan, scans: list[Scan], plan: RunPlan) -> int:
+    people = sorted({other.participant_id for other in scans})
+    return people.index(scan.participant_id) % plan.folds
+
+
+def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
+    for fold in range(plan.folds):
+        files = run.fold(fold)
+        epochs = np.arange(1, 21)
+        history = pd.DataFrame({
+            "epoch": epochs, "train_loss": 0.7 * 0.9**epochs, "train_balanced_accuracy": 1 - 0.5 * 0.8**epochs,
+            "validation_loss": 0.7 * 0.93**epochs, "validation_balanced_accuracy": 1 - 0.5 * 0.85**epochs,
+            "best": epochs == 17,
+        })  # fmt: skip
+        write_table(files.history, history, HISTORY_COLUMNS)
+        parts = {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}
+        write_json(files.description, {
+            "fold": fold, "participants": parts, "epochs": 20, "best_epoch": 17, "validation_balanced_accuracy": 0.97,
+            "validation_loss": 0.21, "ended_by": "max_epochs" if fold == 0 else "early stopping", "converged": fold != 0,
+        })  # fmt: skip
+    rng = np.random.default_rng(2)
+    rows = []
+    for place, scan in enumerate(scans):
+        target = int(scan.label == "AD")
+        wrong = plan.mistakes and place % 9 == 4
+        logit = (4.0 + rng.random()) * (1 if (target == 1) != wrong else -1)
+        predicted = int(logit > 0)
+        rows.append([
+            scan.participant_id, scan.session_id, scan.scan_id, _fold_of(scan, scans, plan), scan.label, target,
+            -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), ("CN", "AD")[predicted], outcome(target, predicted),
+        ])  # fmt: skip
+    write_table(run.predictions, pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
+
+
+def _map_names(config: Config) -> list[str]:
+    names = [lrp_map_name(beta) for beta in config.attribution.betas]
+    return names + ["gb"] * config.attribution.guided_backpropagation
+
+
+def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
+    rows = []
+    for place, scan in enumerate(scans):
+        for name in _map_names(config):
+            _write_map(
+                run.scan(scan.participant_id, scan.session_id, RESOLUTION).relevance_map(name), name, scan, place
+            )
+            if name != "gb":
+                start = 2.0 if scan.label == "AD" else 0.5
+                rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, start, 0.8 * start, 0.15 * start,
+                             0.05 * start, 0.0, 0.0])  # fmt: skip
+    write_table(run.conservation, pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS)
+
+
+def _write_map(path: Path, name: str, scan: Scan, place: int) -> None:
+    grid = template_grid(RESOLUTION)
+    axes = [grid.affine[k, 3] + grid.affine[k, k] * np.arange(grid.shape[k]) for k in range(3)]
+    x, y, z = np.meshgrid(*axes, indexing="ij")
+    values = np.zeros(grid.shape, np.float32)
+    for side in (-26, 26 + place % 4):
+        values += np.exp(-((x - side) ** 2 + (y + 20) ** 2 + (z + 16) ** 2) / (2 * 12.0**2))
+    if name not in ("lrpB000", "gb"):
+        values -= 0.4 * np.exp(-(x**2 + (y - 30) ** 2 + (z - 20) ** 2) / (2 * 15.0**2))
+    values *= 0.01 * (2.0 if scan.label == "AD" else 0.7) * (np.abs(values) > 0.01)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(values.astype(np.float32), grid.affine), path)
+
+
+def region_names() -> list[str]:
+    return list(dict.fromkeys(pd.read_csv(REGION_TABLE, sep="\t")["group"]))
+
+
+def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
+    rng = np.random.default_rng(3)
+    names = region_names()
+    rows = []
+    for scan in scans:
+        for name in _map_names(config):
+            for group in names:
+                planted = group in PLANTED
+                mean = (3.0 if planted else 1.0) * (2.0 if scan.label == "AD" else 1.0)
+                total = mean * rng.lognormal(0, 0.3)
+                rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total, total / 100])
+    columns = ["participant_id", "session_id", "scan_id", "map", "group", "n_voxels", "sum", "density"]
+    frame = pd.DataFrame(rows, columns=columns)
+    predictions = read_table(run.predictions)[["scan_id", "fold", "target", "label", "outcome", "probability"]]
+    full = frame.merge(predictions, on="scan_id")
+    full["reference_sum"] = negative_class_reference(full)
+    full["gain"] = (full["sum"] / full["reference_sum"]).where(full["group"] != "Vessel")
+    write_table(run.relevance_bilateral, full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
+    lrp = [name for name in _map_names(config) if name != "gb"]
+    write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)
+    write_table(run.statistics("beta_overlap"), overlap_table(full, lrp), OVERLAP_COLUMNS)
+    _write_group_maps(run, scans, config)
+
+
+def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None:
+    predictions = read_table(run.predictions).set_index("scan_id")
+    for name in _map_names(config):
+        for column in ("label", "outcome"):
+            for group in predictions[column].unique():
+                members = [scan for scan in scans if predictions.loc[scan.scan_id, column] == group]
+                paths = [run.scan(s.participant_id, s.session_id, RESOLUTION).relevance_map(name) for s in members]
+                images = [nib.load(path) for path in paths]
+                mean = np.mean([image.get_fdata() for image in images], axis=0)
+                target = run.group_map(str(group), name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                nib.save(nib.Nifti1Image(mean.astype(np.float32), images[0].affine), target)
+
+
+def _write_statistics(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
+    analyse(run, scans, read_table(run.predictions), config)
