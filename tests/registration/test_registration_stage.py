@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from registration_phantom import TEMPLATE_TO_SCAN
 
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.label_overlap import dice_per_label
@@ -152,3 +154,20 @@ def check_repeat(cohort: tuple[Path, list[Scan]], layout: RunLayout, tmp_path: P
     pd.testing.assert_frame_equal(read_table(elsewhere.registration_quality), read_table(layout.registration_quality))
     changed = RegistrationConfig(4.0, "template-mask", False)
     assert run(tmp_path / "elsewhere", root, scans[:1], changed)[1] == ["done"]
+
+
+@pytest.mark.slow
+def test_manual_hippocampi_of_a_real_brain_land_on_the_atlas(real_data: Path, tmp_path: Path) -> None:
+    """Left on left: the numbers of the sides are exchanged where an image is mirrored, and Dice falls to 0."""
+    root = real_data / "oasis20"
+    scan = Scan("sub-1107", None, "sub-1107_T1w", "sub-1107/anat/sub-1107_T1w.nii.gz")
+    config = RegistrationConfig(resolution_mm=2.0)
+    layout, statuses = run(tmp_path / "out", root, [scan], config)
+    assert statuses == ["done"]
+    grid = template_grid(2.0)
+    manual = root / "derivatives/manual/sub-1107/anat/sub-1107_atlas-Neuromorphometrics_dseg.nii.gz"
+    warped = warp_labels(manual, layout.scan("sub-1107", None, 2.0), grid)
+    atlas = load_atlas("neuromorphometrics-cat12", grid)
+    overlap = dice_per_label(warped, atlas.labels, [47, 48])
+    assert min(overlap.values()) > 0.65
+    assert read_table(layout.registration_quality)["brain_extraction"].tolist() == ["stripped"]
