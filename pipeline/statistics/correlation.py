@@ -14,9 +14,9 @@ NO_SPREAD = 1e-12
 """Variance, relative to that of all rows, below which a draw counts as constant."""
 
 
-def is_constant(values: Floats) -> bool:
-    """Whether values differ by no more than rounding."""
-    return bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
+def is_constant(values: Floats) -> NDArray[np.bool_]:
+    """Whether values differ by no more than rounding along the first axis; shape (...) for values (rows, ...)."""
+    return np.asarray(np.ptp(values, axis=0) <= 1e-12 * np.abs(values).max(axis=0), dtype=bool)
 
 
 def weighted_pearson(x: Floats, y: Floats, weights: Floats) -> Floats:

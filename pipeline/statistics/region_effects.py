@@ -20,6 +20,7 @@ from pipeline.run.config import CohortConfig, StatisticsConfig
 from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.statistics.correlation import is_constant
 from pipeline.statistics.permutation import CHUNK, TIE_TOLERANCE, Regroupings, regroupings
 from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
 
@@ -160,7 +161,7 @@ def region_effects(
     data = TwoClasses.of(values)
     n_positive, n_negative = int(data.is_positive.sum()), int((~data.is_positive).sum())
     table = _blank(values, n_positive, n_negative)
-    known: NDArray[np.bool_] = ~np.isnan(data.values).any(axis=0)
+    known = np.asarray(~np.isnan(data.values).any(axis=0), dtype=bool)
     table["note"] = [None if there else "the group has no voxel on this grid" for there in known.tolist()]
     for column, members in (("mean_positive", data.is_positive), ("mean_negative", ~data.is_positive)):
         if members.any():
@@ -170,7 +171,7 @@ def region_effects(
         if n < MIN_PER_CLASS:
             table["note"] = f"{n} participants of {name}; at least {MIN_PER_CLASS} are needed"
             return table
-    varies = known & (np.ptp(np.where(known, data.values, 0.0), axis=0) > 0)
+    varies = known & ~is_constant(np.where(known, data.values, 0.0))
     table.loc[known & ~varies, "note"] = "the density is the same in all participants"
     if data.n_both:
         said = f"{data.n_both} participants with scans of both classes count as {cohort.positive}, by those scans"

@@ -71,7 +71,7 @@ def _block(
     )
     scan_sums = _mean(values.sums[members])
     shape = (len(values.maps), len(values.groups))
-    intervals = _intervals(densities.reshape(len(names), -1), settings, rng)
+    intervals = _intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
     mean_density = _mean(densities)
     spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
     columns = {

@@ -1,0 +1,85 @@
+"""Small made-up runs for the tests of statistics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.cohort.records import Scan
+from pipeline.run.config import Config, load_config
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import write_table
+
+MAPS = ("lrpB000", "lrpB100", "gb")
+GROUPS = ("Third ventricle", "Amygdala", "Hippocampus", "Lateral ventricle")
+
+FAST = load_config(overrides={"statistics": {"permutations": 199, "bootstrap_samples": 200}, "seed": 3})
+
+
+def fast(**changes) -> Config:
+    return dataclasses.replace(FAST, **changes)
+
+
+def people(per_class: int = 8, scans_each: Sequence[int] = (1, 2, 3)) -> list[Scan]:
+    """Patients and controls in turn, with one to three scans each."""
+    scans = []
+    for i in range(2 * per_class):
+        label = "AD" if i % 2 else "CN"
+        for visit in range(scans_each[i // 2 % len(scans_each)]):
+            volume = 6000.0 + 150 * i + 10 * visit - (1500 if label == "AD" else 0)
+            scans.append(
+                Scan(
+                    f"sub-{i:03d}", f"ses-M{12 * visit:03d}", f"I{100 * i + visit}", None, label, label,
+                    age=60.0 + i + visit, sex="F" if i % 3 else "M", mmse=None if i == 0 else 29.0 - 4 * (i % 2),
+                    tiv_mm3=1.4e6 + 1e4 * (i % 5), hippocampus_mm3=volume, hippocampus_source="made up",
+                )
+            )  # fmt: skip
+    return scans
+
+
+def predictions_of(scans: Sequence[Scan], wrong: Sequence[str] = ("sub-003", "sub-004")) -> pd.DataFrame:
+    """Predictions that err for the named participants."""
+    rows = []
+    for i, scan in enumerate(scans):
+        target = int(scan.label == "AD")
+        called = target ^ (scan.participant_id in wrong)
+        rows.append(
+            {
+                "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
+                "fold": int(scan.participant_id[-1]) % 2, "label": scan.label, "target": target,
+                "probability": 0.6 + 0.003 * i if called else 0.4 - 0.003 * i,
+                "outcome": ("T" if called == target else "F") + ("P" if called else "N"),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def relevance_of(scans: Sequence[Scan], seed: int = 0, effect: float = 2.0) -> pd.DataFrame:
+    """Relevance with a planted effect: more for patients and for small hippocampi, in the hippocampus only."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for scan in scans:
+        for name in MAPS:
+            for k, group in enumerate(GROUPS):
+                n_voxels = 10 * (k + 1)
+                value = 5 + rng.normal(0, 0.3)
+                if group == "Hippocampus":
+                    value += effect * (scan.label == "AD") - 1e-3 * effect * ((scan.hippocampus_mm3 or 6000) - 6000)
+                rows.append(
+                    {
+                        "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
+                        "map": name, "group": group, "n_voxels": n_voxels, "sum": value, "density": value / n_voxels,
+                        "reference_sum": 5.0, "gain": value / 5,
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def made_up_run(folder: Path, scans: Sequence[Scan], relevance: pd.DataFrame) -> RunLayout:
+    layout = RunLayout(folder)
+    write_table(layout.relevance_bilateral, relevance)
+    return layout

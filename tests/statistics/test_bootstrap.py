@@ -1,0 +1,98 @@
+"""Intervals against scipy on equal draws, and what happens when draws are useless."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from pipeline.statistics.bootstrap import (
+    bca_interval,
+    bootstrap_intervals,
+    participant_draws,
+    percentile_interval,
+)
+
+
+def weighted_mean(values):
+    return lambda weights: (weights @ values) / weights.sum(axis=1)
+
+
+@pytest.mark.parametrize("method", ["BCa", "percentile"])
+def test_interval_equals_scipy_for_equal_draws(method):
+    rng = np.random.default_rng(0)
+    values = rng.lognormal(size=17)
+    draws = weighted_mean(values)(participant_draws([0] * 17, 1000, rng))
+    oracle = scipy.stats.bootstrap(
+        (values,), np.mean, n_resamples=0, method=method, confidence_level=0.9,
+        bootstrap_result=SimpleNamespace(bootstrap_distribution=draws),
+    ).confidence_interval  # fmt: skip
+    jackknife = weighted_mean(values)(1 - np.eye(17))
+    if method == "BCa":
+        own = bca_interval(draws, float(values.mean()), jackknife, [0] * 17, 0.9)
+    else:
+        own = percentile_interval(draws, 0.9)
+    assert own is not None
+    assert (own.low, own.high) == pytest.approx((oracle.low, oracle.high), rel=1e-12)
+
+
+def test_stratified_bca_equals_scipy_for_two_samples():
+    rng = np.random.default_rng(1)
+    a, b = rng.lognormal(size=9), rng.normal(size=14)
+    strata = [0] * 9 + [1] * 14
+
+    def difference(w):
+        return (w[:, :9] @ a) / w[:, :9].sum(axis=1) - (w[:, 9:] @ b) / w[:, 9:].sum(axis=1)
+
+    draws = difference(participant_draws(strata, 1000, rng))
+    oracle = scipy.stats.bootstrap(
+        (a, b), lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis), n_resamples=0, vectorized=True,
+        bootstrap_result=SimpleNamespace(bootstrap_distribution=draws),
+    ).confidence_interval  # fmt: skip
+    own = bca_interval(draws, a.mean() - b.mean(), difference(1 - np.eye(23)), strata, 0.95)
+    assert own is not None
+    assert (own.low, own.high) == pytest.approx((oracle.low, oracle.high), rel=1e-12)
+
+
+def test_draws_keep_the_size_of_each_stratum():
+    draws = participant_draws([1, 0, 1, 0, 0], 50, np.random.default_rng(2))
+    assert (draws[:, [0, 2]].sum(axis=1) == 2).all()
+    assert (draws[:, [1, 3, 4]].sum(axis=1) == 3).all()
+    assert len(np.unique(draws, axis=0)) > 10
+
+
+def test_interval_of_a_mean_has_its_coverage():
+    """95 % intervals of the mean of 25 normal values hold the truth in 91 to 97 % of 400 data sets."""
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(400):
+        values = rng.normal(size=25)
+        (interval,) = bootstrap_intervals(weighted_mean(values), [0] * 25, 400, 0.95, rng)
+        assert interval.method == "BCa"
+        hits += interval.low <= 0 <= interval.high
+    assert 0.91 <= hits / 400 <= 0.97
+
+
+def test_too_few_participants_have_no_interval():
+    (interval,) = bootstrap_intervals(weighted_mean(np.array([1.0, 2.0])), [0, 0], 100, 0.95, np.random.default_rng(0))
+    assert interval.method == "none"
+    assert np.isnan(interval.low)
+
+
+def test_draws_without_the_statistic_are_left_out_and_mostly_such_draws_give_none():
+    values = np.arange(10.0)
+
+    def only_with(column):
+        return lambda w: np.where(w[:, column].min(axis=1) > 0, (w @ values) / 10, np.nan)
+
+    (usable,) = bootstrap_intervals(only_with([0]), [0] * 10, 500, 0.95, np.random.default_rng(0))
+    assert usable.method == "percentile"  # the jackknife that leaves participant 0 out does not exist
+    (none,) = bootstrap_intervals(only_with([0, 1, 2]), [0] * 10, 500, 0.95, np.random.default_rng(0))
+    assert none.method == "none"
+
+
+def test_constant_statistic_has_an_interval_without_width():
+    (interval,) = bootstrap_intervals(weighted_mean(np.ones(6)), [0] * 6, 100, 0.95, np.random.default_rng(0))
+    assert (interval.low, interval.high) == pytest.approx((1.0, 1.0))

@@ -1,0 +1,106 @@
+"""All tables of a run: written with dictionaries, twice the same, and for cohorts that allow little."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pandas as pd
+import pytest
+from made_up import fast, made_up_run, people, predictions_of, relevance_of
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+from pipeline.statistics.demographics import demographics
+from pipeline.statistics.stage import analyse
+
+TABLES = (
+    "demographics", "performance", "roc", "region_summary", "region_effects", "volume_points", "volume_association",
+)  # fmt: skip
+
+
+def analysed(folder, scans, config=None, relevance=None):
+    layout = made_up_run(folder, scans, relevance_of(scans) if relevance is None else relevance)
+    analyse(layout, scans, predictions_of(scans), config or fast())
+    return layout
+
+
+def test_every_table_has_a_dictionary_of_its_columns(tmp_path):
+    layout = analysed(tmp_path, people())
+    for name in TABLES:
+        path = layout.statistics(name)
+        described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        frame = read_table(path)
+        assert list(described) == list(frame.columns)
+        assert len(frame) > 0
+
+
+def test_same_seed_same_bytes_other_seed_other_draws(tmp_path):
+    runs = [analysed(tmp_path / str(i), people(), fast(seed=seed)) for i, seed in enumerate((3, 3, 4))]
+    contents = [{name: run.statistics(name).read_bytes() for name in TABLES} for run in runs]
+    assert contents[0] == contents[1]
+    assert contents[0]["performance"] != contents[2]["performance"]
+    assert contents[0]["demographics"] == contents[2]["demographics"]
+
+
+@pytest.mark.parametrize(
+    "scans",
+    [
+        people(per_class=1),
+        [scan for scan in people() if scan.label == "CN"],
+        [scan for scan in people() if scan.label == "AD"],
+        [dataclasses.replace(s, hippocampus_mm3=None, tiv_mm3=None, age=None, sex=None, mmse=None) for s in people()],
+        [dataclasses.replace(s, session_id=None) for s in people(scans_each=(1,))],
+    ],
+    ids=["two people", "controls only", "patients only", "nothing known", "no sessions"],
+)
+@pytest.mark.filterwarnings("error")
+def test_poor_cohorts_give_rows_that_say_why(scans, tmp_path):
+    relevance = relevance_of(scans)
+    layout = analysed(tmp_path, scans, relevance=relevance)
+    effects = read_table(layout.statistics("region_effects"))
+    assert len(effects) == 12
+    assert (effects["p"].notna() | effects["note"].notna()).all()
+    association = read_table(layout.statistics("volume_association"))
+    assert len(association) == 24
+    assert (association["p"].notna() | association["note"].notna()).all()
+    summary = read_table(layout.statistics("region_summary"))
+    assert len(summary) == 72
+    assert (summary["mean_density"].notna() | summary["note"].notna()).all()
+
+
+def test_labels_that_look_like_numbers(tmp_path):
+    scans = [dataclasses.replace(s, label="1" if s.label == "AD" else "0") for s in people()]
+    predictions = predictions_of([dataclasses.replace(s, label="AD" if s.label == "1" else "CN") for s in scans])
+    layout = made_up_run(tmp_path, scans, relevance_of(people()))
+    config = fast(cohort=dataclasses.replace(fast().cohort, negative="0", positive="1"))
+    analyse(layout, scans, predictions.assign(label=predictions["target"]), config)
+    summary = read_table(layout.statistics("region_summary"), text_columns=["scan_group"])
+    assert set(summary["scan_group"]) == {"0", "1", "TP", "FP", "TN", "FN"}
+    assert summary.loc[summary["scan_group"] == "1", "n_scans"].eq(15).all()
+
+
+def test_bad_tables_are_named(tmp_path):
+    scans = people()
+    layout = made_up_run(tmp_path, scans, relevance_of(scans))
+    predictions = predictions_of(scans)
+    with pytest.raises(BadInputError, match=r"predictions\.tsv: column outcome"):
+        analyse(layout, scans, predictions.drop(columns="outcome"), fast())
+    with pytest.raises(BadInputError, match="scan I0 has no row"):
+        analyse(layout, scans, predictions.iloc[1:], fast())
+    with pytest.raises(BadInputError, match="I0 is there twice"):
+        analyse(layout, scans, pd.concat([predictions, predictions.iloc[:1]]), fast())
+    with pytest.raises(BadInputError, match="no such table"):
+        analyse(RunLayout(tmp_path / "nothing"), scans, predictions, fast())
+
+
+def test_demographics_average_participants():
+    table = demographics(people(), fast().cohort).set_index(["label", "variable"])
+    assert table.loc[("all", "scans"), ["n_participants", "n_scans"]].tolist() == [16, 30]
+    ages = [60 + i + {0: 0, 1: 0.5, 2: 1}[i // 2 % 3] for i in range(1, 16, 2)]
+    assert table.loc[("AD", "age"), "mean"] == pytest.approx(sum(ages) / 8)
+    assert table.loc[("AD", "age"), "sd"] == pytest.approx(pd.Series(ages).std())
+    assert table.loc[("CN", "mmse"), "n_known"] == 7  # the first participant's is unknown
+    assert table.loc[("all", "female"), "mean"] == pytest.approx(10 / 16)
+    assert table.loc[("AD", "scans"), "maximum"] == 3

@@ -1,0 +1,140 @@
+"""Volume against relevance: by hand, with planted truth, and with data that do not allow it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.stats
+from made_up import FAST, MAPS, people, predictions_of, relevance_of
+
+from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.volume_association import volume_association, volume_points
+
+KEYS = ["map", "volume", "unit", "estimator"]
+
+
+def associate(scans, relevance=None, predictions=None, has_region=True):
+    relevance = relevance_of(scans) if relevance is None else relevance
+    predictions = predictions_of(scans) if predictions is None else predictions
+    points = volume_points(RelevanceValues.of(relevance, predictions), scans)
+    table = volume_association(points, MAPS, has_region, FAST.statistics, 3)
+    assert len(table) == len(MAPS) * 2 * 2 * 2
+    return points, table.set_index(KEYS)
+
+
+def test_coefficients_by_hand():
+    points, table = associate(people())
+    own = points[points["map"] == "gb"]
+    assert set(own["participant_id"]) == {f"sub-{i:03d}" for i in range(1, 16, 2)} - {"sub-003"}
+    means = own.groupby("participant_id")[["relevance_sum", "hippocampus_mm3", "hippocampus_per_tiv"]].mean()
+    for volume, column in (("hippocampus_mm3", "hippocampus_mm3"), ("hippocampus/tiv", "hippocampus_per_tiv")):
+        for unit, frame in (("participant", means), ("scan", own)):
+            for name, oracle in (("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)):
+                row = table.loc[("gb", volume, unit, name)]
+                expected = oracle(frame[column], frame["relevance_sum"]).statistic
+                assert row["r"] == pytest.approx(expected, abs=1e-12)
+                assert row["n_participants"] == 7
+                assert row["n_scans"] == len(own) == 13
+                assert row["ci_low"] <= row["r"] <= row["ci_high"]
+
+
+def test_planted_association_is_found_and_none_is_not():
+    _, found = associate(people())
+    primary = found.xs("participant", level="unit")
+    assert (primary["r"] < -0.8).all()
+    assert (primary.xs("hippocampus_mm3", level="volume")["p"] == 1 / 200).all()
+    _, none = associate(people(per_class=12), relevance_of(people(per_class=12), seed=1, effect=0.0))
+    assert (none.xs("participant", level="unit")["p_fdr"] > 0.05).all()
+
+
+def test_correction_is_over_the_maps_of_one_volume_unit_and_estimator():
+    _, table = associate(people(), relevance_of(people(), effect=0.03))
+    family = table.xs(("hippocampus_mm3", "participant", "pearson"), level=["volume", "unit", "estimator"])
+    assert family["p_fdr"].tolist() == pytest.approx(scipy.stats.false_discovery_control(family["p"]).tolist())
+    assert set(family["family"]) == {"3 maps: hippocampus_mm3, participant, pearson"}
+    assert len(set(family["p"])) > 1
+
+
+def test_not_computed_tests_are_no_part_of_a_family():
+    assert benjamini_hochberg(np.array([np.nan, 0.03])).tolist() == pytest.approx([np.nan, 0.03], nan_ok=True)
+    assert np.isnan(benjamini_hochberg(np.array([np.nan]))).all()
+
+
+def test_few_scans_of_each_kind_are_permuted_exactly():
+    _, table = associate(people())
+    row = table.loc[("gb", "hippocampus_mm3", "scan", "pearson")]
+    assert row["exact"]
+    assert row["n_permutations"] == 24  # 7 participants: 3 with one scan, 2 with two, 2 with three: 3! x 2! x 2!
+    assert row["p"] * 24 == pytest.approx(round(row["p"] * 24))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hippocampus_mm3": None}, "no true-positive scan has a known hippocampal volume"),
+        ({"hippocampus_mm3": 5000.0, "tiv_mm3": 1e6}, "the volume is constant"),
+    ],
+)
+def test_unusable_volumes_say_so(change, said):
+    scans = [dataclasses.replace(scan, **change) for scan in people()]
+    _, table = associate(scans, relevance_of(people()))
+    rows = table.xs("participant", level="unit")
+    assert rows["r"].isna().all()
+    assert rows["p"].isna().all()
+    assert rows.xs("hippocampus_mm3", level="volume")["note"].str.contains(said).all()
+
+
+def test_without_intracranial_volume_the_plain_volume_still_counts():
+    scans = [dataclasses.replace(scan, tiv_mm3=None if i % 2 else 0.0) for i, scan in enumerate(people())]
+    _, table = associate(scans)
+    assert table.xs("hippocampus_mm3", level="volume")["r"].notna().all()
+    adjusted = table.xs("hippocampus/tiv", level="volume")
+    assert adjusted["r"].isna().all()
+    assert adjusted["note"].str.contains("intracranial").all()
+
+
+def test_partly_known_volumes_and_mixed_sources_are_said():
+    scans = people()
+    scans = [
+        dataclasses.replace(
+            scan,
+            hippocampus_mm3=None if scan.scan_id == "I502" else scan.hippocampus_mm3,
+            hippocampus_source="FreeSurfer" if i < 10 else "warp",
+        )
+        for i, scan in enumerate(scans)
+    ]
+    _, table = associate(scans, relevance_of(people()))
+    row = table.loc[("gb", "hippocampus_mm3", "participant", "pearson")]
+    assert row["n_scans"] == 12
+    assert "1 true-positive scans without a known volume" in row["note"]
+    assert "FreeSurfer, warp" in row["note"]
+
+
+def test_too_few_true_positives_constant_relevance_and_another_atlas():
+    scans = people(per_class=3)
+    _, few = associate(scans)
+    assert few["note"].str.contains("2 participants; at least 3").all()
+    relevance = relevance_of(people())
+    relevance.loc[relevance["map"] == "gb", "sum"] = 0.0
+    _, flat = associate(people(), relevance)
+    assert flat.loc["gb"]["note"].str.contains("relevance is constant").all()
+    assert flat.loc["lrpB000"]["r"].notna().all()
+    nobody = predictions_of(people()).replace({"outcome": {"TP": "FN"}})
+    _, none = associate(people(), predictions=nobody)
+    assert (none["note"] == "no true-positive scan").all()
+    renamed = relevance_of(people()).replace({"group": {"Hippocampus": "CA1"}})
+    points, other = associate(people(), renamed, has_region=False)
+    assert len(points) == 0
+    assert other["note"].str.contains("no bilateral group named Hippocampus").all()
+
+
+def test_participants_who_cannot_be_exchanged_have_no_p_over_scans():
+    scans = [scan for scan in people(per_class=3, scans_each=(1, 2, 3)) if scan.label == "AD"]
+    _, table = associate(scans, predictions=predictions_of(scans, wrong=()))
+    row = table.loc[("gb", "hippocampus_mm3", "scan", "pearson")]
+    assert np.isfinite(row["r"])
+    assert np.isnan(row["p"])
+    assert "none can be exchanged" in row["note"]
