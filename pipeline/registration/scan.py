@@ -33,8 +33,9 @@ from pipeline.run.config import RegistrationConfig
 
 BRAIN_MARGIN_MM = 10.0
 DRIVING_VOXEL = 0.75
-"""Voxel of the image that drives the registration, as a share of the template's: finer costs time (18 s a scan
-instead of 13 s at 2 mm), coarser costs overlap of the warped manual labels (mean Dice 0.62 instead of 0.64)."""
+"""Voxel of the image that drives the registration, as a share of the template's. Three OASIS brains at 2 mm, mean
+Dice of the warped manual labels with the atlas, and time: 1 mm voxels 0.603, 15.6 s; 1.5 mm 0.604, 13.5 s; 2 mm 0.594,
+12.4 s."""
 
 
 @dataclass(frozen=True)
