@@ -149,8 +149,8 @@ def _dropped(run: RunRecord) -> Caution | None:
     if kept.all():
         return None
     share = percent(1 - kept.mean(), 0)
-    return Caution("note", "Scans were dropped.", f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}).",
-                   "cohort")  # fmt: skip
+    text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); the reasons are below."
+    return Caution("note", "Scans were dropped.", text, "cohort")
 
 
 def _registration(run: RunRecord) -> Caution | None:
@@ -163,9 +163,9 @@ def _registration(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "Registration is doubtful.",
-        f"Badly placed on the template or with a folded warp: {number(len(bad))} of {count(len(good), 'scan')}, first "
-        f"of all {bad.sort_values('correlation')['participant_id'].iloc[0]}. Their relevance may be counted in the wrong "
-        "regions.",
+        f"Badly placed on the template or with a folded warp: {number(len(bad))} of {count(len(good), 'scan')}, "
+        f"first of all {bad.sort_values('correlation')['participant_id'].iloc[0]}. Their relevance may be counted in "
+        "the wrong regions.",
         "registration",
     )
 
@@ -190,8 +190,8 @@ def _not_converged(run: RunRecord) -> Caution | None:
     return Caution(
         "note" if len(folds) < len(run.models) else "serious",
         "Training was cut off.",
-        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) ended "
-        "at the largest number of epochs while the validation loss could still fall.",
+        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
+        "ended at the largest number of epochs while the validation loss could still fall.",
         "training",
     )
 
@@ -207,8 +207,8 @@ def _losses(run: RunRecord) -> Caution | None:
     return Caution(
         "note",
         "Part of the relevance never reaches the image.",
-        f"In {map_title(worst['map'])} maps biases and units without contribution take {percent(worst['lost'], 0)} of the "
-        "start value (median over scans). Maps show only what is left.",
+        f"In {map_title(worst['map'])} maps biases and units without contribution take {percent(worst['lost'], 0)} of "
+        "the start value (median over scans). Maps show only what is left.",
         "conservation",
     )
 
@@ -223,8 +223,8 @@ def _negative_start(run: RunRecord) -> Caution | None:
     return Caution(
         "note",
         "Some relevance is negative from the start.",
-        f"In {count(n, 'scan')} of {number(len(rows))} the explained output of {run.positive} is below 0, so their maps "
-        f"show mostly what speaks against {run.positive}. Means over such scans, and gain, mix signs.",
+        f"In {count(n, 'scan')} of {number(len(rows))} the explained output of {run.positive} is below 0, so their "
+        f"maps show mostly what speaks against {run.positive}. Means over such scans, and gain, mix signs.",
         "conservation",
     )
 

@@ -33,8 +33,12 @@ def methods_text(run: RunRecord) -> MethodsText:
     paragraphs = []
     for title, text in written:
         keys += [key for key in _CITATION.findall(text) if key not in keys]
-        paragraphs.append((title, _CITATION.sub(lambda found: f"[{keys.index(found[1]) + 1}]", text)))
+        paragraphs.append((title, _numbered(text, keys)))
     return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in dict.fromkeys(keys)))
+
+
+def _numbered(text: str, keys: Sequence[str]) -> str:
+    return _CITATION.sub(lambda found: f"[{keys.index(found[1]) + 1}]", text)
 
 
 def methods_markdown(run: RunRecord) -> str:
@@ -177,9 +181,9 @@ def _regions(run: RunRecord) -> str:
     atlas = _source(run, "atlas")
     groups = run.tables["relevance"]["group"].nunique()
     return (
-        f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and right "
-        f"pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the mean "
-        f"sum of {run.negative} scans of the same test fold) follow the founding study [@founding]; a gain whose "
+        f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
+        f"right pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the "
+        f"mean sum of {run.negative} scans of the same test fold) follow the founding study [@founding]; a gain whose "
         "denominator is not positive is not given."
     )
 

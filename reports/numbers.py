@@ -68,17 +68,19 @@ def percent(share: object, decimals: int = 1) -> str:
 
 
 def p_value(p: object) -> str:
-    """A p value with its sign of equality, for running text.
+    r"""A p value with its sign of equality, for running text.
 
     Examples
     --------
     >>> p_value(0.0312), p_value(0.00002), p_value(None)
-    ('p = 0.031', 'p < 0.0001', 'p not available')
+    ('p\xa0=\xa00.031', 'p\xa0<\xa00.0001', 'p not available')
     """
     if is_missing(p):
         return "p not available"
     x = float(p)  # type: ignore[arg-type]
-    return "p < 0.0001" if x < 1e-4 else f"p = {x:.4f}" if x < 0.01 else f"p = {x:.3f}" if x < 0.1 else f"p = {x:.2f}"
+    if x < 1e-4:
+        return "p\xa0<\xa00.0001"
+    return f"p\xa0=\xa0{x:.{4 if x < 0.01 else 3 if x < 0.1 else 2}f}"
 
 
 def interval(low: object, high: object, decimals: int = 2, confidence: float = 0.95) -> str:

@@ -17,6 +17,11 @@ def text(value: object) -> str:
     return MISSING if is_missing(value) else str(value)
 
 
+def remark(value: object) -> str:
+    """A cell that is empty where there is nothing to say."""
+    return "" if is_missing(value) else str(value)
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table on the page.

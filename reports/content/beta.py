@@ -1,4 +1,4 @@
-"""Figure 6: does the ranking of regions depend on beta?"""
+"""Figure 6: how far the ranking of regions depends on beta."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
     result = {}
     for metric, rows in frame.groupby("metric", sort=False):
         if rows["overlap"].notna().any():
-            result[str(metric)] = rows.pivot(index="a", columns="b", values="overlap")
+            result[str(metric)] = rows.pivot_table(index="a", columns="b", values="overlap")
     return result
 
 

@@ -121,7 +121,7 @@ def _demographics(run: RunRecord) -> PageTable | None:
             row[label] = _mean_sd(found.iloc[0], decimals) if len(found) else MISSING
         rows.append(row)
     people = table.drop_duplicates("label").set_index("label")["n_participants"]
-    columns = [Column("title", "")]
+    columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
     caption = "Participants analysed, mean ± standard deviation over participants (values known, where not all are)."
     return page_table(pd.DataFrame(rows), columns, caption)

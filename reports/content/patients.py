@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.layout import map_title
-from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES
+from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
@@ -58,8 +58,8 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
         )
     )
     text = (
-        f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, these "
-        f"two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 is the same, 1 unrelated)."
+        f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, "
+        f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 same, 1 unrelated)."
     )
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
 
@@ -92,4 +92,4 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
     return material.gallery.add(figure, f"fig-07a_patients_{map_name}", alt, caption, "png")
 
 
-_MORE_CUTS = (("axial", -28.0), ("axial", 8.0), ("axial", 34.0))
+_MORE_CUTS: tuple[tuple[Plane, float], ...] = (("axial", -28.0), ("axial", 8.0), ("axial", 34.0))

@@ -14,14 +14,15 @@ from reports.findings import performance_estimate
 from reports.material import Material
 from reports.numbers import count, fixed
 from reports.run_record import RunRecord
-from reports.tables import Column, numeric, page_table
+from reports.tables import Column, numeric, page_table, remark
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Scans, and participants behind them, by true (rows) and predicted class (columns)."""
     frame, labels = run.tables["predictions"], list(run.labels)
     scans = pd.crosstab(frame["label"], frame["predicted"])
-    people = frame.groupby(["label", "predicted"])["participant_id"].nunique().unstack(fill_value=0)
+    people = frame.groupby(["label", "predicted"])["participant_id"].nunique().reset_index()
+    people = people.pivot_table(index="label", columns="predicted", values="participant_id")
     return tuple(  # type: ignore[return-value]
         table.reindex(index=labels, columns=labels, fill_value=0).fillna(0).astype(int) for table in (scans, people)
     )
@@ -44,7 +45,7 @@ _COLUMNS = (
     numeric("n_participants", "Participants"),
     numeric("n_scans", "Scans"),
     Column("interval", "Interval"),
-    Column("note", "Note"),
+    Column("note", "Note", remark),
 )
 
 
@@ -53,7 +54,7 @@ def by_fold(run: RunRecord) -> pd.DataFrame:
     table = run.tables["performance"]
     table = table[table["fold"].astype(str) != ALL_FOLDS]
     counts = table.drop_duplicates("fold").set_index("fold")[["n_participants", "n_scans", "n_positive", "n_negative"]]
-    return counts.join(table.pivot(index="fold", columns="metric", values="estimate")).reset_index()
+    return counts.join(table.pivot_table(index="fold", columns="metric", values="estimate")).reset_index()
 
 
 _FOLD_COLUMNS = (

@@ -1,4 +1,4 @@
-"""On a cohort with planted atrophy: is it found?"""
+"""On a cohort with planted atrophy: whether it is found."""
 
 from __future__ import annotations
 

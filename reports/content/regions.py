@@ -68,16 +68,17 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
         return None
     values = run.region_values
     values = values[values["map"] == map_name]
-    figure = draw_regions(values, metric, regions, run.labels, axis_title(map_name, metric, run))
+    figure, hidden = draw_regions(values, metric, regions, run.labels, axis_title(map_name, metric, run))
     title = map_title(map_name)
     people = values["participant_id"].nunique()
+    outside = f" {count(hidden, 'extreme value')} outside the axis." if hidden else ""
     return material.gallery.add(
         figure,
         f"fig-0{FIGURE_NUMBER[metric]}_region-{metric}_{map_name}",
         f"{title}, {metric} in {len(regions)} regions by class and outcome. Highest: {listing(regions[:5])}.",
         f"Figure {FIGURE_NUMBER[metric]}. {title}: {metric} in the {len(regions)} leading bilateral groups, ranked by "
         f"the mean over participants ({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their "
-        f"range. {count(_scans(values), 'scan')} of {count(people, 'participant')} in all.",
+        f"range. {count(_scans(values), 'scan')} of {count(people, 'participant')} in all.{outside}",
     )
 
 

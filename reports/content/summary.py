@@ -44,7 +44,7 @@ def summarise(run: RunRecord) -> Summary:
 
 
 def _source(run: RunRecord) -> str:
-    kind = "Synthetic cohort" if run.is_synthetic else f"Input {run.source.input.name}"
+    kind = "Synthetic cohort" if run.is_synthetic else f"Input: {run.source.input.name}"
     made = str(run.provenance.get("time", ""))[:10]
     when = f" · run of {made}" if made else ""
     return f"{kind} · {run.positive} against {run.negative} · seed {run.config.seed}{when}"
@@ -96,7 +96,8 @@ def _regions(run: RunRecord) -> Answer:
 
 def _agreement(first: list[str], second: list[str]) -> str:
     shared = len(set(first) & set(second))
-    return f"{['None', 'One', 'Two', 'Three', 'Four', 'Five'][shared]} of five {'is' if shared == 1 else 'are'} in both lists."
+    word = ("None", "One", "Two", "Three", "Four", "Five")[shared]
+    return f"{word} of five {'is' if shared == 1 else 'are'} in both lists."
 
 
 def _inline(regions: list[str]) -> str:
@@ -117,21 +118,18 @@ def _volume(run: RunRecord) -> Answer:
     if estimate is None:
         return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
     adjusted = ", divided by intracranial volume" if primary_volume(run) == ADJUSTED else ""
+    comma = "," if adjusted else ""
     direction = "the smaller the hippocampus, the more relevance it gets" if estimate.value < 0 else (
         "the larger the hippocampus, the more relevance it gets, the opposite of what atrophy predicts")  # fmt: skip
-    clear = (
-        f"That is the direction: {direction}."
-        if estimate.p < 0.05
-        else "The data do not show a direction that chance could not give."
-    )
+    clear = f"That is the direction: {direction}." if estimate.p < 0.05 else "Chance alone could give this."
     confidence = run.config.statistics.confidence
     text = (
         f"Among {count(estimate.participants, 'true-positive participant')}, relevance in the hippocampus "
-        f"({map_title(name)}) and its volume{adjusted} correlate with r = {fixed(estimate.value)} "
+        f"({map_title(name)}) and its volume{adjusted}{comma} correlate with r\xa0=\xa0{fixed(estimate.value)} "
         f"({interval(estimate.low, estimate.high, 2, confidence)}, {p_value(estimate.p)}). {clear}"
     )
     guided = volume_estimate(run, "gb")
     if guided is not None:
-        text += f" For guided backpropagation r = {fixed(guided.value)} ({p_value(guided.p)})."
+        text += f" For guided backpropagation r\xa0=\xa0{fixed(guided.value)} ({p_value(guided.p)})."
     figure = f"r = {fixed(estimate.value)}"
     return Answer(question, text, figure, f"relevance and volume, n = {number(estimate.participants)}")

@@ -10,7 +10,7 @@ import pandas as pd
 from reports.figures.training import draw_training_curves
 from reports.material import Material
 from reports.numbers import count, fixed
-from reports.tables import Column, numeric, page_table
+from reports.tables import Column, numeric, page_table, text
 
 _COLUMNS = (
     numeric("fold", "Fold"),
@@ -21,7 +21,7 @@ _COLUMNS = (
     numeric("best_epoch", "Epoch kept"),
     numeric("validation_balanced_accuracy", "Validation balanced accuracy of that epoch", lambda x: fixed(x, 3)),
     numeric("validation_loss", "Validation loss of that epoch", lambda x: fixed(x, 3)),
-    Column("ended_by", "Ended by"),
+    Column("ended_by", "Ended by", lambda x: text(x).replace("max_epochs", "largest number of epochs")),
 )
 
 

@@ -1,4 +1,4 @@
-"""Figure 8: does relevance follow atrophy?"""
+"""Figure 8: relevance of the hippocampus against its volume."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.layout import map_title
+from pipeline.statistics.volume_association import ADJUSTED
 from reports.content.beta import beta_of
 from reports.figures.gallery import Picture
 from reports.figures.volume import draw_beta_curve, draw_volume_scatter
-from reports.findings import ADJUSTED, VOLUME_TITLES, primary_volume, volume_estimate, volume_row
+from reports.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row
 from reports.material import Material
 from reports.numbers import count, fixed, interval, listing, number, p_value
 from reports.run_record import RunRecord
-from reports.tables import Column, numeric, page_table
+from reports.tables import Column, numeric, page_table, remark
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among patients it recognises (true positives) those with a "
@@ -34,7 +35,7 @@ _COLUMNS = (
     numeric("p_fdr", "FDR p", lambda x: fixed(x, 4), "Benjamini and Hochberg over the maps"),
     numeric("n_participants", "Participants"),
     numeric("n_scans", "Scans"),
-    Column("note", "Note"),
+    Column("note", "Note", remark),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import nibabel as nib
 import numpy as np
@@ -46,7 +46,7 @@ class BrainImage:
 
     @classmethod
     def read(cls, path: Path) -> BrainImage:
-        image = nib.as_closest_canonical(nib.load(path))
+        image: Any = nib.as_closest_canonical(nib.load(path))  # type: ignore[no-untyped-call]
         return cls(np.asarray(image.dataobj, dtype=np.float32), np.asarray(image.affine))
 
     def index(self, axis: int, mm: float) -> int:
@@ -57,7 +57,8 @@ class BrainImage:
     def slice(self, plane: Plane, mm: float) -> np.ndarray:
         """Slice with rows from inferior (or posterior) to superior (anterior), columns from left (or posterior)."""
         axis = AXIS[plane]
-        return np.take(self.values, self.index(axis, mm), axis=axis).T
+        plane_values: np.ndarray = np.take(self.values, self.index(axis, mm), axis=axis).T
+        return plane_values
 
     def pixel_mm(self, plane: Plane) -> float:
         return float(abs(np.delete(np.diag(self.affine)[:3], AXIS[plane])[0]))
@@ -203,9 +204,9 @@ def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
     else:
         ticks, labels = [0, 1], [_tick(scale.low), _tick(scale.high)]
     axes.set_xticks(ticks, labels)
-    for label, side in zip(axes.get_xticklabels(), ("left", "center", "right") if scale.signed else ("left", "right"),
-                           strict=True):  # fmt: skip
-        label.set_horizontalalignment(side)
+    first, *_, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
     axes.set_xlabel(unit, fontsize=6.5, color="#dfe5ec", labelpad=1)
 
 

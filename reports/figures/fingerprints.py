@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
 def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
     """Fingerprints as radar charts, as in the founding study: each person's regions relative to their strongest."""
     figure = new_figure(8.2, 7.0)
-    ax = figure.add_subplot(projection="polar")
+    ax: Any = figure.add_subplot(projection="polar")
     regions: Sequence[str] = list(next(iter(profiles.values())).index)
     angles = np.linspace(0, 2 * np.pi, len(regions), endpoint=False)
     closed = np.append(angles, angles[0])

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
@@ -76,5 +77,5 @@ class Gallery:
         temporary.replace(path)
         data = base64.b64encode(content).decode()
         width = round(figure.get_figwidth() * 96)
-        dark = sum(figure.get_facecolor()[:3]) < 1
+        dark = sum(to_rgb(figure.get_facecolor())) < 1
         return Picture(path.name, f"data:{MEDIA_TYPES[form]};base64,{data}", alt, caption, width, dark)

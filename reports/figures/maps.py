@@ -51,8 +51,8 @@ def row_title(map_name: str) -> str:
 
     Examples
     --------
-    >>> row_title("gb")
-    'Guided\\nbackpropagation'
+    >>> row_title("gb").splitlines()
+    ['Guided', 'backpropagation']
     """
     return map_title(map_name).replace(" ", "\n", 1)
 

@@ -22,10 +22,11 @@ def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int) -> Figure:
     figure = new_figure(max(2.9 * len(matrices), 3.4), 3.3)
     axes = figure.subplots(1, len(matrices), squeeze=False)[0]
     for ax, (metric, matrix) in zip(axes, matrices.items(), strict=True):
-        image = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=100)
+        values = matrix.to_numpy(float)
+        image = ax.imshow(values, cmap="cividis", vmin=0, vmax=100)
         for i in range(len(matrix)):
-            for j in range(matrix.shape[1]):
-                value = matrix.iloc[i, j]
+            for j in range(len(matrix)):
+                value = float(values[i, j])
                 colour = INK if value > 55 else "white"
                 ax.text(j, i, "n/a" if value != value else f"{value:.0f}", ha="center", va="center", color=colour)
         names = [f"{beta:g}" for beta in matrix.index]

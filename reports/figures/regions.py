@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,8 +21,8 @@ POINTS_UP_TO = 60
 
 def draw_regions(
     values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str], axis_title: str
-) -> Figure:
-    """Leading regions, best on top: boxes and points by class (left), mean and range by outcome (right).
+) -> tuple[Figure, int]:
+    """Leading regions, best on top: boxes and points by class (left), mean and quartiles by outcome (right).
 
     Parameters
     ----------
@@ -33,11 +35,18 @@ def draw_regions(
     labels : (positive, negative)
     axis_title : str
         With units.
+
+    Returns
+    -------
+    tuple of Figure and int
+        The second is the number of extreme values that lie outside the axis.
     """
     figure = new_figure(9.2, 0.27 * len(regions) + 1.3)
     left, right = figure.subplots(1, 2, sharey=True, sharex=True)
-    _by_label(left, values, metric, regions, labels)
-    _by_outcome(right, values, metric, regions)
+    handles = [
+        *_by_label(left, values, metric, regions, labels),
+        *_by_outcome(right, values, metric, regions),
+    ]
     left.set_yticks(range(len(regions)), regions)
     left.set_ylim(len(regions) - 0.4, -0.6)
     shown = values.loc[values["group"].isin(regions), metric].dropna()
@@ -46,14 +55,15 @@ def draw_regions(
         ax.set_xlabel(axis_title)
         ax.grid(axis="y", visible=False)
         ax.axvline(1 if metric == "gain" else 0, color=INK, lw=0.8)
-    if hidden:
-        right.set_title(f"{hidden} extreme values not shown", loc="right", fontsize=7, fontweight="normal")
-    return figure
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.4)
+    return figure, hidden
 
 
-def _by_label(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str]) -> None:
+def _by_label(
+    ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str]
+) -> list[Artist]:
     colours = class_colours(*labels)
-    handles = []
+    handles: list[Artist] = []
     jitter = np.random.default_rng(0)
     for offset, label in zip((-0.19, 0.19), labels, strict=True):
         rows = values[(values["label"] == label) & values[metric].notna()]
@@ -77,25 +87,33 @@ def _by_label(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str
             spread = jitter.uniform(-0.1, 0.1, len(y))
             ax.plot(x, y + spread, "o", ms=2.6, alpha=0.75, color=colours[label], mew=0, rasterized=True)
     ax.set_title("by class")
-    ax.legend(handles=handles, loc="lower right")
+    return handles
 
 
-def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str]) -> None:
-    handles = []
+def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str]) -> list[Artist]:
+    handles: list[Artist] = []
     for offset, outcome in zip((-0.27, -0.09, 0.09, 0.27), ("TP", "FN", "TN", "FP"), strict=True):
         rows = values[(values["outcome"] == outcome) & values["group"].isin(regions)]
         n = int(rows["scan_id"].nunique())
-        style = {"color": OUTCOME_COLOURS[outcome], "marker": OUTCOME_MARKERS[outcome], "ls": "none", "ms": 4}
+        style: dict[str, Any] = {
+            "color": OUTCOME_COLOURS[outcome],
+            "marker": OUTCOME_MARKERS[outcome],
+            "ls": "none",
+            "ms": 4,
+        }
         handles.append(Line2D([], [], label=f"{outcome}, n = {n}", **style))
         if not n:
             continue
-        spread = rows.groupby("group")[metric].quantile([0.25, 0.75]).unstack().reindex(regions)
-        means = rows.groupby("group")[metric].mean().reindex(regions)
+        by_region = rows.groupby("group")[metric]
+        low, high, means = (
+            table.reindex(list(regions))
+            for table in (by_region.quantile(0.25), by_region.quantile(0.75), by_region.mean())
+        )
         places = np.arange(len(regions)) + offset
-        ax.hlines(places, spread[0.25], spread[0.75], color=OUTCOME_COLOURS[outcome], lw=1.2, alpha=0.7)
+        ax.hlines(places, low, high, color=OUTCOME_COLOURS[outcome], lw=1.2, alpha=0.7)
         ax.plot(means, places, mec="white", mew=0.4, **style)
     ax.set_title("by outcome: mean, quartiles")
-    ax.legend(handles=handles, loc="lower right")
+    return handles
 
 
 def _limit_axis(ax: Axes, shown: pd.Series) -> int:

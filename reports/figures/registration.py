@@ -27,7 +27,14 @@ def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
             bad["dice"], bad["correlation"], s=46, color=VERMILION, marker="X", label=f"to be looked at, n = {len(bad)}"
         )
         for row in bad.head(8).itertuples():
-            ax.annotate(f" {row.participant_id}", (row.dice, row.correlation), fontsize=7, color=INK)
+            ax.annotate(
+                str(row.participant_id),
+                (row.dice, row.correlation),
+                xytext=(6, 3),
+                textcoords="offset points",
+                fontsize=7,
+                color=INK,
+            )
     ax.set_xlabel("Dice overlap of brain masks (scan and template)")
     ax.set_ylabel("correlation with template")
     ax.legend(loc="best")

@@ -1,4 +1,4 @@
-"""Does relevance follow atrophy?"""
+"""Relevance against volume, and the correlation by beta."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def _scans(plan: RunPlan) -> list[Scan]:
                 scans.append(
                     Scan(
                         name, f"ses-{visit}", f"I{label}{person}{visit}", f"x/{name}_{visit}.nii.gz", label, label,
-                        age=70.0 + person, sex="FM"[person % 2], site=f"S1{plan.text}", field_strength=1.5, apoe4=person % 3,
-                        mmse=25.0, cdr=0.0, tiv_mm3=1.5e6 if plan.volumes else None,
+                        age=70.0 + person, sex="FM"[person % 2], site=f"S1{plan.text}", field_strength=1.5,
+                        apoe4=person % 3, mmse=25.0, cdr=0.0, tiv_mm3=1.5e6 if plan.volumes else None,
                         hippocampus_mm3=float(7000 * small + 300 * rng.normal()) if plan.volumes else None,
                         hippocampus_source="test" if plan.volumes else None,
                     )
@@ -179,7 +179,8 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
         parts = {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}
         write_json(files.description, {
             "fold": fold, "participants": parts, "epochs": 20, "best_epoch": 17, "validation_balanced_accuracy": 0.97,
-            "validation_loss": 0.21, "ended_by": "max_epochs" if fold == 0 else "early stopping", "converged": fold != 0,
+            "validation_loss": 0.21, "converged": fold != 0,
+            "ended_by": "max_epochs" if fold == 0 else "early stopping",
         })  # fmt: skip
     rng = np.random.default_rng(2)
     rows = []

@@ -1,0 +1,268 @@
+"""The report as a reader gets it: whole page of a finished run, and of runs that stopped or lack something."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from run_factory import PLANTED, STAGES, RunPlan, make_run
+
+from pipeline.run.config import read_config
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from reports.build import build_report
+from reports.numbers import fixed, number
+from reports.sections import SECTIONS
+
+HOSTILE = "<script>alert('x')</script>"
+VOID = {"meta", "img", "br", "input", "link"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: elements by tag, text outside scripts and styles, ids; checks that tags are balanced."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("script", "style"):
+            return
+        self.words.append(data)
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).replace("\xa0", " ").split())
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def row(self, *start: str) -> list[str]:
+        """The first table row that starts with these cells."""
+        return next(row for row in self.rows if tuple(row[: len(start)]) == start)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    layout = make_run(tmp_path_factory.mktemp("report") / "run", RunPlan(text=HOSTILE))
+    build_report(layout)
+    return layout
+
+
+@pytest.fixture(scope="module")
+def page(run) -> Page:
+    return Page(run.report)
+
+
+def small_page(folder: Path, **changes: object) -> Page:
+    """Report of a run with two maps, which is quicker to make."""
+    plan = RunPlan(**{"betas": (0.0,), "people": 5, **changes})
+    return Page(build_report(make_run(folder / "run", plan)))
+
+
+def test_page_has_every_section_once_in_order(page):
+    ids = [attributes.get("id") for _, attributes in page.elements if attributes.get("id")]
+    wanted = [section.id for section in SECTIONS if not section.optional]
+    assert [name for name in ids if name in wanted] == wanted
+    assert len(ids) == len(set(ids))
+    targets = {link["href"][1:] for link in page.of("a") if str(link["href"]).startswith("#")}
+    assert targets <= set(ids)
+
+
+def test_no_section_of_a_finished_run_says_that_it_is_missing(page):
+    assert not any(section.absent and section.absent in page.text for section in SECTIONS)
+
+
+def test_page_makes_no_request(page):
+    for tag, attributes in page.elements:
+        assert str(attributes.get("src", "data:")).startswith("data:"), tag
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        if str(attributes.get("href", "#")).startswith("http"):
+            assert tag == "a"
+    style = re.search(r"<style>(.*?)</style>", page.source, re.S)[1]
+    assert "url(" not in style
+    assert "@import" not in style
+    policy = next(meta["content"] for meta in page.of("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+
+
+def test_hostile_text_is_shown_as_text(page):
+    assert len(page.of("script")) == 1
+    assert HOSTILE not in page.source
+    assert page.text.count(f"sub-BAD{HOSTILE}") == 1
+    assert f"all voxels are zero{HOSTILE}" in page.text
+    assert not any(
+        "alert" in str(value) and name.startswith("on") for _, a in page.elements for name, value in a.items()
+    )
+
+
+def test_pictures_have_alternative_text_and_files(run, page):
+    pictures = page.of("img")
+    assert len(pictures) >= 20
+    assert all(len(str(picture["alt"])) > 20 for picture in pictures)
+    files = {path.name for path in (run.root / "figures").iterdir()}
+    named = set(re.findall(r"figures/([\w.-]+\.(?:png|svg))", page.text))
+    assert named == files
+    for number_ in range(1, 9):
+        assert any(name.startswith(f"fig-0{number_}") for name in files), number_
+
+
+def test_performance_on_the_page_is_that_of_the_table(run, page):
+    table = read_table(run.statistics("performance"))
+    row = table[(table["fold"] == "all") & (table["metric"] == "balanced_accuracy")].iloc[0]
+    cells = page.row("Balanced accuracy")
+    assert cells[1:4] == [fixed(row["estimate"], 3), fixed(row["ci_low"], 3), fixed(row["ci_high"], 3)]
+    assert f"balanced accuracy of {fixed(row['estimate'])} (95 % interval {fixed(row['ci_low'])} to" in page.text
+
+
+def test_every_region_of_every_map_is_in_the_region_table(run, page):
+    summary = read_table(run.statistics("region_summary"))
+    means = summary[summary["scan_group"] == "AD"].set_index(["map", "group"])["mean_density"]
+    rows = [row for row in page.of("tr") if row.get("data-key")]
+    assert len(rows) == len(means) == 68 * 6
+    for map_name, title in (("lrpB000", "LRP β=0"), ("gb", "Guided backpropagation")):
+        for group in ("Hippocampus", "Brain stem"):
+            assert page.row(group, title)[2] == number(means[map_name, group])
+
+
+def test_summary_names_the_regions_with_the_highest_density(run, page):
+    summary = read_table(run.statistics("region_summary"))
+    rows = summary[(summary["map"] == "lrpB000") & (summary["scan_group"] == "AD")]
+    first = rows.sort_values("mean_density", ascending=False)["group"].head(5)
+    assert set(first) == set(PLANTED)
+    assert f"is densest in {first.iloc[0].lower()}, {first.iloc[1].lower()}" in page.text
+
+
+def test_correlation_on_the_page_is_that_of_the_table(run, page):
+    table = read_table(run.statistics("volume_association"))
+    chosen = (table["map"] == "lrpB000") & (table["volume"] == "hippocampus/tiv") & (table["unit"] == "participant")
+    row = table[chosen & (table["estimator"] == "pearson")].iloc[0]
+    assert f"r = {fixed(row['r'])} (95 % interval {fixed(row['ci_low'])} to {fixed(row['ci_high'])}" in page.text
+
+
+def test_flow_counts_scans_and_says_what_was_lost(page):
+    assert "found 26 scans of 18 participants" in page.text
+    assert "kept 25 scans of 17 participants" in page.text
+    assert "1 scan outside the contrast" in page.text
+    assert f"1 × all voxels are zero{HOSTILE}" in page.text
+
+
+def test_page_is_small_enough(run):
+    assert run.report.stat().st_size < 8e6
+
+
+def test_report_is_the_same_when_made_again(run, page):
+    build_report(run)
+    assert run.report.read_text(encoding="utf-8") == page.source
+
+
+def test_methods_text_is_written_and_cites_only_what_it_lists(run):
+    text = run.methods_text.read_text(encoding="utf-8")
+    body, references = text.split("## References")
+    cited = {int(found) for found in re.findall(r"\[(\d+)\]", body)}
+    listed = {int(found) for found in re.findall(r"^(\d+)\. ", references, re.M)}
+    assert cited == listed != set()
+    assert "10.3389/fnagi.2019.00194" in references
+    assert "deepbet" not in body, "no scan of this run was extracted with it"
+    assert "Labels by A. Nobody" in text
+    assert "ADNI investigators" in text
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_that_stopped_makes_a_report_that_says_so(stage, tmp_path):
+    text = small_page(tmp_path, until=stage).text
+    missing = STAGES[STAGES.index(stage) + 1 :]
+    assert ("The run is not finished." in text) == bool(missing)
+    for later in missing:
+        assert later in text[text.index("There are no results of") :][:120]
+    assert ("No network has been trained yet." in text) == ("training" in missing)
+    assert ("Not known: no network has been trained" in text) == ("training" in missing)
+
+
+def test_a_run_that_only_has_its_configuration_makes_a_report(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="cohort", people=2))
+    for path in (layout.scans, layout.splits, layout.provenance):
+        path.unlink()
+    assert "The input has not been read yet" in Page(build_report(layout)).text
+
+
+def test_without_mistakes_the_empty_outcomes_are_named(tmp_path):
+    text = small_page(tmp_path, mistakes=False).text
+    assert "There is no scan among FP and FN" in text
+    assert "There are no scans in false positive and false negative" in text
+
+
+def test_without_volumes_the_association_is_said_to_be_unknown(tmp_path):
+    text = small_page(tmp_path, volumes=False).text
+    assert "Not known: there are no true positives with a hippocampal volume" in text
+    assert "No correlation is known: no true-positive scan has a known" in text
+
+
+def test_without_guided_backpropagation_it_is_not_mentioned(tmp_path):
+    assert "uided backpropagation" not in small_page(tmp_path, guided=False).text
+
+
+def test_one_class_only(tmp_path):
+    text = small_page(tmp_path, classes=("AD",), mistakes=False).text
+    assert "One class is empty. No participant has the label CN." in text
+    assert "no balanced accuracy over both classes" in text
+
+
+def test_one_participant_per_class_and_one_fold(tmp_path):
+    text = small_page(tmp_path, people=1, folds=1, mistakes=False).text
+    assert "The contrast rests on 1 AD and 1 CN." in text
+    assert "There is no pair" in text or "No pair can be shown" in text
+
+
+def test_shuffled_labels_and_the_demo_are_called_what_they_are(tmp_path):
+    text = small_page(
+        tmp_path, until="registration", preset="demo", overrides={"cohort": {"shuffle_labels": True}}
+    ).text
+    assert text.index("Synthetic people.") < text.index("Who is in it")
+    assert text.index("Labels were shuffled.") < text.index("Who is in it")
+    assert "ADNI investigators" not in text
+
+
+def test_a_damaged_table_is_said_to_be_unreadable(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
+    layout.registration_quality.write_bytes(b"\xff\xfe\x00broken")
+    text = Page(build_report(layout)).text
+    assert "A table cannot be read." in text
+    assert html.escape("registration.tsv") in text
+
+
+def test_settings_are_those_of_the_run(run, page):
+    assert f"seed {read_config(run.config).seed}" in page.text
+    assert "bootstrap_samples = 100" in page.text
+
+
+def test_a_negative_start_value_is_pointed_out(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=4))
+    table = read_table(layout.conservation)
+    table.loc[:1, "start_value"] = -1.0
+    write_table(layout.conservation, table)
+    assert f"In 2 scans of {len(table)} the explained output of AD is below 0" in Page(build_report(layout)).text
