@@ -1,0 +1,268 @@
+"""Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them.
+
+``write_demo_cohort`` is the only entry. The folder it writes holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv``,
+``README.txt`` and ``truth/`` (severity and true volumes per scan, a map of where the disease is, the planted groups),
+which no reader of the cohort looks at.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from atlases.spaces import template_grid
+from pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
+from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shape, reference_anatomy
+from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
+from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
+from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
+from pipeline.cohort.demo.people import Person, Visit, draw_people
+from pipeline.cohort.demo.scanner import draw_acquisition, scan
+from pipeline.run.digests import unit_key
+from pipeline.run.errors import ResumableError, UsageError
+from pipeline.run.progress import progress_bar
+from pipeline.run.seeds import generator
+from pipeline.run.tables import write_json, write_table, write_text
+
+SEVERITY_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "session_id": "BIDS session",
+    "scan_id": "Image id",
+    "visit": "Visit code as in the clinical table",
+    "diagnosis": "CN, MCI or AD",
+    **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe" for change in CHANGES},
+    **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
+    "true_intracranial_mm3": "True volume inside the brain outline",
+}
+"""Columns of ``truth/severity.tsv``."""
+
+README = """SYNTHETIC DATA - NOT REAL PEOPLE
+
+This folder looks like a download from ADNI and is none. Heatlas made it: the brains are the ICBM152 2009c template,
+warped at random, with disease planted in known regions; every name, date and number is invented. Use it to try
+the software and to judge heatmaps, never to learn anything about Alzheimer's disease.
+
+ADNI/                    one folder per person, sequence, date and image
+{table}  one row per visit, in ADNI's columns
+truth/                   what was planted: severity and true volumes per scan, map of the disease, planted groups
+
+Left in on purpose, as real downloads have it: a person with MCI, a row without a scan, a scan without a row, visit
+codes of several kinds, missing values, mixed orientations, headers without an sform, .nii beside .nii.gz.
+
+Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
+"""
+
+
+def write_demo_cohort(
+    folder: Path,
+    seed: int,
+    participants: int = 30,
+    resolution_mm: float = 2.0,
+    executor: Executor | None = None,
+) -> Path:
+    """Write the demo cohort, or leave it alone if it is there already, whole and from the same code.
+
+    Parameters
+    ----------
+    folder : Path
+        New, empty, or holding this very cohort.
+    seed : int
+        Equal seeds give byte-identical files.
+    participants : int
+        People with AD or CN, half of each; 30 give 38 scans, and two more images come from a person with MCI and
+        a person without a row in the clinical table.
+    resolution_mm : float
+        Typical voxel size.
+    executor : concurrent.futures.Executor, optional
+        Makes people in parallel; without it one after the other.
+
+    Returns
+    -------
+    Path
+        `folder`, ready to be read as an ADNI download.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds something else, or an argument makes no sense.
+    ResumableError
+        If the disk is full.
+    """
+    if participants < 4 or not 1 <= resolution_mm <= 4:
+        raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
+    settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
+    reference = reference_anatomy()
+    digests = dict(zip(("template", "atlas"), reference.digests, strict=True))
+    key = unit_key(digests, settings, "pipeline.cohort.demo", "pipeline.run.seeds")
+    if _claim(folder, settings, key):
+        return folder
+    try:
+        people = draw_people(seed, participants)
+        scanned = _write_images(folder, seed, people, resolution_mm, executor)
+        _write_tables(folder, seed, people, scanned)
+        (folder / "truth" / "severity_map.nii.gz").write_bytes(nifti_bytes(severity_map(reference), compressed=True))
+        write_text(folder / "README.txt", README.format(table=FILE_NAME, **settings))
+        # Last of all: who finds it may rely on the rest.
+        write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(PLANTED_GROUPS)})
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ResumableError(
+            f"{folder}: no space left on the disk for the demo cohort (about 60 MB). Free some and run again."
+        ) from error
+    write_json(_receipt(folder), {"synthetic": True, "settings": settings, "key": key, "files": _sizes(folder)})
+    return folder
+
+
+def image_path(person: Person, visit: Visit) -> Path:
+    """Path of an image inside the cohort, as LONI's archive lays it out."""
+    moment = visit.scanned
+    name = (
+        f"ADNI_{person.ptid}_MR_{visit.sequence}_br_raw_{moment:%Y%m%d%H%M%S}{visit.image_number % 1000:03d}"
+        f"_1_S{visit.image_number % 100_000}_I{visit.image_number}"
+    )
+    suffix = ".nii.gz" if visit.compressed else ".nii"
+    when = f"{moment:%Y-%m-%d_%H_%M_%S}.0"
+    return Path("ADNI", person.ptid, visit.sequence, when, f"I{visit.image_number}", name + suffix)
+
+
+def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -> list[dict[str, float]]:
+    """Write all images of one person.
+
+    Returns
+    -------
+    list of dict
+        Per visit, true volumes in mm3 by bilateral group and ``"intracranial"``.
+    """
+    reference = reference_anatomy()
+    shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference.velocities.shape[2:])
+    volumes = []
+    for visit in person.visits:
+        rng = generator(seed, "demo", "scanner", person.rid, visit.code)
+        acquisition = draw_acquisition(rng, reference, shape, resolution_mm)
+        scanned = scan(reference, shape, person.course.severities(person.age, visit.years), acquisition)
+        path = folder / image_path(person, visit)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(nifti_bytes(scanned.image, visit.compressed))
+        true = dict(zip((change.group for change in CHANGES), scanned.volumes_mm3, strict=True))
+        volumes.append({**true, "intracranial": scanned.intracranial_mm3})
+    return volumes
+
+
+def _write_images(
+    folder: Path, seed: int, people: Sequence[Person], resolution_mm: float, executor: Executor | None
+) -> dict[int, list[dict[str, float]]]:
+    """Make everyone who has an image; true volumes per visit by roster number."""
+    imaged = [person for person in people if all(visit.has_image for visit in person.visits)]
+    volumes: dict[int, list[dict[str, float]]] = {}
+    with progress_bar(len(imaged), "Demo cohort") as bar:
+        if executor is None:
+            for person in imaged:
+                volumes[person.rid] = make_person(folder, seed, person, resolution_mm)
+                bar.update()
+            return volumes
+        pending = {executor.submit(make_person, folder, seed, one, resolution_mm): one.rid for one in imaged}
+        try:
+            for future in as_completed(pending):
+                volumes[pending[future]] = future.result()
+                bar.update()
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+    return volumes
+
+
+def _write_tables(
+    folder: Path, seed: int, people: Sequence[Person], volumes: Mapping[int, list[dict[str, float]]]
+) -> None:
+    """The clinical table and the truth per scan."""
+    clinical: list[dict[str, object]] = []
+    truth = []
+    for person in people:
+        for number, visit in enumerate(person.visits):
+            true = volumes[person.rid][number] if person.rid in volumes else None
+            if visit.in_table:
+                clinical.append(adnimerge_row(seed, person, visit, true))
+            if true is not None:
+                truth.append(_truth_row(person, visit, true))
+    write_text(folder / FILE_NAME, adnimerge_csv(clinical))
+    write_table(folder / "truth" / "severity.tsv", pd.DataFrame(truth), SEVERITY_COLUMNS)
+
+
+def _truth_row(person: Person, visit: Visit, true: Mapping[str, float]) -> dict[str, object]:
+    row: dict[str, object] = {
+        "participant_id": person.participant_id,
+        "session_id": f"ses-M{visit.month:03d}",
+        "scan_id": f"I{visit.image_number}",
+        "visit": visit.code,
+        "diagnosis": person.diagnosis,
+    }
+    for change, severity in zip(CHANGES, person.course.severities(person.age, visit.years), strict=True):
+        row[f"severity_{change.short}"] = round(severity, 6)
+        row[f"true_{change.short}_mm3"] = round(true[change.group], 1)
+    row["true_intracranial_mm3"] = round(true["intracranial"], 1)
+    return row
+
+
+def severity_map(reference: ReferenceAnatomy) -> Any:
+    """Where the disease is, on the 2 mm template grid, at severity 1 in every region.
+
+    Returns
+    -------
+    nibabel.Nifti1Image
+        Sum of the size of the local log volume change and of -log(tissue left in place): 0 where nothing
+        happens, 0.2 where either changes by about a fifth.
+    """
+    deformation = exponential(reference.disease_velocity((1.0,) * len(CHANGES)), SPACING_MM)
+    size = np.abs(np.log(jacobian_determinant(deformation, SPACING_MM)))
+    grid = template_grid(2.0)
+    offset = grid.affine[:3, 3] - reference.origin
+    centres = np.tensordot(grid.affine[:3, :3], np.indices(grid.shape), axes=1) + offset[:, None, None, None]
+    points = centres.astype(np.float32)
+    magnitude = sample(size, points / np.float32(SPACING_MM))
+    inside, shares = reference.region_shares(points)
+    magnitude[inside] += np.tensordot(np.array([change.loss_rate for change in CHANGES], np.float32), shares, axes=1)
+    magnitude *= sample(reference.brain.view(np.uint8), points) > 0.5
+    return nifti_image(magnitude, grid.affine, "SYNTHETIC: planted disease at severity 1", "mni")
+
+
+def _receipt(folder: Path) -> Path:
+    return folder / "truth" / "cohort.json"
+
+
+def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
+    """True if the cohort is there already; otherwise make the folder ready for it.
+
+    What an interrupted call or an older version of the code left is removed; anything else is refused.
+    """
+    try:
+        receipt = json.loads(_receipt(folder).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder}: is no demo cohort and not empty. Choose a new folder.") from None
+    except ValueError as error:
+        raise UsageError(f"{_receipt(folder)}: not readable ({error}). Choose a new folder.") from error
+    else:
+        if receipt["settings"] != settings:
+            raise UsageError(
+                f"{folder}: holds a demo cohort of other settings, {receipt['settings']}. Choose a new folder."
+            )
+        if receipt["key"] == key and receipt["files"] and receipt["files"].items() <= _sizes(folder).items():
+            return True
+        shutil.rmtree(folder / "ADNI", ignore_errors=True)
+    write_json(_receipt(folder), {"synthetic": True, "settings": settings, "key": key, "files": {}})
+    return False
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != _receipt(folder))
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}

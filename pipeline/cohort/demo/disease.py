@@ -1,0 +1,140 @@
+"""What is planted: which regions change, by how much, and how severity differs between diagnoses.
+
+The magnitudes come from published volumetry and from stated assumptions. They were fixed before any network saw the
+cohort and are not adjusted to what a heatmap shows.
+
+At severity 1 (the severe end of the Alzheimer's group), relative to severity 0:
+
+- hippocampus -27 %, entorhinal cortex -39 %: Alzheimer's disease against normal cognition in Du et al. (2001),
+  doi:10.1136/jnnp.71.4.441;
+- amygdala -24 %: Klein-Koerkamp et al. (2014), doi:10.2174/1567205011666140131123653 (as much as the hippocampus; also
+  Poulin et al. 2011, doi:10.1016/j.pscychresns.2010.12.014);
+- parahippocampal gyrus -27 %: Echavarri et al. (2011), doi:10.1007/s00429-010-0283-8, find it at least as much
+  reduced as the hippocampus;
+- lateral ventricles, temporal horns included, +40 %: that they widen is from Nestor et al. (2008),
+  doi:10.1093/brain/awn146; the figure is an assumption.
+
+Volumetry gives only the total loss of a grey-matter region. Half of it (on the log scale) is planted as contraction,
+half as tissue replaced by cerebrospinal fluid in place: an assumption. Registration to the template undoes much of
+the first and none of the second.
+
+Over time, severity grows so that the hippocampus shrinks by 4.66 % a year in Alzheimer's disease and 1.41 % in controls
+(meta-analysis of Barnes et al. 2009, doi:10.1016/j.neurobiolaging.2008.01.010); mild cognitive impairment lies halfway.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PlantedChange:
+    """What severity 1 does to one bilateral group.
+
+    Parameters
+    ----------
+    group : str
+        Name of the bilateral group in the region table.
+    short : str
+        The same in column names.
+    volume_change : float
+        Relative change of the volume of tissue (or of fluid, for a ventricle) at severity 1.
+    tissue : bool
+        True for grey matter, which contracts and is lost in place; False for a fluid space, which only widens.
+    """
+
+    group: str
+    short: str
+    volume_change: float
+    tissue: bool
+
+    @property
+    def log_size(self) -> float:
+        """Log of the region's size at severity 1: what the deformation does."""
+        return math.log1p(self.volume_change) * (0.5 if self.tissue else 1.0)
+
+    @property
+    def loss_rate(self) -> float:
+        """-log of the tissue that remains in place at severity 1."""
+        return -math.log1p(self.volume_change) * 0.5 if self.tissue else 0.0
+
+
+CHANGES = (
+    PlantedChange("Hippocampus", "hippocampus", -0.27, tissue=True),
+    PlantedChange("Amygdala", "amygdala", -0.24, tissue=True),
+    PlantedChange("Entorhinal area", "entorhinal", -0.39, tissue=True),
+    PlantedChange("Parahippocampal gyrus", "parahippocampal", -0.27, tissue=True),
+    PlantedChange("Lateral ventricle", "lateral_ventricle", +0.40, tissue=False),
+)
+"""Everything planted, in the order of all arrays over groups in this package."""
+
+PLANTED_GROUPS = tuple(change.group for change in CHANGES)
+
+SEVERITY_RANGE = {"CN": (0.0, 0.25), "MCI": (0.3, 0.6), "AD": (0.55, 1.0)}
+"""Severity at baseline, uniform within the diagnosis."""
+
+SEVERITY_PER_YEAR_OF_AGE = 0.01
+"""Added for each year over 70, whatever the diagnosis (a third of a per cent of the hippocampus; an assumption)."""
+
+SPREAD_BETWEEN_REGIONS = 0.12
+"""Standard deviation of log severity between the regions of one person (an assumption)."""
+
+_HIPPOCAMPAL_LOSS_PER_YEAR = {"CN": 0.0141, "MCI": (0.0141 + 0.0466) / 2, "AD": 0.0466}
+
+
+def severity_per_year(diagnosis: str) -> float:
+    """Growth of severity that gives the published yearly loss of hippocampal volume.
+
+    Examples
+    --------
+    >>> round((1 - 0.27) ** severity_per_year("AD"), 4)  # the hippocampus a year later
+    0.9534
+    """
+    hippocampus = next(change for change in CHANGES if change.group == "Hippocampus")
+    return math.log1p(-_HIPPOCAMPAL_LOSS_PER_YEAR[diagnosis]) / math.log1p(hippocampus.volume_change)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the disease runs in one person.
+
+    Parameters
+    ----------
+    baseline : float
+        Common severity at the first visit, without the effect of age.
+    per_year : float
+        Growth of severity.
+    region_factors : tuple of float
+        Individual emphasis per group, in the order of `CHANGES`, around 1.
+    """
+
+    baseline: float
+    per_year: float
+    region_factors: tuple[float, ...]
+
+    def severities(self, age: float, years: float) -> tuple[float, ...]:
+        """Severity per group.
+
+        Parameters
+        ----------
+        age : float
+            Age at the first visit.
+        years : float
+            Time since then; its own ageing is part of `per_year`.
+        """
+        common = self.baseline + SEVERITY_PER_YEAR_OF_AGE * max(age - 70, 0) + self.per_year * years
+        return tuple(common * factor for factor in self.region_factors)
+
+
+def draw_course(rng: np.random.Generator, diagnosis: str) -> Course:
+    """Draw the course of one person.
+
+    The number of draws does not depend on the diagnosis, so that nothing else about the person does.
+    """
+    low, high = SEVERITY_RANGE[diagnosis]
+    baseline = low + (high - low) * rng.random()
+    factors = np.exp(SPREAD_BETWEEN_REGIONS * rng.standard_normal(len(CHANGES)))
+    return Course(float(baseline), severity_per_year(diagnosis), tuple(factors.tolist()))

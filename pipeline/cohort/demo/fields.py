@@ -1,0 +1,121 @@
+"""Deformations as displacement fields on a regular grid: random, divergence-prescribed, integrated, composed.
+
+A field is an array ``(3, X, Y, Z)`` in mm on a grid of equal spacing whose axes run along the axes of space; ``u`` maps
+the point ``x`` to ``x + u(x)``. A stationary velocity field ``v`` is integrated over unit time by scaling and squaring
+(Arsigny et al. 2006, doi:10.1007/11866565_113), which gives a diffeomorphism whose inverse is the integral of ``-v``.
+
+Own code because the registration libraries at hand integrate fields only inside an optimiser or a network.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft, ndimage
+
+Array = NDArray[np.float32]
+
+FIRST_STEP_VOXELS = 0.25
+"""Largest displacement of the first step of scaling and squaring."""
+
+
+def sample(image: NDArray[np.generic], points: Array) -> Array:
+    """Trilinear interpolation at voxel coordinates; edge values outside.
+
+    Parameters
+    ----------
+    image : array, shape (X, Y, Z)
+    points : array, shape (3, ...)
+        Voxel coordinates.
+    """
+    values: Array = ndimage.map_coordinates(image, points, output=np.float32, order=1, mode="nearest")
+    return values
+
+
+def compose(outer: Array, inner: Array, spacing_mm: float) -> Array:
+    """Displacement of ``x -> outer(inner(x))``."""
+    points = voxel_indices(inner.shape[1:]) + inner / np.float32(spacing_mm)
+    return inner + np.stack([sample(component, points) for component in outer])
+
+
+def voxel_indices(shape: tuple[int, ...]) -> Array:
+    return np.indices(shape, dtype=np.float32)
+
+
+def exponential(velocity: Array, spacing_mm: float) -> Array:
+    """Displacement after flowing along a stationary velocity field for unit time.
+
+    Parameters
+    ----------
+    velocity : array, shape (3, X, Y, Z)
+        mm per unit time.
+    spacing_mm : float
+    """
+    largest = float(np.sqrt(np.square(velocity).sum(axis=0)).max()) / spacing_mm
+    squarings = 0 if largest == 0 else max(0, int(np.ceil(np.log2(largest / FIRST_STEP_VOXELS))))
+    displacement = (velocity / 2.0**squarings).astype(np.float32)
+    for _ in range(squarings):
+        displacement = compose(displacement, displacement, spacing_mm)
+    return displacement
+
+
+def jacobian_determinant(displacement: Array, spacing_mm: float) -> Array:
+    """Determinant of the derivative of ``x -> x + u(x)``: local volume after, per volume before."""
+    derivative = np.stack([np.stack(np.gradient(component, spacing_mm)) for component in displacement])
+    derivative += np.eye(3, dtype=np.float32)[:, :, None, None, None]
+    determinant: Array = np.linalg.det(np.moveaxis(derivative, (0, 1), (-2, -1))).astype(np.float32)
+    return determinant
+
+
+def random_velocity(
+    rng: np.random.Generator, shape: tuple[int, int, int], spacing_mm: float, smoothness_mm: float, rms_mm: float
+) -> Array:
+    """A smooth random velocity field.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    shape : tuple of int
+    spacing_mm : float
+    smoothness_mm : float
+        Standard deviation of the Gaussian that smooths white noise.
+    rms_mm : float
+        Root mean square of each component.
+    """
+    noise = rng.standard_normal((3, *shape), dtype=np.float32)
+    smooth = np.stack([ndimage.gaussian_filter(one, smoothness_mm / spacing_mm, mode="wrap") for one in noise])
+    smooth *= rms_mm / np.sqrt(np.square(smooth).mean(axis=(1, 2, 3), keepdims=True))
+    velocity: Array = smooth
+    return velocity
+
+
+def smoothed(image: Array, spacing_mm: float, sigma_mm: float) -> Array:
+    """Gaussian smoothing on the torus, the one that `velocity_with_divergence` lives on."""
+    result: Array = ndimage.gaussian_filter(image, sigma_mm / spacing_mm, mode="wrap")
+    return result
+
+
+def velocity_with_divergence(divergence: Array, spacing_mm: float) -> Array:
+    """The curl-free velocity field of a given divergence, by Fourier solution of Poisson's equation.
+
+    Parameters
+    ----------
+    divergence : array, shape (X, Y, Z)
+        Per unit time; its mean is taken off, since nothing can leave a torus.
+    spacing_mm : float
+
+    Returns
+    -------
+    array, shape (3, X, Y, Z)
+        ``v = grad(phi)`` with ``laplace(phi) = divergence``, in mm per unit time.
+    """
+    shape = divergence.shape
+    frequencies = [2 * np.pi * fft.fftfreq(n, spacing_mm) for n in shape[:2]]
+    frequencies.append(2 * np.pi * fft.rfftfreq(shape[2], spacing_mm))
+    for axis, n in enumerate(shape):
+        if n % 2 == 0:  # the derivative of the Nyquist wave has no real representation
+            frequencies[axis][n // 2] = 0
+    k = np.meshgrid(*frequencies, indexing="ij")
+    square = k[0] ** 2 + k[1] ** 2 + k[2] ** 2
+    potential = -fft.rfftn(divergence.astype(np.float64)) / np.where(square == 0, np.inf, square)
+    return np.stack([fft.irfftn(1j * one * potential, shape) for one in k]).astype(np.float32)

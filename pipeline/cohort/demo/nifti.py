@@ -1,0 +1,50 @@
+"""NIfTI images as bytes, equal for equal content."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from numpy.typing import NDArray
+
+
+def nifti_image(
+    stored: NDArray[Any],
+    affine: NDArray[np.float64],
+    description: str,
+    space: str,
+    slope: float | None = None,
+    qform_only: bool = False,
+) -> Any:
+    """A NIfTI image that says what it is.
+
+    Parameters
+    ----------
+    stored : array
+        Written as it is.
+    affine : array, shape (4, 4)
+    description : str
+        At most 79 characters.
+    space : str
+        Meaning of the affine, ``"scanner"`` or ``"mni"``.
+    slope : float, optional
+        Value of one stored unit.
+    qform_only : bool
+        Leave the sform out.
+    """
+    image: Any = nib.Nifti1Image(stored, affine)  # type: ignore[no-untyped-call]
+    if slope is not None:
+        image.header.set_slope_inter(slope, 0)
+    image.header.set_xyzt_units("mm", "sec")
+    image.header["descrip"] = description.encode()
+    image.set_qform(affine, code=space)
+    image.set_sform(affine, code="unknown" if qform_only else space)
+    return image
+
+
+def nifti_bytes(image: Any, compressed: bool) -> bytes:
+    """The file's bytes; no time stamp in the compressed ones."""
+    content: bytes = image.to_bytes()
+    return gzip.compress(content, compresslevel=1, mtime=0) if compressed else content
