@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid
 from pipeline.regions.maps import read_map, sidecar, write_mean_map
-from pipeline.run.errors import BadInputError
+from pipeline.regions.tables import OUTCOMES
 from pipeline.run.tables import write_json
-
-OUTCOMES = ("TP", "FP", "TN", "FN")
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,6 @@ def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[st
     """
     sums: dict[str, NDArray[np.float64]] = {}
     for scan in task.scans:
-        if scan.outcome not in OUTCOMES:
-            raise BadInputError(f"predictions.tsv: outcome {scan.outcome!r}; known are {', '.join(OUTCOMES)}.")
         values = read_map(scan.path, task.grid)
         if scan.outcome not in sums:
             sums[scan.outcome] = np.zeros(task.grid.shape, np.float64, order="F")

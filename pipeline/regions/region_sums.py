@@ -4,7 +4,8 @@ Position never identifies a region: every region of the table keeps its row, one
 0 voxels, and what lies in no region is a row of its own, so that the rows add to the total of the map.
 
 nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels, and resamples
-and standardises on the way; one `numpy.bincount` over an index made once per atlas is all that is needed here.
+and standardises on the way. Here an index is made once per atlas: labelled voxels in memory order, cut into runs of one
+label (about ten voxels each at 1 mm), so that a map costs one gather, one sum per run and one short `numpy.bincount`.
 """
 
 from __future__ import annotations
@@ -33,14 +34,20 @@ class LabelIndex:
         Of the volume.
     numbers : tuple of int
         Label number of each row of a result: `REST`, then the regions in the order of their table.
-    rows : array of intp, shape (voxels,)
-        Row of each voxel, in Fortran order, in which NIfTI arrays lie in memory.
+    voxels : array of intp, shape (labelled voxels,)
+        Positions of labelled voxels in Fortran order, in which NIfTI arrays lie in memory.
+    run_starts : array of intp, shape (runs,)
+        Where in `voxels` a run of one label begins.
+    run_rows : array of intp, shape (runs,)
+        Row of each run.
     n_voxels : array of int64, shape (rows,)
     """
 
     shape: tuple[int, ...]
     numbers: tuple[int, ...]
-    rows: NDArray[np.intp]
+    voxels: NDArray[np.intp]
+    run_starts: NDArray[np.intp]
+    run_rows: NDArray[np.intp]
     n_voxels: NDArray[np.int64]
 
 
@@ -85,9 +92,12 @@ def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLa
 @functools.lru_cache(maxsize=1)
 def unpack_labels(packed: PackedLabels) -> LabelIndex:
     """Index of packed labels; the last one is kept, since all jobs of a worker share an atlas."""
-    rows = np.frombuffer(zlib.decompress(packed.compressed), np.uint16).astype(np.intp)
-    rows.flags.writeable = False
-    return LabelIndex(packed.shape, packed.numbers, rows, np.bincount(rows, minlength=len(packed.numbers)))
+    rows = np.frombuffer(zlib.decompress(packed.compressed), np.uint16)
+    voxels = np.flatnonzero(rows)
+    labelled = rows[voxels].astype(np.intp)
+    run_starts = np.flatnonzero(np.diff(labelled, prepend=0))
+    n_voxels = np.bincount(rows, minlength=len(packed.numbers))
+    return LabelIndex(packed.shape, packed.numbers, voxels, run_starts, labelled[run_starts], n_voxels)
 
 
 def index_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> LabelIndex:
@@ -118,6 +128,9 @@ def region_sums(values: NDArray[np.floating], index: LabelIndex) -> NDArray[np.f
     """
     if values.shape != index.shape:
         raise ValueError(f"map of shape {values.shape}, labels of shape {index.shape}")
-    weights = values.ravel(order="F").astype(np.float64, copy=False)
-    sums: NDArray[np.float64] = np.bincount(index.rows, weights, len(index.numbers)).astype(np.float64, copy=False)
+    flat = values.ravel(order="F")
+    runs = np.add.reduceat(flat[index.voxels].astype(np.float64), index.run_starts)
+    # numpy.bincount forgets the type of its weights when there are none.
+    sums = np.bincount(index.run_rows, runs, len(index.numbers)).astype(np.float64, copy=False)
+    sums[0] = flat.sum(dtype=np.float64) - sums.sum()  # cheaper than visiting the background voxel by voxel
     return sums

@@ -115,7 +115,7 @@ def aggregate_relevance(
     Raises
     ------
     BadInputError
-        If there is no scan, a scan has no prediction or two, or no scan could be summed.
+        If there is no scan, a scan has no prediction or two (both before any work), or no scan could be summed.
     """
     if not scans or not map_names:
         raise BadInputError(
@@ -123,6 +123,7 @@ def aggregate_relevance(
         )
     own_digests = digests is None
     digests = DigestCache(layout.digests) if digests is None else digests
+    own = predictions_of([scan.scan_id for scan in scans], predictions)
     territory = Territory.of(atlas)
     versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
     jobs = [_scan_job(layout, scan, tuple(map_names), territory, config, versions) for scan in scans]
@@ -130,7 +131,7 @@ def aggregate_relevance(
     summed = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
     if not summed:
         raise BadInputError(f"regions: no scan could be summed. {outcomes[0].message}")
-    own = predictions_of([scan.scan_id for scan in summed], predictions)
+    own = predictions_of([scan.scan_id for scan in summed], own)
     tables = [job.outputs["table"] for job, outcome in zip(jobs, outcomes, strict=True) if outcome.ok]
     relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]

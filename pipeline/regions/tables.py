@@ -45,6 +45,7 @@ BILATERAL_COLUMNS = {
 }
 """Columns of ``relevance_bilateral.tsv``."""
 
+OUTCOMES = ("TP", "FP", "TN", "FN")
 PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 """Columns of the predictions that this room needs."""
 
@@ -91,18 +92,7 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
     -------
     pandas.DataFrame
         `BILATERAL_COLUMNS` and then `PREDICTION_COLUMNS`, for use by the rankings.
-
-    Raises
-    ------
-    BadInputError
-        If a scan has no prediction, or two.
     """
-    twice = predictions["scan_id"][predictions["scan_id"].duplicated()]
-    if len(twice):
-        raise BadInputError(f"predictions.tsv: scan {twice.iloc[0]} has two rows. Run training again.")
-    lonely = sorted(set(relevance["scan_id"]) - set(predictions["scan_id"]))
-    if lonely:
-        raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
     in_region = relevance[relevance["region"] != REST]
     keys = [*_SCAN_COLUMNS, "group"]
     table = in_region.groupby(keys, sort=False, dropna=False)[["n_voxels", "sum"]].sum().reset_index()
@@ -122,9 +112,19 @@ def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.Dat
     Raises
     ------
     BadInputError
-        If a column is missing.
+        If a column is missing, a scan has no row, or two, or an outcome is not one of the four.
     """
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:
         raise BadInputError(f"predictions.tsv: column {', '.join(missing)} is missing. Run training again.")
-    return predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
+    own = predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
+    lonely = sorted(set(scan_ids) - set(own["scan_id"]))
+    if lonely:
+        raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
+    twice = own["scan_id"][own["scan_id"].duplicated()]
+    if len(twice):
+        raise BadInputError(f"predictions.tsv: scan {twice.iloc[0]} has two rows. Run training again.")
+    unknown = sorted(set(own["outcome"]) - set(OUTCOMES))
+    if unknown:
+        raise BadInputError(f"predictions.tsv: outcome {unknown[0]!r}; known are {', '.join(OUTCOMES)}.")
+    return own

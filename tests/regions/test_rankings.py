@@ -1,0 +1,137 @@
+"""Metrics, rankings, overlap and fingerprints on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cosine
+
+from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table, most_different_pair
+from pipeline.regions.metrics import gain, negative_class_reference
+from pipeline.regions.overlap import overlap_table, top_overlap
+from pipeline.regions.ranking import mean_over_participants, top_groups
+
+
+def rows(densities, **scan):
+    """Rows of one scan in map "a": a group per density."""
+    frame = pd.DataFrame({"group": [f"g{i:02d}" for i in range(len(densities))], "density": densities})
+    return frame.assign(**({"map": "a", "target": 1, "outcome": "TP", "probability": 0.95, "session_id": None} | scan))
+
+
+def test_reference_is_the_mean_of_controls_in_the_same_fold():
+    table = pd.DataFrame(
+        {
+            "fold": [0, 0, 0, 1, 1],
+            "target": [0, 0, 1, 0, 1],
+            "map": "a",
+            "group": "g",
+            "sum": [2.0, 4.0, 9.0, -1.0, 5.0],
+        }
+    )
+    reference = negative_class_reference(table)
+    assert reference.tolist() == [3.0, 3.0, 3.0, -1.0, -1.0]
+    got = gain(table["sum"].to_numpy(), reference.to_numpy())
+    assert np.array_equal(got, [2 / 3, 4 / 3, 3.0, np.nan, np.nan], equal_nan=True)
+    assert np.mean(got[:2]) == 1  # mean gain of controls
+
+
+def test_fold_without_controls_has_no_reference():
+    table = pd.DataFrame({"fold": [0, 1], "target": [0, 1], "map": "a", "group": "g", "sum": [2.0, 4.0]})
+    assert np.isnan(negative_class_reference(table).iloc[1])
+
+
+def test_participants_count_once_in_a_ranking():
+    table = pd.concat(
+        [
+            rows([9.0, 0.0], participant_id="p", scan_id="1"),
+            rows([9.0, 0.0], participant_id="p", scan_id="2"),
+            rows([1.0, 8.0], participant_id="q", scan_id="3"),
+            rows([0.0, 8.0], participant_id="r", scan_id="4"),
+        ]
+    )
+    means = mean_over_participants(table, "density").droplevel("map")
+    assert means.to_dict() == pytest.approx({"g00": 10 / 3, "g01": 16 / 3})  # over scans: 4.75 against 4
+    assert top_groups(means, 5) == ["g01", "g00"]
+
+
+@given(st.lists(st.integers(0, 30), min_size=10, max_size=10, unique=True), st.permutations(range(31)))
+def test_overlap_is_symmetric_and_full_on_itself(a, b):
+    names_a, names_b = [str(i) for i in a], [str(i) for i in b[:10]]
+    assert top_overlap(names_a, names_a) == 100
+    assert top_overlap(names_a, names_b) == top_overlap(names_b, names_a) == 10 * len(set(names_a) & set(names_b))
+
+
+def test_overlap_table():
+    rising, shifted = np.arange(14.0), np.roll(np.arange(14.0), 3)  # top 10 of both: 4..13 and 7..13 with 0..2
+    table = pd.concat(
+        [
+            rows(rising, participant_id="p", scan_id="1"),
+            rows(shifted, participant_id="p", scan_id="1", map="b"),
+            rows(-rising, participant_id="q", scan_id="2", target=0, outcome="TN"),
+        ]
+    )
+    table = table.assign(sum=table["density"] * 2, gain=np.where(table["group"] < "g09", table["density"], np.nan))
+    got = overlap_table(table, ["a", "b"]).set_index(["metric", "map_a", "map_b"])
+    assert got.loc[("sum", "a", "a"), "overlap"] == 100
+    assert got.loc[("density", "a", "b"), "overlap"] == got.loc[("density", "b", "a"), "overlap"] == 70
+    assert np.isnan(got.loc[("gain", "a", "b"), "overlap"])
+    assert "only 9 groups" in got.loc[("gain", "a", "b"), "note"]
+    nobody = overlap_table(table[table["target"] == 0], ["a", "b"])
+    assert nobody["note"].str.contains("only 0 groups").all()
+
+
+def test_most_different_pair_is_of_two_people():
+    vectors = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    first, second, distance = most_different_pair(vectors, ["p", "p", "q", "r"])
+    assert (first, second) == (0, 2)
+    assert distance == pytest.approx(1)
+    assert most_different_pair(vectors, ["p", "q", "r", "s"]) == (0, 1, pytest.approx(2))
+    assert most_different_pair(vectors[[0, 1]], ["p", "p"]) is None
+    assert most_different_pair(vectors[[0, 3]], ["p", "q"]) is None  # zeros have no direction
+
+
+def test_fingerprints_of_the_planted_pair():
+    rng = np.random.default_rng(0)
+    profiles = {f"p{i}": np.linspace(10, 1, 30) + rng.normal(0, 0.1, 30) for i in range(4)}
+    profiles["p3"] = profiles["p3"][::-1].copy()
+    unsure = np.where(np.arange(30) % 2, 5.0, 0.0)
+    table = pd.concat(
+        [
+            *(rows(v, participant_id=k, scan_id=k) for k, v in profiles.items()),
+            rows(unsure, participant_id="u", scan_id="u", probability=0.9),
+            rows(-unsure, participant_id="c", scan_id="c", target=0, outcome="FP"),
+        ]
+    )
+    got = fingerprint_table(table, ["a"])
+    assert list(got.columns) == list(FINGERPRINT_COLUMNS)
+    assert len(got) == 50
+    assert "p3" in set(got["participant_id"])
+    assert got["n_candidates"].eq(4).all()
+    one, other = (got[got["patient"] == i].set_index("group")["density"] for i in (1, 2))
+    assert list(one.index) == list(other.index)
+    assert got["cosine_distance"].iloc[0] == pytest.approx(cosine(one, other))
+    name = got["participant_id"].iloc[0]
+    assert one["g03"] == profiles[name][3]
+    means = table[table["target"] == 1].groupby("group")["density"].mean()
+    assert list(one.index) == list(means.sort_values(ascending=False).index[:25])
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (rows([1.0, 2.0], participant_id="p", scan_id="1"), "1 participants"),
+        (rows([1.0, 2.0], participant_id="p", scan_id="1", probability=0.5), "0 participants"),
+        (
+            pd.concat([rows([0.0, 0.0], participant_id=p, scan_id=p) for p in "pq"]),
+            "fewer than 2 of them have any relevance",
+        ),
+    ],
+)
+def test_no_pair_is_explained(table, said):
+    got = fingerprint_table(table, ["a"])
+    assert len(got) == 1
+    assert said in got["note"].iloc[0]
+    assert got["participant_id"].isna().all()

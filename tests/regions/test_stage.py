@@ -1,0 +1,264 @@
+"""The stage on a small run: contents of tables and maps, receipts, damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+from toy_run import (
+    CONFIG,
+    GRID,
+    MAPS,
+    REGIONS,
+    SCANS,
+    Inline,
+    map_path,
+    predictions,
+    toy_atlas,
+    toy_labels,
+    toy_maps,
+    write_toy_run,
+)
+
+from pipeline.regions.stage import aggregate_relevance
+from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
+from pipeline.run.errors import BadInputError
+from pipeline.run.jobs import execute
+from pipeline.run.tables import read_table
+
+
+@pytest.fixture(scope="module")
+def maps():
+    return toy_maps()
+
+
+@pytest.fixture
+def run(tmp_path, maps):
+    return write_toy_run(tmp_path / "run", maps)
+
+
+def aggregate(layout, executor=None, **changes):
+    inputs = {"scans": SCANS, "predictions": predictions(), "map_names": MAPS, "atlas": toy_atlas(), "config": CONFIG}
+    return aggregate_relevance(layout, **(inputs | changes), executor=executor or Inline())
+
+
+def tables(layout):
+    return {p.relative_to(layout.root): p.read_bytes() for p in layout.root.rglob("*.tsv")}
+
+
+def test_every_region_of_every_map_and_the_rest(run, maps):
+    assert all(outcome.ok for outcome in aggregate(run))
+    table = read_table(run.relevance)
+    assert list(table.columns) == list(RELEVANCE_COLUMNS)
+    assert json.loads(run.relevance.with_suffix(".json").read_text())["sum"]["Description"]
+    assert len(table) == len(SCANS) * len(MAPS) * 7
+    wide = table.set_index(["scan_id", "map", "region"]).sort_index()
+    for scan in SCANS:
+        for name in MAPS:
+            values = maps[scan.name, name].astype(np.float64)
+            for number in REGIONS.numbers:
+                row = wide.loc[(scan.scan_id, name, number)]
+                inside = values[toy_labels() == number]
+                assert row["name"] == REGIONS.by_number(number).name
+                assert row["n_voxels"] == inside.size
+                assert row["sum"] == pytest.approx(inside.sum(), rel=1e-12)
+                if inside.size:
+                    assert row["density"] * inside.size == pytest.approx(row["sum"])
+                else:
+                    assert np.isnan(row["density"])
+            total = wide.loc[(scan.scan_id, name)]["sum"].sum()
+            assert total == pytest.approx(values.sum(), rel=1e-12)
+
+
+def test_bilateral_groups_and_gain(run, maps):
+    aggregate(run)
+    table = read_table(run.relevance_bilateral)
+    assert list(table.columns) == list(BILATERAL_COLUMNS)
+    assert list(dict.fromkeys(table["group"])) == list(REGIONS.groups)
+    sums = {
+        (scan.scan_id, name): float(values[np.isin(toy_labels(), (47, 48))].sum(dtype=np.float64))
+        for scan in SCANS
+        for (owner, name), values in maps.items()
+        if owner == scan.name
+    }
+    merged = table.merge(predictions(), on="scan_id")
+    own = merged[merged["group"] == "Hippocampus"]
+    for _, row in own.iterrows():
+        assert row["n_voxels"] == 54
+        assert row["sum"] == pytest.approx(sums[row["scan_id"], row["map"]], rel=1e-6)
+        controls = [
+            sums[s, row["map"]]
+            for s, fold, target in predictions()[["scan_id", "fold", "target"]].itertuples(index=False)
+            if target == 0 and fold == row["fold"]
+        ]
+        assert row["reference_sum"] == pytest.approx(np.mean(controls), rel=1e-6)
+        expected = row["sum"] / np.mean(controls) if np.mean(controls) > 0 else np.nan
+        assert row["gain"] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    controls = own[(own["target"] == 0) & (own["map"] == "gb")]
+    assert controls.groupby("fold")["gain"].mean().tolist() == pytest.approx([1.0, 1.0])
+    empty = table[table["group"] == "Vessel"]
+    assert len(empty) == len(SCANS) * len(MAPS)
+    assert empty["density"].isna().all()
+    assert empty["gain"].isna().all()
+
+
+def test_mean_maps(run, maps):
+    aggregate(run)
+    outcomes = dict(zip(predictions()["scan_id"], predictions()["outcome"], strict=True))
+    for group in ("AD", "CN", "TP", "FN", "TN", "FP"):
+        members = [s for s in SCANS if group in (s.label, outcomes[s.scan_id])]
+        image = nib.load(run.group_map(group, "lrpB100"))
+        expected = np.mean([maps[s.name, "lrpB100"].astype(np.float64) for s in members], axis=0)
+        assert np.allclose(image.affine, GRID.affine)
+        assert image.get_data_dtype() == np.float32
+        assert np.array_equal(np.asarray(image.dataobj), expected.astype(np.float32))
+        facts = json.loads(run.group_map(group, "lrpB100").with_suffix("").with_suffix(".json").read_text())
+        assert facts["NumberOfScans"] == len(members)
+        assert facts["NumberOfParticipants"] == len({s.participant_id for s in members})
+        assert len(facts["Sources"]) == len(members)
+
+
+def test_fingerprints_and_overlap_are_written(run):
+    aggregate(run)
+    pairs = read_table(run.statistics("fingerprints"))
+    assert set(pairs["map"]) == set(MAPS)
+    assert set(pairs["participant_id"].dropna()) == {"sub-01", "sub-02"}
+    overlap = read_table(run.statistics("beta_overlap"))
+    assert set(overlap["map_a"]) == {"lrpB000", "lrpB100"}
+    assert overlap["note"].str.contains("only").all()  # four groups, ten wanted
+
+
+def test_second_run_does_nothing_and_two_folders_agree(run, tmp_path, maps):
+    aggregate(run)
+    stamps = {p: p.stat().st_mtime_ns for p in run.group.rglob("*.*")}
+    again = Inline()
+    outcomes = aggregate(run, again)
+    assert again.done == []
+    assert {o.status for o in outcomes} == {"unchanged"}
+    assert {p: p.stat().st_mtime_ns for p in run.group.rglob("*.*")} == stamps
+    other = write_toy_run(tmp_path / "other", maps)
+    aggregate(other)
+    assert tables(other) == tables(run)
+
+
+class KilledAfter(Inline):
+    """Dies after some units, as a process does, without another word."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+
+    def submit(self, function, *arguments):
+        if len(self.done) == self.units:
+            raise KeyboardInterrupt
+        return super().submit(function, *arguments)
+
+
+@pytest.mark.parametrize("units", [3, 8, 10])
+def test_killed_run_continues_to_the_same_tables(units, run, tmp_path, maps):
+    with pytest.raises(KeyboardInterrupt):
+        aggregate(run, KilledAfter(units))
+    rest = Inline()
+    aggregate(run, rest)
+    assert len(rest.done) == len(SCANS) + len(MAPS) - units
+    whole = write_toy_run(tmp_path / "whole", maps)
+    aggregate(whole)
+    assert tables(run) == tables(whole)
+    assert not list(run.scratch.glob("*"))
+
+
+def test_only_what_depends_on_a_change_is_done_again(run):
+    aggregate(run)
+    path = map_path(run, SCANS[2], "gb")
+    nib.save(nib.Nifti1Image(np.ones(GRID.shape, np.float32), GRID.affine), path)
+    again = Inline()
+    aggregate(run, again)
+    assert again.done == [SCANS[2].name, *MAPS]
+    table = read_table(run.relevance).set_index(["scan_id", "map", "region"])
+    assert table.loc[(SCANS[2].scan_id, "gb", 47), "density"] == 1
+    called = predictions().replace({"outcome": {"FP": "TN"}})
+    again = Inline()
+    aggregate(run, again, predictions=called)
+    assert again.done == list(MAPS)
+    assert not run.group_map("FP", "gb").exists()  # the group has lost its only scan
+    atlas = dataclasses.replace(toy_atlas(), labels=np.where(toy_labels() == 4, 0, toy_labels()))
+    again = Inline()
+    aggregate(run, again, predictions=called, atlas=atlas)
+    assert again.done == [scan.name for scan in SCANS]
+
+
+def test_maps_no_longer_asked_for_are_removed(run):
+    aggregate(run)
+    aggregate(run, map_names=MAPS[:2])
+    assert run.group_map("AD", "lrpB000").exists()
+    assert not run.group_map("AD", "gb").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "other grid", "nan"])
+def test_damaged_map_costs_one_scan_and_is_named(damage, run):
+    path = map_path(run, SCANS[1], "gb")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-500])
+    elif damage == "nan":
+        nib.save(nib.Nifti1Image(np.full(GRID.shape, np.nan, np.float32), GRID.affine), path)
+    else:
+        affine = GRID.affine.copy()
+        affine[0, 3] += 1
+        nib.save(nib.Nifti1Image(np.ones(GRID.shape, np.float32), affine), path)
+    outcomes = aggregate(run)
+    (failed,) = [outcome for outcome in outcomes if not outcome.ok]
+    assert failed.job.unit == SCANS[1].name
+    assert failed.error == "BadInputError"
+    assert path.name in failed.message
+    failures = read_table(run.failures)
+    assert failures[["stage", "unit"]].to_numpy().tolist() == [["regions", SCANS[1].name]]
+    assert set(read_table(run.relevance)["scan_id"]) == {s.scan_id for s in SCANS} - {SCANS[1].scan_id}
+    facts = json.loads(run.group_map("AD", "gb").with_suffix("").with_suffix(".json").read_text())
+    assert facts["NumberOfScans"] == 3
+
+
+def test_dataset_without_sessions(run, maps, tmp_path):
+    scans = [dataclasses.replace(s, session_id=None) for s in SCANS if s.session_id == "ses-M000"]
+    layout = write_toy_run(tmp_path / "plain", maps)
+    for s in scans:
+        for name in MAPS:
+            path = map_path(layout, s, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nib.save(nib.Nifti1Image(maps[f"{s.participant_id}_ses-M000", name], GRID.affine), path)
+    kept = predictions()[predictions()["scan_id"].isin([s.scan_id for s in scans])]
+    outcomes = aggregate(layout, scans=scans, predictions=kept.assign(session_id=None))
+    assert all(outcome.ok for outcome in outcomes)
+    table = read_table(layout.relevance_bilateral)
+    assert table["session_id"].isna().all()
+    assert len(table) == len(scans) * len(MAPS) * 4
+
+
+def test_bad_predictions_are_named(run):
+    with pytest.raises(BadInputError, match="I100 has no row"):
+        aggregate(run, predictions=predictions().iloc[1:])
+    with pytest.raises(BadInputError, match="I100 has two rows"):
+        aggregate(run, predictions=pd.concat([predictions(), predictions().iloc[:1]]))
+    with pytest.raises(BadInputError, match="column fold is missing"):
+        aggregate(run, predictions=predictions().drop(columns="fold"))
+    with pytest.raises(BadInputError, match="outcome 'hit'"):
+        aggregate(run, predictions=predictions().replace({"outcome": {"TP": "hit"}}))
+    assert not run.logs.exists()  # refused before any work
+    with pytest.raises(BadInputError, match="no scan with relevance maps"):
+        aggregate(run, scans=[])
+
+
+def test_jobs_travel_to_other_processes(run):
+    import pickle
+
+    class Remote(Inline):
+        def submit(self, function, *arguments):
+            assert function is execute
+            return super().submit(function, *pickle.loads(pickle.dumps(arguments)))
+
+    assert all(outcome.ok for outcome in aggregate(run, Remote()))
