@@ -1,0 +1,262 @@
+"""Whether heatmaps of a cohort with planted disease find the regions where it is.
+
+Two questions per map, both over the true positives (patients recognised as patients):
+
+*recovery*: how many planted bilateral groups are among the first ten by sum, density or gain, against what drawing ten
+groups blindly would give (hypergeometric); *localisation*: how much of the positive relevance lies in planted regions,
+against the share of the volume they take up (1 = no better than a map that is even everywhere).
+
+Participants count once: their scans are averaged before participants are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from scipy import stats
+
+from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+
+log = logging.getLogger("heatlas")
+
+OUTCOME = "TP"
+TOP = 10
+
+RECOVERY_COLUMNS = {
+    "map": "Relevance map",
+    "metric": "Metric that ranks the bilateral groups: sum, density or gain",
+    "outcome": "Scans looked at: TP, patients recognised as patients",
+    "n_participants": "Participants with such scans; each counts once",
+    "n_scans": "Such scans",
+    "n_groups": "Bilateral groups in the ranking",
+    "n_planted": "Groups in which disease was planted",
+    "top": "Length of the list of first groups",
+    "hits": "Planted groups on that list",
+    "expected_hits": "Hits of a list drawn blindly (hypergeometric mean)",
+    "p_value": "Probability that a list drawn blindly has as many hits or more (hypergeometric)",
+    "found": "Planted groups on the list, best first",
+    "first_groups": "The list, best first",
+    "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each metric",
+    "volume_share": "Volume of planted groups, as share of all groups",
+    "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
+}
+"""Columns of ``planted_recovery.tsv``."""
+
+
+@dataclass(frozen=True)
+class PlantedRecovery:
+    """How many planted groups a ranking found.
+
+    Parameters
+    ----------
+    first_groups : tuple of str
+        The best groups, best first; shorter than asked for where fewer have a value.
+    found : tuple of str
+        Those of them that are planted.
+    n_groups, n_planted : int
+        What was drawn from.
+    expected_hits : float
+        Mean number of hits if the list were drawn without looking.
+    p_value : float
+        Probability of as many hits or more, drawn without looking.
+    """
+
+    first_groups: tuple[str, ...]
+    found: tuple[str, ...]
+    n_groups: int
+    n_planted: int
+    expected_hits: float
+    p_value: float
+
+    @property
+    def hits(self) -> int:
+        return len(self.found)
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """Share of positive relevance in planted groups against their share of the volume."""
+
+    relevance_share: float
+    volume_share: float
+
+    @property
+    def enrichment(self) -> float:
+        return self.relevance_share / self.volume_share
+
+
+def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: str, top: int = TOP) -> PlantedRecovery:
+    """Which planted groups are among the first by one metric.
+
+    Parameters
+    ----------
+    bilateral : pandas.DataFrame
+        Rows of ``relevance_bilateral.tsv`` of one map and the scans looked at.
+    planted : sequence of str
+        Bilateral groups with planted disease.
+    metric : str
+        ``sum``, ``density`` or ``gain``.
+    top : int
+        Length of the list.
+
+    Raises
+    ------
+    BadInputError
+        If a planted group is not in the table.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"participant_id": "sub-1", "map": "gb", "group": list("abcd"), "sum": [4, 1, 3, 2]})
+    >>> recovery = planted_recovery(table, ["a", "b"], "sum", top=2)
+    >>> recovery.first_groups, recovery.hits, recovery.expected_hits, round(recovery.p_value, 3)
+    (('a', 'c'), 1, 1.0, 0.833)
+    """
+    groups = _groups_with_planted(bilateral, planted)
+    means = mean_over_participants(bilateral, metric).droplevel("map")
+    first = tuple(top_groups(means, top))
+    found = tuple(name for name in first if name in planted)
+    return PlantedRecovery(
+        first_groups=first,
+        found=found,
+        n_groups=len(groups),
+        n_planted=len(planted),
+        expected_hits=len(first) * len(planted) / len(groups),
+        p_value=float(stats.hypergeom.sf(len(found) - 1, len(groups), len(planted), len(first))),
+    )
+
+
+def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> Localisation:
+    """How concentrated positive relevance is in planted groups.
+
+    Parameters
+    ----------
+    bilateral : pandas.DataFrame
+        Rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. A group's sum counts as far as it is
+        positive; relevance outside all groups is left aside, as is their volume.
+    planted : sequence of str
+
+    Returns
+    -------
+    Localisation
+        Shares per scan, averaged over a participant's scans, then over participants; NaN without positive relevance.
+
+    Raises
+    ------
+    BadInputError
+        If a planted group is not in the table.
+    """
+    _groups_with_planted(bilateral, planted)
+    table = bilateral.assign(positive=bilateral["sum"].clip(lower=0), hit=bilateral["group"].isin(list(planted)))
+    by_scan = ["participant_id", "scan_id"]
+    total = table.groupby(by_scan)[["positive", "n_voxels"]].sum()
+    inside = table[table["hit"]].groupby(by_scan)[["positive", "n_voxels"]].sum()
+    # 0 / 0 is NaN, and a scan without positive relevance is left out of the mean.
+    shares = (inside / total).groupby("participant_id").mean().mean()
+    return Localisation(relevance_share=float(shares["positive"]), volume_share=float(shares["n_voxels"]))
+
+
+def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
+    """Compare a run's heatmaps with what was planted, and write ``group/statistics/planted_recovery.tsv``.
+
+    Parameters
+    ----------
+    layout : RunLayout
+        With ``relevance_bilateral.tsv`` and ``predictions.tsv``.
+    truth_json : Path
+        ``truth/planted.json`` of the cohort.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The table written: a row per map and metric. It has no rows if there is no true positive, or if the atlas
+        of the run has none of the planted groups; where it has some, those are looked for.
+
+    Raises
+    ------
+    BadInputError
+        If a table or the truth is missing or not readable.
+    """
+    bilateral = read_table(
+        layout.relevance_bilateral, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS]
+    )
+    planted = _known_planted(read_planted(truth_json), bilateral)
+    predictions = read_table(layout.predictions, ["participant_id", "scan_id", "outcome"])
+    looked_at = predictions.loc[predictions["outcome"] == OUTCOME, ["participant_id", "scan_id"]]
+    table = bilateral.merge(looked_at, on=["participant_id", "scan_id"], validate="many_to_one")
+    rows = []
+    for name, one_map in table.groupby("map", sort=False) if planted else ():
+        place = localisation(one_map, planted)
+        for metric in METRICS:
+            rows.append(_row(str(name), metric, one_map, planted_recovery(one_map, planted, metric), place))
+    frame = pd.DataFrame(rows, columns=list(RECOVERY_COLUMNS))
+    write_table(layout.statistics("planted_recovery"), frame, RECOVERY_COLUMNS)
+    return frame
+
+
+def read_planted(path: Path) -> tuple[str, ...]:
+    """Names of the planted bilateral groups.
+
+    Raises
+    ------
+    BadInputError
+        If the file is missing or does not name groups.
+    """
+    try:
+        planted = json.loads(path.read_text(encoding="utf-8"))["planted"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError(f'{path}: not a readable truth; it must hold {{"planted": [group, ...]}}.') from error
+    if not isinstance(planted, list) or not planted or len(set(map(str, planted))) < len(planted):
+        raise BadInputError(f"{path}: `planted` must name bilateral groups, each once.")
+    return tuple(map(str, planted))
+
+
+def _known_planted(planted: Sequence[str], bilateral: pd.DataFrame) -> tuple[str, ...]:
+    """The planted groups that the atlas of the run has, and a warning about the others."""
+    groups = set(bilateral["group"])
+    unknown = [name for name in planted if name not in groups]
+    if unknown:
+        log.warning("Planted, but not in this run's atlas and not looked for: %s.", ", ".join(unknown))
+    return tuple(name for name in planted if name in groups)
+
+
+def _row(
+    name: str, metric: str, table: pd.DataFrame, recovery: PlantedRecovery, place: Localisation
+) -> dict[str, object]:
+    return {
+        "map": name,
+        "metric": metric,
+        "outcome": OUTCOME,
+        "n_participants": table["participant_id"].nunique(),
+        "n_scans": len(table[["participant_id", "scan_id"]].drop_duplicates()),
+        "n_groups": recovery.n_groups,
+        "n_planted": recovery.n_planted,
+        "top": len(recovery.first_groups),
+        "hits": recovery.hits,
+        "expected_hits": recovery.expected_hits,
+        "p_value": recovery.p_value,
+        "found": "; ".join(recovery.found) or None,
+        "first_groups": "; ".join(recovery.first_groups) or None,
+        "relevance_share": place.relevance_share,
+        "volume_share": place.volume_share,
+        "enrichment": place.enrichment,
+    }
+
+
+def _groups_with_planted(bilateral: pd.DataFrame, planted: Sequence[str]) -> list[str]:
+    """All groups of the table, after making sure that the planted ones are among them."""
+    groups = [str(name) for name in bilateral["group"].unique()]
+    missing = [name for name in planted if name not in groups]
+    if missing:
+        raise BadInputError(
+            f"planted group {missing[0]!r} is not in the region table: use the atlas it was planted with "
+            "(neuromorphometrics-cat12)."
+        )
+    return groups
