@@ -135,3 +135,20 @@ def test_no_pair_is_explained(table, said):
     assert len(got) == 1
     assert said in got["note"].iloc[0]
     assert got["participant_id"].isna().all()
+
+
+def test_gain_is_ranked_over_true_positives_only():
+    """Missed patients would turn the order of gain round; those of sum and density are over all patients."""
+    rising = np.arange(20.0)
+    table = pd.concat(
+        [
+            rows(rising, participant_id="p", scan_id="1"),
+            rows(rising, participant_id="p", scan_id="1", map="b"),
+            rows(rising, participant_id="q", scan_id="2", outcome="FN"),
+            rows(-10 * rising, participant_id="q", scan_id="2", outcome="FN", map="b"),
+        ]
+    )
+    table = table.assign(sum=table["density"], gain=table["density"])
+    got = overlap_table(table, ["a", "b"]).set_index(["metric", "map_a", "map_b"])["overlap"]
+    assert got[("gain", "a", "b")] == 100
+    assert got[("sum", "a", "b")] == got[("density", "a", "b")] == 0
