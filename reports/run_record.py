@@ -80,11 +80,6 @@ class RunRecord:
         """Whether all these tables have rows; ``histories`` stands for the training of at least one fold."""
         return all(name in self.tables or (name == "histories" and bool(self.histories)) for name in names)
 
-    def descriptions(self, name: str) -> dict[str, str]:
-        """Data dictionary of a table: column to description."""
-        dictionary = _json(TABLES[name](self.layout).with_suffix(".json"))
-        return {column: str(entry.get("Description", "")) for column, entry in dictionary.items()}
-
     @property
     def negative(self) -> str:
         return self.config.cohort.negative
@@ -100,8 +95,9 @@ class RunRecord:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the people of this run are not real: the demo, or a cohort with planted truth."""
-        return self.source.preset == "demo" or self.has("planted_recovery")
+        """Whether the people of this run are not real: the demo, or a cohort that comes with planted truth."""
+        truth = (TABLES["planted_recovery"](self.layout), self.source.input / "truth" / "planted.json")
+        return self.source.preset == "demo" or any(path.is_file() for path in truth)
 
     @cached_property
     def map_names(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -107,31 +107,3 @@ def _cell(column: Column, value: object) -> Cell:
     if not column.numeric:
         return Cell(column.form(value))
     return Cell(column.form(value), "" if is_missing(value) else repr(float(value)))  # type: ignore[arg-type]
-
-
-def table_as_written(
-    frame: pd.DataFrame, descriptions: Mapping[str, str], caption: str, at_most: int | None = None
-) -> PageTable:
-    """All columns of a frame under their own names, explained by its data dictionary.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    descriptions : mapping of str to str
-        What each column means.
-    caption : str
-    at_most : int, optional
-        Rows shown.
-    """
-    columns = [
-        Column(
-            str(name),
-            str(name).replace("_", " "),
-            number if pd.api.types.is_numeric_dtype(frame[name]) and frame[name].dtype != bool else text,
-            pd.api.types.is_numeric_dtype(frame[name]) and frame[name].dtype != bool,
-            descriptions.get(str(name), ""),
-        )
-        for name in frame.columns
-        if frame[name].notna().any()
-    ]
-    return page_table(frame, columns, caption, at_most)

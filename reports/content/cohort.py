@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from reports.material import Material
-from reports.numbers import MISSING, count, is_missing, number
+from reports.numbers import MISSING, count, is_missing, number, percent
 from reports.run_record import KEYS, RunRecord
 from reports.tables import Column, PageTable, page_table
 
@@ -101,7 +101,7 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 _VARIABLES = {
-    "scans": ("Scans per participant", 1), "age": ("Age, years", 1), "female": ("Share of women", 2),
+    "scans": ("Scans per participant", 1), "age": ("Age, years", 1), "female": ("Women", 0),
     "mmse": ("MMSE", 1), "tiv_mm3": ("Intracranial volume, mm³", 0), "hippocampus_mm3": ("Hippocampal volume, mm³", 0),
 }  # fmt: skip
 
@@ -130,9 +130,14 @@ def _demographics(run: RunRecord) -> PageTable | None:
 def _mean_sd(row: pd.Series, decimals: int) -> str:
     if not row["n_known"]:
         return "not known"
+    if row["variable"] == "female":
+        return percent(row["mean"], 0) + _known(row)
     spread = "" if is_missing(row["sd"]) else f" ± {_grouped(row['sd'], decimals)}"
-    known = "" if row["n_known"] == row["n_participants"] else f" ({count(int(row['n_known']), 'value')})"
-    return f"{_grouped(row['mean'], decimals)}{spread}{known}"
+    return f"{_grouped(row['mean'], decimals)}{spread}{_known(row)}"
+
+
+def _known(row: pd.Series) -> str:
+    return "" if row["n_known"] == row["n_participants"] else f" ({count(int(row['n_known']), 'value')})"
 
 
 def _grouped(value: float, decimals: int) -> str:

@@ -66,7 +66,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
 
 def _name(row: pd.Series) -> str:
     session = "" if is_missing(row["session_id"]) else f" {row['session_id']}"
-    return f"{row['participant_id']}{session} (p = {fixed(row['probability'], 3)})"
+    return f"{row['participant_id']}{session} (probability {fixed(row['probability'], 3)})"
 
 
 def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:

@@ -23,6 +23,7 @@ _LEAD = (
     "smaller hippocampus should have more relevance there. Each point is one participant, the mean of their scans; "
     "participants, not scans, are permuted."
 )
+_CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
     Column("title", "Map"),
     Column("volume_title", "Volume"),
@@ -46,13 +47,15 @@ def build(material: Material) -> Mapping[str, Any]:
     known = table["r"].notna().any()
     shown = table.assign(title=table["map"].map(map_title), volume_title=table["volume"].map(VOLUME_TITLES))
     notes = [] if known else [f"No correlation is known: {listing(sorted(set(table['note'].dropna())))}."]
-    caption = "Correlation of hippocampal relevance with hippocampal volume in true positives, all maps."
+    shown = shown[shown["r"].notna()]
+    primary = shown[(shown["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
     return {
         "lead": _LEAD,
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
-        "table": page_table(shown[shown["r"].notna()], _COLUMNS, caption) if known else None,
+        "table": page_table(primary, _COLUMNS, f"{_CAPTION}, one point per participant.") if known else None,
+        "all": page_table(shown, _COLUMNS, f"{_CAPTION}, every analysis.") if known else None,
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.figures.style import BLUE, GREY, VERMILION, new_figure
+from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
 
 COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")
 
@@ -34,6 +34,7 @@ def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
     ax.set_yticks(places, regions)
     ax.set_ylim(len(regions) - 0.4, -0.6)
     ax.set_xlabel(axis_title)
+    ax.axvline(0, color=INK, lw=0.8)
     ax.grid(axis="y", visible=False)
     ax.legend(loc="lower right")
     return figure
@@ -41,8 +42,9 @@ def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
 
 def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
     """Fingerprints as radar charts, as in the founding study: each person's regions relative to their strongest."""
-    figure = new_figure(8.2, 7.0)
-    ax: Any = figure.add_subplot(projection="polar")
+    figure = new_figure(8.2, 5.6)
+    figure.set_layout_engine("none")  # which would make room for no label
+    ax: Any = figure.add_axes((0.27, 0.13, 0.46, 0.46 * 8.2 / 5.6), projection="polar")
     regions: Sequence[str] = list(next(iter(profiles.values())).index)
     angles = np.linspace(0, 2 * np.pi, len(regions), endpoint=False)
     closed = np.append(angles, angles[0])
@@ -59,5 +61,5 @@ def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
             "left" if np.cos(angle) > 0.05 else "right" if np.cos(angle) < -0.05 else "center"
         )
     ax.tick_params(axis="x", pad=2)
-    figure.legend(loc="outside lower center", ncols=2)
+    figure.legend(loc="lower center", ncols=2)
     return figure

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
 
@@ -30,6 +31,7 @@ def draw_volume_scatter(points: Mapping[str, pd.DataFrame], texts: Mapping[str, 
         ax.scatter(frame["volume"], frame["relevance"], s=26, color=VERMILION, alpha=0.8, linewidths=0)
         _fit_line(ax, frame["volume"].to_numpy(float), frame["relevance"].to_numpy(float))
         ax.set_title(f"{title}\n{texts[title]}", fontsize=8.5, fontweight="normal")
+        ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.set_xlabel(volume_title)
         ax.set_ylabel("susceptibility" if title.startswith("Guided") else "relevance sum, hippocampus")
     return figure

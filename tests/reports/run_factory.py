@@ -16,6 +16,7 @@ import pandas as pd
 from atlases.spaces import template_grid
 from pipeline.attribution.stage import CONSERVATION_COLUMNS
 from pipeline.cohort.records import Scan, ScanTable
+from pipeline.evaluation.planted import evaluate_planted
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.metrics import negative_class_reference
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
@@ -273,3 +274,7 @@ def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None
 
 def _write_statistics(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
     analyse(run, scans, read_table(run.predictions), config)
+    if plan.preset == "demo":
+        truth = run.root.parent / "planted.json"
+        write_json(truth, {"planted": list(PLANTED)})
+        evaluate_planted(run, truth)
