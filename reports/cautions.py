@@ -196,6 +196,21 @@ def _not_converged(run: RunRecord) -> Caution | None:
     )
 
 
+def _not_learned(run: RunRecord) -> Caution | None:
+    found = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
+    folds = [fold for fold, value in found.items() if value is not None and value <= 0.5]
+    if not folds:
+        return None
+    return Caution(
+        "serious",
+        "A network did not learn.",
+        f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
+        "even the epoch that was kept is no better than guessing on the validation participants. Heatmaps of such a "
+        "network mean nothing.",
+        "training",
+    )
+
+
 def _losses(run: RunRecord) -> Caution | None:
     if not run.has("conservation"):
         return None
@@ -259,6 +274,6 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_converged,
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_learned, _not_converged,
     _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
 )  # fmt: skip

@@ -83,6 +83,17 @@ def p_value(p: object) -> str:
     return f"p\xa0=\xa0{x:.{4 if x < 0.01 else 3 if x < 0.1 else 2}f}"
 
 
+def p_cell(p: object) -> str:
+    """A p value in a table.
+
+    Examples
+    --------
+    >>> p_cell(0.0312), p_cell(0.00002), p_cell(None)
+    ('0.0312', '< 0.0001', 'n/a')
+    """
+    return "< 0.0001" if not is_missing(p) and float(p) < 1e-4 else fixed(p, 4)  # type: ignore[arg-type]
+
+
 def interval(low: object, high: object, decimals: int = 2, confidence: float = 0.95) -> str:
     """An interval for running text.
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.run.layout import map_title
 from reports.material import Material
-from reports.numbers import count, fixed, number
+from reports.numbers import count, fixed, number, p_cell
 from reports.tables import Column, numeric, page_table
 
 TOP = 15
@@ -26,7 +26,7 @@ def build(material: Material) -> Mapping[str, Any]:
         if len(rows):
             tested = count(len(rows), "region")
             sentences.append(f"{map_title(name)}: {number(clear)} of {tested} with a corrected p below 0.05")
-        frames.append(rows.assign(title=map_title(name)).sort_values(["p_fwe", "p"], kind="stable").head(TOP))
+        frames.append(_clearest(rows.assign(title=map_title(name))))
     table = pd.concat(frames)
     first = effects.iloc[0]
     lead = (
@@ -39,6 +39,12 @@ def build(material: Material) -> Mapping[str, Any]:
     if not sentences and notes:
         lead += f" Reason: {'; '.join(notes)}."
     return {"lead": lead, "table": page_table(table, _columns(run.positive, run.negative), _CAPTION)}
+
+
+def _clearest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Smallest corrected p first, the largest |t| among equals."""
+    ordered = rows.assign(size=-rows["t"].abs()).sort_values(["p_fwe", "size"], kind="stable")
+    return ordered.head(TOP)
 
 
 _CAPTION = f"The {TOP} clearest differences of each leading map; all are in group/statistics/region_effects.tsv."
@@ -55,6 +61,6 @@ def _columns(positive: str, negative: str) -> list[Column]:
         numeric("ci_high", "to"),
         numeric("hedges_g", "Hedges' g", fixed),
         numeric("t", "Welch's t", fixed),
-        numeric("p_fwe", "Corrected p", lambda p: fixed(p, 4), "family-wise, over all maps and regions"),
-        numeric("p_fdr", "FDR p", lambda p: fixed(p, 4), "Benjamini and Hochberg"),
+        numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
+        numeric("p_fdr", "FDR p", p_cell, "Benjamini and Hochberg"),
     ]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.run.layout import map_title
 from reports.material import Material
-from reports.numbers import count, fixed, number, percent
+from reports.numbers import count, fixed, number, p_cell, percent
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table, remark
 
@@ -20,7 +20,7 @@ _COLUMNS = (
     numeric("n_planted", "of planted"),
     numeric("top", "List length"),
     numeric("expected_hits", "Expected blindly", fixed),
-    numeric("p_value", "p", lambda p: fixed(p, 4), "of as many hits in a list drawn blindly"),
+    numeric("p_value", "p", p_cell, "of as many hits in a list drawn blindly"),
     Column("found", "Found", remark),
     numeric("relevance_share", "Relevance in planted groups", lambda x: percent(x, 1)),
     numeric("volume_share", "Their share of volume", lambda x: percent(x, 1)),
@@ -52,8 +52,13 @@ def _hits(row: pd.Series) -> str:
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """Every map and metric."""
+    """The leading maps, and every map."""
     table = material.run.tables["planted_recovery"]
     table = table.assign(title=table["map"].map(map_title))
     caption = "Recovery of the planted groups in true positives."
-    return {"lead": recovery_sentence(material.run), "table": page_table(table, _COLUMNS, caption)}
+    leading = table[table["map"].isin(material.run.main_maps)]
+    return {
+        "lead": recovery_sentence(material.run),
+        "table": page_table(leading, _COLUMNS, caption),
+        "all": page_table(table, _COLUMNS, caption),
+    }

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.run.layout import map_title
 from reports.material import Material
-from reports.numbers import fixed, number
+from reports.numbers import fixed, number, p_cell
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table
 
@@ -44,7 +44,7 @@ def build(material: Material) -> Mapping[str, Any]:
         Column("title", "Map"),
         *(numeric(f"{column}_{group}", f"{titles[column]}, {group}", number) for column, group in shown),
         numeric("hedges_g", "Hedges' g", fixed, f"difference in density, {run.positive} - {run.negative}"),
-        numeric("p_fwe", "Corrected p", lambda p: fixed(p, 4), "family-wise, over all maps and regions"),
+        numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
     ]
     lead = (
         f"Means over participants (each person's scans averaged first); gain is that of true positives against "

@@ -54,6 +54,8 @@ def _classifier(run: RunRecord) -> Answer:
     question = "How good is the classifier?"
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
+        if run.has("predictions") and not run.has("performance"):
+            return Answer(question, "There are predictions; measures and intervals come with the statistics.")
         if run.has("predictions"):
             return Answer(question, "There are predictions, but no balanced accuracy over both classes.")
         return Answer(question, "Not known: no network has been trained and tested yet.")
@@ -115,6 +117,8 @@ def _volume(run: RunRecord) -> Answer:
     question = "Does it agree with atrophy?"
     name = run.main_maps[0]
     estimate = volume_estimate(run, name)
+    if not run.has("volume_association"):
+        return Answer(question, "Not known: the statistics have not been run yet.")
     if estimate is None:
         return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
     adjusted = ", divided by intracranial volume" if primary_volume(run) == ADJUSTED else ""

@@ -14,7 +14,7 @@ from reports.figures.gallery import Picture
 from reports.figures.volume import draw_beta_curve, draw_volume_scatter
 from reports.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row
 from reports.material import Material
-from reports.numbers import count, fixed, interval, listing, number, p_value
+from reports.numbers import count, fixed, interval, listing, number, p_cell, p_value
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table, remark
 
@@ -32,8 +32,8 @@ _COLUMNS = (
     numeric("r", "r", lambda x: fixed(x, 3)),
     numeric("ci_low", "from", lambda x: fixed(x, 3)),
     numeric("ci_high", "to", lambda x: fixed(x, 3)),
-    numeric("p", "p", lambda x: fixed(x, 4)),
-    numeric("p_fdr", "FDR p", lambda x: fixed(x, 4), "Benjamini and Hochberg over the maps"),
+    numeric("p", "p", p_cell),
+    numeric("p_fdr", "FDR p", p_cell, "Benjamini and Hochberg over the maps"),
     numeric("n_participants", "Participants"),
     numeric("n_scans", "Scans"),
     Column("note", "Note", remark),

@@ -290,6 +290,16 @@ def test_settings_are_those_of_the_run(run, page):
     assert "bootstrap_samples = 100" in page.text
 
 
+def test_a_network_that_did_not_learn_is_pointed_out(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
+    assert "did not learn" not in Page(build_report(layout)).text
+    description = layout.fold(1).description
+    description.write_text(description.read_text().replace("0.97", "0.5"))
+    text = Page(build_report(layout)).text
+    assert "A network did not learn. In 1 fold of 2 (fold 1)" in text
+    assert "measures and intervals come with the statistics" in text
+
+
 def test_a_negative_start_value_is_pointed_out(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=4))
     table = read_table(layout.conservation)
