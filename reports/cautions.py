@@ -274,6 +274,6 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_learned, _not_converged,
-    _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_learned,
+    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
 )  # fmt: skip
