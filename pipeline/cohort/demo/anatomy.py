@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class ReferenceAnatomy:
     box_start : array, shape (3,)
         First voxel of the box that holds all planted regions.
     regions : array, shape (groups, ...)
-        Share of each voxel of the box that belongs to each group, in the order of `CHANGES`.
+        Share of each voxel of the box that belongs to each group, in the order of `CHANGES`; smoothed as the image is.
     velocities : array, shape (groups, 3, X, Y, Z)
         Disease at severity 1 on the 3 mm grid, per group.
     digests : tuple of str
@@ -105,11 +106,11 @@ def reference_anatomy() -> ReferenceAnatomy:
     atlas = load_atlas(ATLAS, template.grid)
     numbers = [atlas.regions.groups[change.group] for change in CHANGES]
     labelled = np.isin(atlas.labels, [number for group in numbers for number in group])
-    start, stop = _bounding_box(labelled, margin=2)
+    start, stop = _bounding_box(labelled, margin=4)
     box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
     inside = atlas.labels[box]
     white_matter = float(np.percentile(template.t1w[template.brain_mask], 90))
-    t1w = ndimage.gaussian_filter(template.t1w / np.float32(white_matter), ANTIALIASING_MM)
+    t1w = _antialiased(template.t1w / np.float32(white_matter))
     ventricles = np.isin(atlas.labels, atlas.regions.groups["Lateral ventricle"])
     coarse = np.stack([_coarse(np.isin(atlas.labels, group)) for group in numbers])
     return ReferenceAnatomy(
@@ -118,7 +119,7 @@ def reference_anatomy() -> ReferenceAnatomy:
         fluid=float(np.median(t1w[ventricles])),
         brain=template.brain_mask,
         box_start=start,
-        regions=np.stack([np.isin(inside, group) for group in numbers]).astype(np.float32),
+        regions=np.stack([_antialiased(np.isin(inside, group)) for group in numbers]),
         velocities=disease_velocities(coarse, _coarse(template.brain_mask)),
         digests=(template.source_digest, atlas.source_digest),
     )
@@ -187,6 +188,12 @@ def pull_back(reference: ReferenceAnatomy, person: PersonShape, severities: tupl
     """Displacement (mm, 3 mm grid) from a person's brain at a visit to the reference point that fills it."""
     disease = exponential(-reference.disease_velocity(severities), SPACING_MM)
     return compose(disease, person.inverse_warp, SPACING_MM)
+
+
+def _antialiased(image: NDArray[Any]) -> Array:
+    """Smoothed so that voxels of about 2 mm miss nothing between their centres; keeps the total."""
+    smooth: Array = ndimage.gaussian_filter(image.astype(np.float32), ANTIALIASING_MM)
+    return smooth
 
 
 def _coarse(mask: NDArray[np.bool_]) -> Array:

@@ -246,7 +246,7 @@ def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
     """
     try:
         receipt = json.loads(_receipt(folder).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder}: is no demo cohort and not empty. Choose a new folder.") from None
     except ValueError as error:

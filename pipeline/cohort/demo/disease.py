@@ -3,7 +3,8 @@
 The magnitudes come from published volumetry and from stated assumptions. They were fixed before any network saw the
 cohort and are not adjusted to what a heatmap shows.
 
-At severity 1 (the severe end of the Alzheimer's group), relative to severity 0:
+Published figures are differences between the averages of patients and controls, so severity is scaled to them: the
+average patient at baseline is one unit of severity above the average control (`SEVERITY_RANGE`). One unit means:
 
 - hippocampus -27 %, entorhinal cortex -39 %: Alzheimer's disease against normal cognition in Du et al. (2001),
   doi:10.1136/jnnp.71.4.441;
@@ -32,7 +33,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PlantedChange:
-    """What severity 1 does to one bilateral group.
+    """What one unit of severity does to one bilateral group.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class PlantedChange:
     short : str
         The same in column names.
     volume_change : float
-        Relative change of the volume of tissue (or of fluid, for a ventricle) at severity 1.
+        Relative change of the volume of tissue (or of fluid, for a ventricle) per unit of severity.
     tissue : bool
         True for grey matter, which contracts and is lost in place; False for a fluid space, which only widens.
     """
@@ -73,8 +74,8 @@ CHANGES = (
 
 PLANTED_GROUPS = tuple(change.group for change in CHANGES)
 
-SEVERITY_RANGE = {"CN": (0.0, 0.25), "MCI": (0.3, 0.6), "AD": (0.55, 1.0)}
-"""Severity at baseline, uniform within the diagnosis."""
+SEVERITY_RANGE = {"CN": (0.0, 0.3), "MCI": (0.4, 0.8), "AD": (0.75, 1.55)}
+"""Severity at baseline, uniform within the diagnosis: mild for controls, one unit more on average for patients."""
 
 SEVERITY_PER_YEAR_OF_AGE = 0.01
 """Added for each year over 70, whatever the diagnosis (a third of a per cent of the hippocampus; an assumption)."""

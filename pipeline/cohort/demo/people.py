@@ -14,12 +14,13 @@ SITES = (990, 991, 992, 993, 994)
 """Site numbers that ADNI does not use, so that no synthetic person can be taken for a real one."""
 
 SEQUENCES = (
-    "MP-RAGE",
-    "MPRAGE",
     "MPR__GradWarp__B1_Correction__N3__Scaled",
-    "Accelerated_Sagittal_MPRAGE",
-    "IR-SPGR",
+    "MPR-R__GradWarp__B1_Correction__N3__Scaled",
+    "MPR__GradWarp__N3__Scaled",
+    "MT1__GradWarp__N3m",
 )
+"""ADNI's names of processed images: corrected for gradient non-linearity and for the bias field."""
+
 FOLLOW_UPS = (("m12", 12), ("m06", 6), ("y1", 12), ("m24", 24))
 BASELINE_CODES = ("bl", "bl", "bl", "sc")
 

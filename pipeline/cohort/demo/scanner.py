@@ -27,6 +27,12 @@ CENTRE_MM = np.array([0.0, -18.0, 8.0])
 MARGIN_MM = 12.0
 """Field of view beyond the brain."""
 
+RESIDUAL_BIAS = 0.015
+"""Standard deviation of a first-order coefficient of the log bias field: what N3 leaves (an assumption)."""
+
+CONTRAST_SPREAD = 0.04
+"""Standard deviation of log gamma between scans of one harmonised protocol (an assumption)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Acquisition:
@@ -96,12 +102,12 @@ def draw_acquisition(
     zooms = resolution_mm * rng.uniform(0.95, 1.1, 3)
     voxel_to_world, shape = _voxel_grid(reference, pose, zooms, str(rng.choice(ORIENTATIONS)))
     orders = np.indices((4, 4, 4)).sum(axis=0)
-    bias = rng.normal(0, 0.05, (4, 4, 4)) * ((orders > 0) & (orders <= 3)) / np.maximum(orders, 1)
+    bias = rng.normal(0, RESIDUAL_BIAS, (4, 4, 4)) * ((orders > 0) & (orders <= 3)) / np.maximum(orders, 1)
     return Acquisition(
         template_to_world=pose,
         voxel_to_world=voxel_to_world,
         shape=shape,
-        gamma=float(np.exp(rng.normal(0, 0.06))),
+        gamma=float(np.exp(rng.normal(0, CONTRAST_SPREAD))),
         gain=float(rng.uniform(300, 900)),
         bias=bias,
         blur_voxels=float(rng.uniform(0.2, 0.45)),
