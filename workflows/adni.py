@@ -20,7 +20,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from atlases.templates import load_template
 from pipeline.attribution.stage import explain_scans
-from pipeline.cohort.demo.writing import write_demo_cohort
+from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Split, make_split
@@ -90,7 +90,7 @@ def train(work: Work) -> Sequence[Outcome]:
 def explain(work: Work) -> Sequence[Outcome]:
     """Make the heatmaps of every scan with the network that has not seen its participant."""
     scans = work.labelled("registration")
-    return explain_scans(work.layout, scans, work.split, work.config, work.executor)
+    return explain_scans(work.layout, scans, work.split, work.config, work.executor, work.digests)
 
 
 def aggregate(work: Work) -> Sequence[Outcome]:
@@ -98,8 +98,9 @@ def aggregate(work: Work) -> Sequence[Outcome]:
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     predictions = read_table(layout.predictions)
-    aggregate_relevance(layout, work.predicted(), predictions, work.map_names, atlas, config, work.executor)
-    return []
+    return aggregate_relevance(
+        layout, work.predicted(), predictions, work.map_names, atlas, config, work.executor, work.digests
+    )
 
 
 def infer(work: Work) -> Sequence[Outcome]:
@@ -156,15 +157,18 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         cohort = read_cohort(source.input, config.cohort, config.seed, options.participant_label)
         if not cohort.table.kept:
             raise BadInputError(describe_cohort(cohort, config.cohort) + "\nNo scan can be used.")
-        split = make_split(cohort.table, config.cohort, config.seed)
         cohort.table.write(layout.scans)
-        split.write(layout.splits)
-        write_dataset_description(layout, source.input.name)
+        stages = STAGES[1 : STAGES.index(options.stop_after) + 1]
+        split = Split(())
+        if "training" in stages:  # registering a few participants needs no split
+            split = make_split(cohort.table, config.cohort, config.seed)
+            split.write(layout.splits)
+        write_dataset_description(layout, source.input)
         _write_provenance(layout, config, cohort.layout)
         log.info("%s", describe_cohort(cohort, config.cohort))
         digests = DigestCache(layout.digests)
         work = Work(layout, source.input, config, cohort.table.kept, split, executor, digests)
-        for stage in STAGES[1 : STAGES.index(options.stop_after) + 1]:
+        for stage in stages:
             _run_stage(stage, work, log)
             digests.save()
     return _say_result(layout, log)
@@ -214,10 +218,9 @@ def demo_command(arguments: argparse.Namespace) -> int:
     arguments.preset, arguments.participant_label = "demo", []
     config = load_config("demo", arguments.config, _seed(arguments))
     cohort = arguments.out / "cohort"
-    if not (cohort / "truth" / "planted.json").is_file():
-        print(f"Writing the synthetic demo cohort to {cohort}")
-        with open_executor(arguments.n_procs) as executor:
-            write_demo_cohort(cohort, config.seed, executor=executor)
+    print(f"Synthetic demo cohort: {cohort}")
+    with open_executor(arguments.n_procs) as executor:
+        write_demo_cohort(cohort, config.seed, executor=executor)
     return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
 
 

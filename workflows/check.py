@@ -18,10 +18,11 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
         f"{cohort.root}: {_KINDS[cohort.layout]}",
         f"{len(table)} scans found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
     ]
-    for reason, count in Counter(scan.reason for scan in table if not scan.kept).most_common():
-        names = [scan.scan_id for scan in table if scan.reason == reason]
+    dropped = [scan for scan in table if not scan.kept]
+    for kind, count in Counter(_kind_of(scan) for scan in dropped).most_common():
+        names = [scan.scan_id for scan in dropped if _kind_of(scan) == kind]
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        lines.append(f"  dropped {count}: {reason} ({shown})")
+        lines.append(f"  dropped {count}: {kind} ({shown})")
     lines.append(f"contrast {config.contrast_column}: {config.negative} against {config.positive}")
     for label in (config.negative, config.positive):
         scans = [scan for scan in labelled if scan.label == label]
@@ -38,6 +39,11 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
 
 
 _KINDS = {"adni": "ADNI download", "bids": "BIDS dataset"}
+
+
+def _kind_of(scan: Scan) -> str:
+    """Reason without its details, which follow a colon."""
+    return (scan.reason or "").partition(":")[0]
 
 
 def _people(scans: Iterable[Scan]) -> str:

@@ -70,7 +70,7 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
     )
 
 
-def write_dataset_description(layout: RunLayout, input_name: str) -> None:
+def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
     """Declare the run folder a BIDS derivative and tell validators which of our names BIDS does not know yet."""
     write_json(
         layout.dataset_description,
@@ -79,7 +79,8 @@ def write_dataset_description(layout: RunLayout, input_name: str) -> None:
             "BIDSVersion": "1.11.1",
             "DatasetType": "derivative",
             "GeneratedBy": [{"Name": "heatlas", "Version": package_versions()["heatlas"]}],
-            "SourceDatasets": [{"URL": input_name}],
+            "SourceDatasets": [{"URL": input_root.resolve().as_uri()}],
+            "DatasetLinks": {"raw": input_root.resolve().as_uri()},
             "TemplateSpace": TEMPLATE,
         },
     )

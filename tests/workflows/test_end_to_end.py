@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.cohort.demo.writing import write_demo_cohort
+from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 
