@@ -38,6 +38,15 @@ def test_severity_one_changes_volumes_as_published(reference: ReferenceAnatomy, 
     assert 2 * (masks[0] & masks[1]).sum() / (masks[0].sum() + masks[1].sum()) > 0.995
 
 
+def test_the_disease_strikes_the_same_regions_in_a_warped_head(reference: ReferenceAnatomy) -> None:
+    for seed in (1, 2):
+        person = draw_shape(np.random.default_rng(seed), "F", reference.velocities.shape[2:])
+        acquisition = draw_acquisition(np.random.default_rng(seed), reference, person, 2.0)
+        healthy, severe = (scan(reference, person, level, acquisition) for level in (HEALTHY, SEVERE))
+        change = np.array(severe.volumes_mm3) / np.array(healthy.volumes_mm3) - 1
+        assert change == pytest.approx([one.volume_change for one in CHANGES], abs=0.03)
+
+
 def test_true_volumes_follow_the_size_of_the_head(reference: ReferenceAnatomy, nobody: PersonShape) -> None:
     acquisition = draw_acquisition(np.random.default_rng(1), reference, nobody, 2.0)
     healthy = scan(reference, nobody, HEALTHY, acquisition)
