@@ -29,7 +29,8 @@ def write_map(path: Path, values: np.ndarray, grid: Grid, title: str) -> None:
     grid : Grid
         Of the template.
     title : str
-        For the description field of the header, ASCII; cut at its 79 characters.
+        For the description field of the header: cut at its 79 characters, each that is not ASCII written as ``?``
+        (the sidecar has the text in full).
 
     Raises
     ------
@@ -42,7 +43,7 @@ def write_map(path: Path, values: np.ndarray, grid: Grid, title: str) -> None:
     image.set_sform(grid.affine, code=MNI_SPACE)
     image.set_qform(grid.affine, code=MNI_SPACE)
     image.header.set_xyzt_units("mm")
-    image.header["descrip"] = title[:DESCRIPTION_LENGTH].encode("ascii")
+    image.header["descrip"] = title[:DESCRIPTION_LENGTH].encode("ascii", "replace")
     nib.save(image, path)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 TEMPLATE = "MNI152NLin2009cAsym"
 
@@ -182,8 +183,12 @@ class RunLayout:
         return self.group / "statistics" / f"{name}.tsv"
 
     def group_map(self, group: str, map_name: str) -> Path:
-        """Mean map over a group (``AD``, ``CN``, ``TP`` ...)."""
-        return self.group / "maps" / f"group-{group}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
+        """Mean map over a group (``AD``, ``CN``, ``TP`` ...).
+
+        Any text may be a label of the cohort: characters that a file name cannot hold are written as in a URL.
+        """
+        name = quote(group, safe="")
+        return self.group / "maps" / f"group-{name}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
 
     @property
     def report(self) -> Path:

@@ -28,6 +28,13 @@ def test_reads_back_with_values_and_space(tmp_path: Path) -> None:
     assert bytes(image.header["descrip"]).decode().rstrip("\0") == "LRP beta=0.25, target AD"
 
 
+@pytest.mark.parametrize(("label", "stored"), [("Démence", "D?mence"), ("≥65", "?65")])
+def test_a_label_that_is_not_ascii_fits_the_header(tmp_path: Path, label: str, stored: str) -> None:
+    write_map(tmp_path / "map.nii.gz", np.zeros(LAS.shape), LAS, label)
+    header = nib.load(tmp_path / "map.nii.gz").header
+    assert bytes(header["descrip"]).decode("ascii").rstrip("\0") == stored
+
+
 def test_equal_maps_give_equal_bytes(tmp_path: Path) -> None:
     values = np.zeros(LAS.shape, np.float64)
     values[3, 4, 5] = 1
