@@ -17,6 +17,8 @@ import pandas as pd
 from pipeline.run.errors import BadInputError
 
 MISSING = "n/a"
+CLASS_COLUMNS = frozenset({"label", "predicted"})
+"""Columns that hold class names, in every table; ``0``, ``1.5`` or ``true`` may be one."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -71,8 +73,8 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
     required : sequence of str
         Columns that must be there.
     text_columns : sequence of str
-        Columns kept as text even where they look like numbers (identifiers such as ``0012``); every
-        ``*_id`` column is text without being asked.
+        Columns kept as text even where they look like numbers (identifiers such as ``0012``) or truth values; every
+        ``*_id`` column and those of `CLASS_COLUMNS` are text without being asked.
 
     Raises
     ------
@@ -83,7 +85,8 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
         raise BadInputError(f"{path}: no such table. Run the stage that writes it, or check the path.")
     try:
         header = pd.read_csv(path, sep="\t", nrows=0, encoding="utf-8-sig").columns
-        as_text = {name: str for name in header if name.endswith("_id") or name in text_columns}
+        always_text = {name for name in header if name.endswith("_id") or name in CLASS_COLUMNS}
+        as_text = dict.fromkeys(always_text | (set(text_columns) & set(header)), str)
         frame = pd.read_csv(
             path,
             sep="\t",
@@ -97,7 +100,7 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
     missing = [name for name in required if name not in frame.columns]
     if missing:
         raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {', '.join(frame.columns)}.")
-    for column in frame.columns:
+    for column in frame.columns.difference(list(as_text)):
         values = set(frame[column].dropna().unique()) if frame[column].dtype != float else set()
         if values and values <= {"true", "false"}:
             frame[column] = frame[column].map({"true": True, "false": False})

@@ -32,6 +32,17 @@ def test_identifiers_stay_text_and_missing_is_na(tmp_path):
     assert json.loads((tmp_path / "t.json").read_text())["x"] == {"Description": "number"}
 
 
+@pytest.mark.parametrize("values", [["0", "1"], ["1.5", "3"], ["true", "false"], ["1.0", "NA"]])
+@pytest.mark.parametrize("column", ["label", "predicted", "scan_id", "asked"])
+def test_class_names_and_identifiers_are_never_numbers_or_truth_values(tmp_path, column, values):
+    path = tmp_path / "t.tsv"
+    write_table(path, pd.DataFrame({column: [*values, None], "kept": [True, False, True]}))
+    back = read_table(path, text_columns=["asked", "not there"])
+    assert back[column].tolist()[:2] == values
+    assert back[column].isna().tolist() == [False, False, True]
+    assert back["kept"].dtype == bool
+
+
 def test_description_of_every_column_is_demanded(tmp_path):
     with pytest.raises(ValueError, match="y"):
         write_table(tmp_path / "t.tsv", pd.DataFrame({"x": [1], "y": [2]}), {"x": "number"})
