@@ -126,14 +126,14 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
     with progress_bar(len(jobs), description) as bar:
-        for index, job in enumerate(jobs):
-            result = is_done(layout, job)
-            if result is not None:
-                outcomes[index] = Outcome(job, "unchanged", result)
-                bar.update()
-            else:
-                pending[executor.submit(execute, layout, job)] = index
         try:
+            for index, job in enumerate(jobs):
+                result = is_done(layout, job)
+                if result is not None:
+                    outcomes[index] = Outcome(job, "unchanged", result)
+                    bar.update()
+                else:
+                    pending[executor.submit(execute, layout, job)] = index
             for future in as_completed(pending):
                 outcomes[pending[future]] = future.result()
                 bar.update()
@@ -159,13 +159,15 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         scratch.mkdir(parents=True, exist_ok=True)
         paths = {name: scratch / path.name for name, path in job.outputs.items()}
         result = dict(job.function(paths, *job.arguments) or {})
+        receipt = layout.receipt(job.stage, job.unit)
+        receipt.unlink(missing_ok=True)  # killed between two renames, old and new outputs must not pass for finished
         sizes = {}
         for name, final in job.outputs.items():
             final.parent.mkdir(parents=True, exist_ok=True)
             sizes[final.relative_to(layout.root).as_posix()] = paths[name].stat().st_size
             paths[name].replace(final)
         write_json(
-            layout.receipt(job.stage, job.unit),
+            receipt,
             {
                 "key": job.key,
                 "outputs": sizes,
@@ -213,7 +215,7 @@ def clear_stale_scratch(layout: RunLayout) -> None:
     """Remove scratch folders whose process is gone (killed runs on this machine)."""
     for folder in layout.scratch.glob("*") if layout.scratch.is_dir() else ():
         unit_and_host, _, pid = folder.name.rpartition(".")
-        if not unit_and_host.endswith(platform.node()) or not pid.isdigit():
+        if not unit_and_host.endswith(f".{platform.node()}") or not pid.isdigit():
             continue
         try:
             os.kill(int(pid), 0)

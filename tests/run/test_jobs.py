@@ -7,12 +7,13 @@ import os
 import platform
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
 from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.jobs import Job, clear_stale_scratch, run_jobs
+from pipeline.run.jobs import Job, clear_stale_scratch, execute, is_done, run_jobs
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 
@@ -93,11 +94,52 @@ def test_full_disk_stops_the_run_resumably(layout, executor):
         run_jobs(layout, [job(layout, "full")], executor, "")
 
 
+def write_two(outputs: dict[str, Path], text: str) -> None:
+    for path in outputs.values():
+        path.write_text(text)
+
+
+def test_killed_between_two_renames_neither_version_passes_for_finished(layout, monkeypatch):
+    outputs = {name: layout.root / "a" / f"{name}.txt" for name in ("first", "second")}
+    old, new = (Job("stage", "u", text, outputs, write_two, (text,)) for text in ("old", "new"))
+    assert execute(layout, old).ok
+    rename = Path.replace
+
+    def killed_at_second(self, target):
+        if Path(target).name == "second.txt":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        execute(layout, new)
+    monkeypatch.undo()
+    assert [path.read_text() for path in outputs.values()] == ["new", "old"]
+    assert is_done(layout, old) is None
+    assert is_done(layout, new) is None
+
+
+def test_pool_that_breaks_while_jobs_are_handed_in_stops_the_run_resumably(layout):
+    class Broken(ThreadPoolExecutor):
+        def submit(self, fn, /, *arguments, **options):
+            if len(CALLS):
+                raise BrokenProcessPool("a worker is gone")
+            future = super().submit(fn, *arguments, **options)
+            future.result()
+            return future
+
+    jobs = [job(layout, "one", unit="a"), job(layout, "two", unit="b")]
+    with Broken(1) as pool, pytest.raises(ResumableError, match="worker process was killed"):
+        run_jobs(layout, jobs, pool, "heatmaps")
+    assert is_done(layout, jobs[0]) == {"length": 3}
+
+
 def test_scratch_of_dead_processes_is_removed_and_of_living_kept(layout):
     dead = subprocess.Popen(["true"])
     dead.wait()
     host = platform.node()
-    for name in (f"s_u.{host}.{dead.pid}", f"s_v.{host}.{os.getpid()}", "s_w.elsewhere.1"):
+    kept = [f"s_v.{host}.{os.getpid()}", "s_w.elsewhere.1", f"s_x.not-{host}.{dead.pid}"]
+    for name in (f"s_u.{host}.{dead.pid}", *kept):
         (layout.scratch / name).mkdir(parents=True)
     clear_stale_scratch(layout)
-    assert sorted(p.name for p in layout.scratch.iterdir()) == sorted([f"s_v.{host}.{os.getpid()}", "s_w.elsewhere.1"])
+    assert sorted(p.name for p in layout.scratch.iterdir()) == sorted(kept)
