@@ -133,9 +133,14 @@ def _problems(config: Config) -> list[str]:
         (config.seed >= 0, "seed must be 0 or more"),
         (cohort.folds >= 2, "cohort.folds must be 2 or more"),
         (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
+        (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
+        (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
         (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
         (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
         (len(config.model.channels) == len(config.model.pools), "model.channels and model.pools must be equally long"),
+        (_all_positive(config.model.channels), "model.channels must name at least one block, each 1 or more"),
+        (_all_positive(config.model.pools), "model.pools must name at least one block, each 1 or more"),
+        (config.model.hidden_units >= 1, "model.hidden_units must be 1 or more"),
         (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
         (training.learning_rate > 0, "training.learning_rate must be positive"),
         (training.batch_size >= 1, "training.batch_size must be 1 or more"),
@@ -149,7 +154,7 @@ def _problems(config: Config) -> list[str]:
             "attribution.betas must name at least one value, each once",
         ),
         (
-            all(0 <= b < 10 and round(b * 100) == b * 100 for b in config.attribution.betas),
+            all(0 <= b < 10 and round(b, 2) == b for b in config.attribution.betas),
             "attribution.betas must lie in [0, 10), at most two decimals",
         ),
         (statistics.permutations >= 1, "statistics.permutations must be 1 or more"),
@@ -157,6 +162,10 @@ def _problems(config: Config) -> list[str]:
         (0.5 < statistics.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
     ]
     return [text for passed, text in checks if not passed]
+
+
+def _all_positive(values: tuple[int, ...]) -> bool:
+    return len(values) > 0 and min(values) >= 1
 
 
 def load_config(

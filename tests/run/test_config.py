@@ -54,7 +54,14 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("[attribution]\nbetas = 1\n", "betas must be a list"),
         ("[attribution]\nbetas = []\n", "at least one"),
         ("[attribution]\nbetas = [0.005]\n", "two decimals"),
+        ("[attribution]\nbetas = [nan]\n", "two decimals"),
         ("[cohort]\nfolds = 1\n", "folds must be 2"),
+        ("[cohort]\ntest_participants_per_class = 0\n", "cohort.test_participants_per_class"),
+        ("[cohort]\nvalidation_participants_per_class = 0\n", "cohort.validation_participants_per_class"),
+        ("[model]\nchannels = []\npools = []\n", "model.channels must name"),
+        ("[model]\nchannels = [8, 0]\npools = [2, 2]\n", "model.channels must name"),
+        ("[model]\nchannels = [8, 8]\npools = [2, -1]\n", "model.pools must name"),
+        ("[model]\nhidden_units = 0\n", "model.hidden_units"),
         ("seed =\n", "not valid TOML"),
     ],
 )
@@ -63,6 +70,12 @@ def test_wrong_settings_are_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         load_config(file=path)
+
+
+def test_every_beta_of_two_decimals_is_allowed():
+    """0.29 * 100 is not 29 in floating point; nor is 0.57 * 100 equal to 57."""
+    betas = tuple(float(f"{hundredths / 100:.2f}") for hundredths in range(1000))
+    assert load_config(overrides={"attribution": {"betas": betas}}).attribution.betas == betas
 
 
 def test_unknown_preset_lists_the_known():
