@@ -34,8 +34,8 @@ from pipeline.run.tables import write_json, write_table
 
 STAGE = "attribution"
 GUIDED = "gb"
-PACKAGES = ("pipeline.attribution", "pipeline.models")
-"""Code whose change makes maps stale."""
+PACKAGES = ("pipeline.attribution", "pipeline.models", "atlases.brain_box", "atlases.spaces")
+"""Code whose change makes maps stale: the network sees a box of the template, cut out by the last two."""
 
 CONSERVATION_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",

@@ -29,6 +29,15 @@ from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import write_json, write_table
 
 STAGE = "registration"
+PACKAGES = (
+    "pipeline.registration",
+    "pipeline.run.seeds",
+    "atlases.templates",
+    "atlases.spaces",
+    "atlases.brain_box",
+    "atlases.carriers",
+)
+"""Code whose change makes registrations stale; of the atlases only what the template is read with."""
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -173,7 +182,7 @@ def _job(
         "inverse_warp": files.inverse_warp,
         "quality": files.quality,
     }
-    key = unit_key(inputs, [source, config, scan_seed], "pipeline.registration", "atlases")
+    key = unit_key(inputs, [source, config, scan_seed], *PACKAGES)
     return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed))
 
 
