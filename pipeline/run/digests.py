@@ -1,7 +1,8 @@
 """Digests: what makes two inputs, two settings or two versions of the code the same.
 
 Input files are digested once and remembered by path, size and modification time. Code is digested as its syntax
-tree without docstrings, so that a comment or a moved line does not make finished work stale.
+tree without docstrings (also those below constants and fields), so that a comment or a moved line does not make
+finished work stale.
 """
 
 from __future__ import annotations
@@ -59,11 +60,19 @@ def code_digest(*packages: str) -> str:
 def _code_without_docstrings(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            node.body = node.body[1:]
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            body[:] = [statement for statement in body if not _is_text_alone(statement)]
     return ast.dump(tree)
+
+
+def _is_text_alone(statement: ast.stmt) -> bool:
+    """Whether a statement is nothing but a string, which Python evaluates and drops."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 class DigestCache:

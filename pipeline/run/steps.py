@@ -48,7 +48,7 @@ def run_step(
     bool
         True if the step was done, False if it was still valid.
     """
-    key = unit_key({str(path): digests.digest(path) for path in inputs}, parameters, *packages)
+    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *packages)
     receipt = layout.receipt("steps", name)
     if _is_valid(layout, receipt, key, digests):
         return False
@@ -56,6 +56,11 @@ def run_step(
     outputs = {path.relative_to(layout.root).as_posix(): file_digest(path) for path in function()}
     write_json(receipt, {"key": key, "outputs": outputs, "seconds": round(time.monotonic() - started, 3)})
     return True
+
+
+def _named(layout: RunLayout, path: Path) -> str:
+    """A file of the run by its place in the run folder, which may be moved; any other by its full path."""
+    return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
 
 
 def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:

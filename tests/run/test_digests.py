@@ -66,6 +66,16 @@ def test_code_digest_sees_code_and_nothing_else(package):
     assert package("def f(x):\n    return x + 2\n") != before
 
 
+def test_code_digest_is_blind_to_text_below_constants_and_fields(package):
+    code = "A = 1\nB = 'b'\nclass C:\n    x: int = 0\n    y: int = 1\n"
+    documented = (
+        """'Doc.'\nA = 1\n'Of A.'\nB = 'b'\nclass C:\n    'C.'\n    x: int = 0\n    'Of x.'\n    y: int = 1\n"""
+    )
+    before = package(code)
+    assert package(documented) == before
+    assert package(code.replace("'b'", "'c'")) != before
+
+
 def test_key_depends_on_inputs_parameters_and_code():
     keys = {
         unit_key({"a": "1"}, Record(1, ()), "pipeline.run"),

@@ -29,3 +29,26 @@ def test_step_is_done_once_per_state_of_its_inputs(tmp_path):
     assert target.read_text() == "2222"
     assert [step(parameters=2), step(parameters=2)] == [True, False]
     assert calls == ["1", "22", "22", "22"]
+
+
+def test_moved_run_folder_is_not_done_again_but_another_input_is(tmp_path):
+    (tmp_path / "elsewhere.json").write_text("same")
+    (tmp_path / "other.json").write_text("same")
+
+    def step(root, outside):
+        layout = RunLayout(root)
+
+        def write():
+            layout.group.mkdir(parents=True, exist_ok=True)
+            (layout.group / "out.tsv").write_text("1")
+            return [layout.group / "out.tsv"]
+
+        inputs = [layout.root / "in.tsv", tmp_path / outside]
+        return run_step(layout, "s", inputs, 1, ["pipeline.run.steps"], write, DigestCache(layout.digests))
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "in.tsv").write_text("1")
+    assert step(tmp_path / "run", "elsewhere.json")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert not step(tmp_path / "moved", "elsewhere.json")
+    assert step(tmp_path / "moved", "other.json")
