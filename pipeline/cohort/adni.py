@@ -90,15 +90,20 @@ def parse_image(path: str) -> AdniImage | None:
         ptid=parts[start].upper(),
         sequence=sequences[0] if sequences else None,
         date=values.calendar_date(dates[0]) if dates else None,
-        image_id=_image_id(parts[-1], numbers),
+        image_id=_image_id(parts[start:], numbers),
     )
 
 
-def _image_id(name: str, numbers: Sequence[str]) -> str:
-    """I number of the folder or of the file name; else a series number; else the file name."""
-    in_name = re.search(r"_(I\d+)$", image_stem(name))
+def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
+    """I number of the folder or of the file name; else a series number; else the path below the person's folder.
+
+    Files without a number are often named alike in all folders (``brain.nii``), so the name alone is no identifier.
+    """
+    stem = image_stem(parts[-1])
+    in_name = re.search(r"_(I\d+)$", stem)
     of_image = [number for number in numbers if number.startswith("I")]
-    return (of_image[-1:] or ([in_name[1]] if in_name else []) or numbers[-1:] or [image_stem(name)])[0]
+    whole = "_".join([parts[0].upper(), *parts[1:-1], stem])
+    return (of_image[-1:] or ([in_name[1]] if in_name else []) or numbers[-1:] or [whole])[0]
 
 
 def read_adni(root: Path, files: InputFiles, contrast_column: str) -> tuple[list[Candidate], list[str]]:
@@ -179,8 +184,8 @@ def preference(image: AdniImage) -> tuple[int | str, ...]:
     """Rank of an image among those of its visit, smallest first; see the module's docstring."""
     name = image.sequence_or_name
     steps = sum(step in name.lower() for step in _PROCESSING)
-    number = re.sub(r"\D", "", image.image_id)
-    return (-steps, bool(_REPEAT.search(name)), bool(_ACCELERATED.search(name)), int(number or 0))
+    number = re.fullmatch(r"[A-Za-z]?(\d+)", image.image_id)
+    return (-steps, bool(_REPEAT.search(name)), bool(_ACCELERATED.search(name)), int(number[1]) if number else 0)
 
 
 def _scan_at(scan: Scan, visit: VisitRow, scan_date: date | None, visits: Sequence[VisitRow]) -> Scan:

@@ -80,7 +80,7 @@ class ScanTable:
     Raises
     ------
     BadInputError
-        If two kept scans share participant and session.
+        If two kept scans share participant and session, or a scan_id: predictions and maps are matched by it.
     """
 
     scans: tuple[Scan, ...]
@@ -88,10 +88,17 @@ class ScanTable:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scans", tuple(sorted(self.scans, key=_sort_key)))
         seen: set[str] = set()
+        by_id: dict[str, Scan] = {}
         for scan in self.kept:
             if scan.name in seen:
                 raise BadInputError(f"{scan.name}: two scans of one session are kept; all but one must be dropped.")
             seen.add(scan.name)
+            other = by_id.setdefault(scan.scan_id, scan)
+            if other is not scan:
+                raise BadInputError(
+                    f"scan_id {scan.scan_id} is that of two scans, {_described(other)} and {_described(scan)}. Remove "
+                    "or rename one of the images."
+                )
 
     def __iter__(self) -> Iterator[Scan]:
         return iter(self.scans)
@@ -139,6 +146,10 @@ class ScanTable:
             row["kept"] = bool(row["kept"])
             row["apoe4"] = None if row["apoe4"] is None else int(row["apoe4"])
         return cls(tuple(Scan(**{str(k): v for k, v in row.items()}) for row in rows))
+
+
+def _described(scan: Scan) -> str:
+    return f"{scan.name} ({scan.image or 'no image'})"
 
 
 def _sort_key(scan: Scan) -> tuple[str, str, str]:

@@ -238,8 +238,21 @@ def test_image_ids_from_folder_name_or_file() -> None:
         parse_image(f"{P}/MPRAGE/2006-04-18_08_20_30.0/{rest}")
         for rest in ("I55/a.nii", "S13408/ADNI_x_S13408_I118690.nii.gz", "S13408/a.nii", "plain.nii")
     ]
-    assert [image.image_id for image in found if image] == ["I55", "I118690", "S13408", "plain"]
+    assert [image.image_id for image in found if image] == [
+        "I55",
+        "I118690",
+        "S13408",
+        f"{P}_MPRAGE_2006-04-18_08_20_30.0_plain",
+    ]
     assert parse_image("elsewhere/a.nii") is None
+
+
+def test_files_named_alike_and_without_numbers_are_different_images() -> None:
+    dates = ("2006-04-18_08_20_30.0", "2007-04-18_08_20_30.0")
+    paths = [f"{ptid}/MPRAGE/{date}/brain.nii" for ptid in (P, "002_S_0300") for date in dates]
+    paths.append(f"{P}/MPRAGE_Repeat/{dates[0]}/brain.nii")
+    found = [parse_image(path) for path in paths]
+    assert len({image.image_id for image in found if image}) == len(paths)
 
 
 def test_rows_without_scans_and_images_outside_are_noted(adni: AdniTree) -> None:

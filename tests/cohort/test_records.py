@@ -34,6 +34,13 @@ def test_two_kept_scans_of_a_session_are_refused():
     assert len(ScanTable((scan(), scan(scan_id="I2").dropped("repeat")))) == 2
 
 
+def test_an_identifier_of_two_kept_scans_is_refused_and_both_are_named():
+    other = scan(participant_id="sub-02", image="c/d.nii")
+    with pytest.raises(BadInputError, match=r"I1 .*sub-01_ses-M000 \(a/b\.nii\) and sub-02_ses-M000 \(c/d\.nii\)"):
+        ScanTable((other, scan()))
+    assert len(ScanTable((scan(), other.dropped("copied by mistake")))) == 2
+
+
 def test_unknown_and_missing_columns_are_named(tmp_path):
     path = tmp_path / "scans.tsv"
     ScanTable((scan(),)).write(path)
@@ -47,7 +54,7 @@ def test_unknown_and_missing_columns_are_named(tmp_path):
 
 
 def test_labelled_scans_are_kept_scans_of_the_contrast():
-    table = ScanTable((scan(label="AD"), scan(participant_id="sub-02"), scan(participant_id="sub-03").dropped("x")))
+    table = ScanTable((scan(label="AD"), scan(participant_id="sub-02", scan_id="I2"), scan(scan_id="I3").dropped("x")))
     assert [s.participant_id for s in table.kept] == ["sub-01", "sub-02"]
     assert [s.participant_id for s in table.labelled] == ["sub-01"]
     assert list(table.frame().columns) == list(SCAN_COLUMNS)
