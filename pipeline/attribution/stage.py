@@ -23,9 +23,10 @@ from pipeline.attribution.maps import sidecar, write_map
 from pipeline.attribution.records import Attribution
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Split
+from pipeline.models.device import chosen_device
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.config import AttributionConfig, Config
+from pipeline.run.config import AttributionConfig, Config, TrainingConfig
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, run_jobs
@@ -67,7 +68,8 @@ class ScanToExplain:
     positive : str
         Class that is explained.
     settings : AttributionConfig
-    device : str
+    training : TrainingConfig
+        For the device, which the worker chooses: it may see a GPU where the process that makes the jobs sees none.
     """
 
     scan: ScanFiles
@@ -76,7 +78,7 @@ class ScanToExplain:
     weights_digest: str
     positive: str
     settings: AttributionConfig
-    device: str
+    training: TrainingConfig
 
 
 def explain_scans(
@@ -134,10 +136,7 @@ def _job(layout: RunLayout, scan: Scan, fold: int, config: Config, digests: Dige
     for name in _map_names(settings):
         outputs[name] = files.relevance_map(name)
         outputs[f"{name}_sidecar"] = sidecar(files.relevance_map(name))
-    on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
-    task = ScanToExplain(
-        files, fold, model, inputs["weights"], config.cohort.positive, settings, "cuda" if on_gpu else "cpu"
-    )
+    task = ScanToExplain(files, fold, model, inputs["weights"], config.cohort.positive, settings, config.training)
     key = unit_key(inputs, [settings, fold, config.cohort.positive, files.resolution_mm], *PACKAGES)
     return Job(STAGE, files.name, key, outputs, explain_scan, (task,))
 
@@ -161,13 +160,14 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     BadInputError
         If the model or the scan cannot be read or do not fit.
     """
-    loaded = _cached_model(task.model, task.weights_digest, task.device)
+    device = chosen_device(task.training)
+    loaded = _cached_model(task.model, task.weights_digest, device)
     if task.positive not in loaded.classes:
         raise BadInputError(
             f"{task.model.description}: the network tells {' from '.join(loaded.classes)} and knows no "
             f"{task.positive}; train it again."
         )
-    volume = torch.from_numpy(read_network_volume(task.scan, loaded.input))[None, None].to(task.device)
+    volume = torch.from_numpy(read_network_volume(task.scan, loaded.input))[None, None].to(device)
     accounts, ledgers = {}, []
     for name, attribution in _attributions(loaded, volume, task).items():
         _write_attribution(outputs, name, attribution, loaded, task)
@@ -179,7 +179,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
 
 
 @functools.lru_cache(maxsize=1)
-def _cached_model(files: FoldFiles, weights_digest: str, device: str) -> LoadedModel:
+def _cached_model(files: FoldFiles, weights_digest: str, device: torch.device) -> LoadedModel:
     """One network is kept per process, since the scans of a fold follow each other; its digest is part of its name."""
     return load_model(files, device)
 
