@@ -87,7 +87,7 @@ def explain_scans(
     split: Split,
     config: Config,
     executor: Executor,
-    digests: DigestCache | None = None,
+    digests: DigestCache,
 ) -> list[Outcome]:
     """Write relevance maps, ledgers and the conservation table.
 
@@ -100,24 +100,20 @@ def explain_scans(
     split : Split
     config : Config
     executor : concurrent.futures.Executor
-    digests : DigestCache, optional
-        By default that of the run folder.
+    digests : DigestCache
 
     Returns
     -------
     list of Outcome
         One per scan explained.
     """
-    own_digests = digests is None
-    digests = DigestCache(layout.digests) if digests is None else digests
     jobs, explained = [], []
     for scan in scans:
         fold = split.fold_of_test(scan.participant_id)
         if scan.label is not None and fold is not None:
             jobs.append(_job(layout, scan, fold.index, config, digests))
             explained.append(scan)
-    if own_digests:
-        digests.save()
+    digests.save()
     outcomes = run_jobs(layout, jobs, executor, "heatmaps")
     write_table(layout.conservation, _conservation(explained, outcomes, config), CONSERVATION_COLUMNS)
     return outcomes

@@ -6,7 +6,6 @@ the tables over all scans (one step, from those tables alone); the mean maps of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from pipeline.regions.tables import (
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import Job, Outcome, run_jobs
+from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
 from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table, write_table
@@ -88,7 +87,7 @@ def aggregate_relevance(
     atlas: Atlas,
     config: Config,
     executor: Executor,
-    digests: DigestCache | None = None,
+    digests: DigestCache,
 ) -> list[Outcome]:
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
@@ -104,8 +103,7 @@ def aggregate_relevance(
         On the grid of the maps.
     config : Config
     executor : concurrent.futures.Executor
-    digests : DigestCache, optional
-        By default that of the run folder.
+    digests : DigestCache
 
     Returns
     -------
@@ -121,8 +119,6 @@ def aggregate_relevance(
         raise BadInputError(
             "regions: no scan with relevance maps and a prediction. Run training and attribution first."
         )
-    own_digests = digests is None
-    digests = DigestCache(layout.digests) if digests is None else digests
     own = predictions_of([scan.scan_id for scan in scans], predictions)
     territory = Territory.of(atlas)
     versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
@@ -147,8 +143,7 @@ def aggregate_relevance(
     map_jobs = _map_jobs(layout, summed, own, map_names, territory.grid, config, versions)
     map_outcomes = run_jobs(layout, map_jobs, executor, "mean maps")
     _remove_stale_maps(layout, map_jobs)
-    if own_digests:
-        digests.save()
+    digests.save()
     return [*outcomes, *map_outcomes]
 
 
@@ -170,11 +165,11 @@ def _map_version(layout: RunLayout, scan: Scan, map_names: Sequence[str], config
 
     The key costs one small file per scan, where reading six maps of a thousand scans again takes minutes.
     """
-    try:
-        return str(json.loads(layout.receipt("attribution", scan.name).read_text(encoding="utf-8"))["key"])
-    except (OSError, ValueError, KeyError):
-        files = _files(layout, scan, config)
-        return text_digest(canonical_json([digests.digest(files.relevance_map(name)) for name in map_names]))
+    key = receipt_key(layout, "attribution", scan.name)
+    if key is not None:
+        return key
+    files = _files(layout, scan, config)
+    return text_digest(canonical_json([digests.digest(files.relevance_map(name)) for name in map_names]))
 
 
 def _scan_job(

@@ -101,6 +101,14 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
     return result
 
 
+def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
+    """Key of a finished unit, which stands for its outputs without reading them; None without a receipt."""
+    try:
+        return str(json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, description: str) -> list[Outcome]:
     """Do all jobs that need doing; keep going when one fails.
 

@@ -26,6 +26,7 @@ from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.digests import DigestCache
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 
@@ -80,7 +81,7 @@ def run(tmp_path: Path) -> SmallRun:
 
 def run_stage(run: SmallRun, config: Config = CONFIG, scans: tuple[Scan, ...] = SCANS) -> list[tuple[str, str]]:
     with ThreadPoolExecutor(1) as executor:
-        outcomes = explain_scans(run.layout, scans, SPLIT, config, executor)
+        outcomes = explain_scans(run.layout, scans, SPLIT, config, executor, DigestCache(run.layout.digests))
     return [(outcome.job.unit, outcome.status) for outcome in outcomes]
 
 
@@ -208,5 +209,5 @@ def test_jobs_survive_pickling(run: SmallRun) -> None:
             return super().submit(fn, *arguments, **options)
 
     with Pickling(1) as executor:
-        outcomes = explain_scans(run.layout, SCANS, SPLIT, CONFIG, executor)
+        outcomes = explain_scans(run.layout, SCANS, SPLIT, CONFIG, executor, DigestCache(run.layout.digests))
     assert all(outcome.ok for outcome in outcomes)

@@ -26,6 +26,7 @@ from toy_run import (
 
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
+from pipeline.run.digests import DigestCache
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import execute
 from pipeline.run.tables import read_table
@@ -43,7 +44,9 @@ def run(tmp_path, maps):
 
 def aggregate(layout, executor=None, **changes):
     inputs = {"scans": SCANS, "predictions": predictions(), "map_names": MAPS, "atlas": toy_atlas(), "config": CONFIG}
-    return aggregate_relevance(layout, **(inputs | changes), executor=executor or Inline())
+    return aggregate_relevance(
+        layout, **(inputs | changes), executor=executor or Inline(), digests=DigestCache(layout.digests)
+    )
 
 
 def tables(layout):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.jobs import Job, clear_stale_scratch, execute, is_done, run_jobs
+from pipeline.run.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 
@@ -68,6 +68,15 @@ def test_work_is_repeated_when_anything_is_off(layout, executor, spoil):
     run_jobs(layout, [job(layout, "one", key="other" if spoil == "key" else "k")], executor, "")
     assert CALLS == ["one", "one"]
     assert output.read_text() == "one"
+
+
+def test_key_of_a_finished_unit_is_that_of_its_job(layout, executor):
+    assert receipt_key(layout, "stage", "u") is None
+    run_jobs(layout, [job(layout, "one", key="abc")], executor, "")
+    assert receipt_key(layout, "stage", "u") == "abc"
+    for damaged in ("", "[]", "{}", '{"key'):
+        layout.receipt("stage", "u").write_text(damaged)
+        assert receipt_key(layout, "stage", "u") is None
 
 
 def test_one_failure_leaves_the_others_and_is_written_down(layout, executor):
