@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -25,6 +24,7 @@ from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.jobs import Job, Outcome, run_jobs
 from pipeline.run.layout import TEMPLATE, RunLayout, ScanFiles
+from pipeline.run.provenance import package_versions
 from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import write_json, write_table
 
@@ -200,6 +200,7 @@ def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
 
 def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
     """BIDS sidecar of the image in template space."""
+    versions = package_versions()  # deepbet may be absent: stripped images do without
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
@@ -210,7 +211,7 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Registration": config.transform,
         "Interpolation": "linear",
         "RandomSeed": seed,
-        "SoftwareVersions": {name: importlib.metadata.version(name) for name in ("antspyx", "deepbet", "nibabel")},
+        "SoftwareVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
     }
 
 

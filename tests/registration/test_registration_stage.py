@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,29 @@ def check_repeat(cohort: tuple[Path, list[Scan]], layout: RunLayout, tmp_path: P
     pd.testing.assert_frame_equal(read_table(elsewhere.registration_quality), read_table(layout.registration_quality))
     changed = RegistrationConfig(4.0, "template-mask", False)
     assert run(tmp_path / "elsewhere", root, scans[:1], changed)[1] == ["done"]
+
+
+def test_stripped_scans_need_no_deepbet(
+    write: Any, phantom: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+
+    def without_deepbet(name: str) -> str:
+        if name == "deepbet":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without_deepbet)
+    image = write(phantom, "RAS", "sub-01_T1w.nii.gz")
+    layout = RunLayout(tmp_path / "out")
+    scan = Scan("sub-01", None, "sub-01_T1w", image.name)
+    digests = DigestCache(layout.digests)
+    with ThreadPoolExecutor(1) as executor:
+        outcomes = register_scans(layout, image.parent, [scan], CONFIG, 43, executor, digests)
+    assert [(outcome.status, outcome.message) for outcome in outcomes] == [("done", "")]
+    sidecar = json.loads(layout.scan("sub-01", None, 4.0).t1w.with_suffix("").with_suffix(".json").read_text())
+    assert sidecar["SoftwareVersions"]["deepbet"] == "absent"
+    assert sidecar["SoftwareVersions"]["antspyx"] == version("antspyx")
 
 
 @pytest.mark.slow
