@@ -93,7 +93,7 @@ def test_the_severity_map_lies_in_the_planted_groups(written: Path) -> None:
     means = {name: severity[np.isin(atlas.labels, numbers)].mean() for name, numbers in atlas.regions.groups.items()}
     ranked = sorted(means, key=lambda name: -means[name])
     assert set(ranked[:5]) == set(PLANTED_GROUPS)
-    # Hippocampus: half of -log(.73) as contraction, half as loss.
+    # Hippocampus: a third of -log(.73) as contraction, the rest as loss.
     assert means["Hippocampus"] == pytest.approx(-np.log(0.73), rel=0.15)
     assert means["Cuneus"] < 0.01
     assert severity[np.asarray(atlas.labels) == 0].min() >= 0
