@@ -112,7 +112,12 @@ def seen_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, .
     >>> seen_shape((193, 229, 193), (2, 3, 2, 3))
     (186, 222, 186)
     """
-    return tuple(_receptive_side(side, pools) for side in output_shape(input_shape, pools))
+    return tuple(seen_side(side, pools) for side in input_shape)
+
+
+def seen_side(side: int, pools: Sequence[int]) -> int:
+    """Voxels of an axis of `side` voxels, counted from the first, that reach a feature; see `seen_shape`."""
+    return _receptive_side(output_shape((side,), pools)[0], pools)
 
 
 def smallest_side(pools: Sequence[int]) -> int:
@@ -124,6 +129,20 @@ def smallest_side(pools: Sequence[int]) -> int:
     78
     """
     return _receptive_side(1, pools)
+
+
+def covering_side(side: int, pools: Sequence[int]) -> int:
+    """Fewest voxels, at least `side`, of which every one reaches a feature.
+
+    Examples
+    --------
+    >>> covering_side(180, (2, 3, 2, 3)), covering_side(186, (2, 3, 2, 3))
+    (186, 186)
+    """
+    features = 1
+    while _receptive_side(features, pools) < side:
+        features += 1
+    return _receptive_side(features, pools)
 
 
 def _receptive_side(side: int, pools: Sequence[int]) -> int:

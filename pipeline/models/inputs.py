@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,10 +18,14 @@ from nibabel.filebasedimages import ImageFileError
 
 from atlases.brain_box import Box, brain_box
 from atlases.spaces import Grid, require_same_grid, template_grid
-from atlases.templates import load_template
+from atlases.templates import Template, load_template
+from pipeline.models.founding import covering_side, seen_side
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import ScanFiles
+
+MARGIN_MM = 2.0
+"""Kept around the template's brain at least: a registered brain reaches a little beyond it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,25 @@ def configured_input(config: Config) -> NetworkInput:
     """The input that a configuration asks for."""
     resolution = config.registration.resolution_mm
     whole = config.model.field_of_view == "template"
-    return NetworkInput(resolution, None if whole else brain_box(load_template(resolution)))
+    return NetworkInput(resolution, None if whole else covering_box(load_template(resolution), config.model.pools))
+
+
+def covering_box(template: Template, pools: Sequence[int]) -> Box:
+    """The smallest box around the brain of which the network sees every voxel.
+
+    Pooling rounds down, so in a box of any other size the last voxels of an axis reach no feature, and what lies
+    there could never be relevant. The brain sits in the middle, as far as the template grid allows. Where such a box
+    is larger than the grid, it is the largest that fits: what then stays unseen is cut evenly from both ends.
+    """
+    tight = brain_box(template, MARGIN_MM)
+    starts, sides = [], []
+    for start, side, limit in zip(tight.start, tight.shape, template.grid.shape, strict=True):
+        wanted = covering_side(side, pools)
+        if wanted > limit:
+            wanted = seen_side(limit, pools)
+        starts.append(min(max(start - (wanted - side) // 2, 0), limit - wanted))
+        sides.append(wanted)
+    return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))
 
 
 def scale_in_mask(volume: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -62,6 +62,7 @@ class TrainingConfig:
     """How the network learns."""
 
     learning_rate: float = 1e-4
+    learning_rate_schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 1e-4
     batch_size: int = 4
     max_epochs: int = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
+from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, run_jobs
 from pipeline.run.layout import FoldFiles, RunLayout
@@ -77,7 +76,12 @@ class FoldTask:
 
 
 def train_folds(
-    layout: RunLayout, scans: Sequence[Scan], split: Split, config: Config, executor: Executor
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    split: Split,
+    config: Config,
+    executor: Executor,
+    digests: DigestCache,
 ) -> list[Outcome]:
     """Train one network per fold and predict its test participants.
 
@@ -89,6 +93,7 @@ def train_folds(
     split : Split
     config : Config
     executor : concurrent.futures.Executor
+    digests : DigestCache
 
     Returns
     -------
@@ -105,8 +110,8 @@ def train_folds(
     _build_network(config, spec, seed=0)  # refuses a grid that is too small before work starts
     for fold in split.folds:
         require_disjoint(fold)
-    digests = {scan.name: _registered_digest(layout, scan, config) for scan in scans}
-    jobs = [_job(layout, fold, scans, spec, config, digests) for fold in split.folds]
+    versions = {scan.name: _registered_version(layout, scan, config, digests) for scan in scans}
+    jobs = [_job(layout, fold, scans, spec, config, versions) for fold in split.folds]
     outcomes = run_jobs(layout, jobs, executor, "Training")
     for result, fold in zip(outcomes, split.folds, strict=True):
         if result.ok:
@@ -121,7 +126,7 @@ def _job(
     scans: Sequence[Scan],
     spec: NetworkInput,
     config: Config,
-    digests: Mapping[str, str],
+    versions: Mapping[str, str],
 ) -> Job:
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
@@ -129,10 +134,11 @@ def _job(
     targets = {scan.name: target_of(scan, task.classes) for scan in own}
     parameters = [fold, targets, task.classes, config.model, config.training, config.registration.resolution_mm]
     key = unit_key(
-        {scan.name: digests[scan.name] for scan in own},
+        {scan.name: versions[scan.name] for scan in own},
         [*parameters, task.seed],
         "pipeline.models",
         "pipeline.training",
+        "pipeline.run.seeds",
     )
     files = layout.fold(fold.index)
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
@@ -200,7 +206,7 @@ def _description(task: FoldTask, trained: Trained, training: LabelledVolumes, de
         "validation_balanced_accuracy": selection.best_accuracy,
         "validation_loss": selection.best_loss,
         "ended_by": "early stopping" if early else "max_epochs",
-        "converged": early,
+        "converged": early or config.training.learning_rate_schedule == "cosine",
         "device": device.type,
     }
 
@@ -223,15 +229,7 @@ def _collect_predictions(layout: RunLayout, folds: Sequence[Fold]) -> None:
     write_table(layout.predictions, frame, PREDICTION_COLUMNS)
 
 
-def _registered_digest(layout: RunLayout, scan: Scan, config: Config) -> str:
-    """What makes a registered scan the same: the key of its registration, else the bytes of its files.
-
-    The key covers the input image, the settings and the code, and costs one small file per scan instead of reading
-    every volume again on a run that has nothing to do.
-    """
-    try:
-        return str(json.loads(layout.receipt("registration", scan.name).read_text(encoding="utf-8"))["key"])
-    except (OSError, ValueError, KeyError):
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        cache = DigestCache(layout.digests)
-        return text_digest(canonical_json([cache.digest(files.t1w), cache.digest(files.brain_mask)]))
+def _registered_version(layout: RunLayout, scan: Scan, config: Config, digests: DigestCache) -> str:
+    """What makes a registered scan the same: the bytes of what the network reads of it."""
+    files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+    return digests.digest(files.t1w) + digests.digest(files.brain_mask)

@@ -4,9 +4,12 @@ import pytest
 
 from atlases.brain_box import Box
 from atlases.spaces import template_grid
+from atlases.templates import load_template
+from pipeline.models.founding import seen_shape
 from pipeline.models.inputs import (
     NetworkInput,
     configured_input,
+    covering_box,
     from_network,
     read_network_volume,
     scale_in_mask,
@@ -104,15 +107,25 @@ def test_configured_field_of_view():
     whole = configured_input(Config(registration=registration, model=ModelConfig(field_of_view="template")))
     assert whole == NetworkInput(2.0, None)
     assert whole.shape == (97, 115, 97)
-    brain = configured_input(Config(registration=registration))
-    assert brain.box is not None
-    assert all(part < full for part, full in zip(brain.shape, whole.shape, strict=True))
+    brain = configured_input(Config(registration=registration, model=ModelConfig(pools=(3, 3, 2, 1))))
+    assert brain.shape == (80, 98, 80)
 
 
-def test_the_brain_box_is_symmetric_so_a_flip_mirrors_at_the_midline():
-    grid = template_grid(2.0)
-    box = configured_input(Config(registration=RegistrationConfig(resolution_mm=2.0))).box
-    assert box.start[0] == grid.shape[0] - box.start[0] - box.shape[0]
+@pytest.mark.parametrize(
+    ("resolution", "pools"), [(1.0, (2, 3, 2, 3)), (2.0, (2, 3, 2, 3)), (2.0, (3, 3, 2, 1)), (2.0, (2, 2, 2, 2))]
+)
+def test_the_network_sees_the_brain(resolution, pools):
+    template = load_template(resolution)
+    box = covering_box(template, pools)
+    assert box.shape == seen_shape(box.shape, pools)
+    assert template.brain_mask[box.slices].sum() >= 0.999 * template.brain_mask.sum()
+
+
+def test_a_flip_mirrors_at_the_midline_to_half_a_voxel():
+    for pools in ((2, 3, 2, 3), (3, 3, 2, 1)):
+        box = covering_box(load_template(2.0), pools)
+        right = template_grid(2.0).shape[0] - box.start[0] - box.shape[0]
+        assert abs(box.start[0] - right) <= 1
 
 
 def write_scan(files, volume, mask, affine):

@@ -15,6 +15,7 @@ from atlases.spaces import template_grid
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Fold, Split
 from pipeline.run.config import Config, ModelConfig, RegistrationConfig, TrainingConfig
+from pipeline.run.digests import DigestCache
 from pipeline.run.layout import RunLayout
 from pipeline.training import trainer
 from pipeline.training.stage import train_folds
@@ -66,7 +67,9 @@ def write_registered(layout: RunLayout) -> None:
 
 
 def train_all(layout: RunLayout, scans=None, split: Split = SPLIT, config: Config = CONFIG):
-    return train_folds(layout, labelled_scans() if scans is None else scans, split, config, Inline())
+    return train_folds(
+        layout, labelled_scans() if scans is None else scans, split, config, Inline(), DigestCache(layout.digests)
+    )
 
 
 def die_at_batch(number: int) -> None:
