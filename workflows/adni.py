@@ -40,7 +40,7 @@ from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table
 from pipeline.statistics.stage import analyse
 from pipeline.training.stage import train_folds
-from reports.build import build_report
+from reports.build import build_report, report_inputs, written_files
 from workflows.check import describe_cohort
 from workflows.command_line import STAGES, main
 
@@ -62,74 +62,103 @@ class Work:
         names = [lrp_map_name(beta) for beta in self.config.attribution.betas]
         return names + ["gb"] * self.config.attribution.guided_backpropagation
 
+    @property
+    def truth(self) -> Path:
+        """What was planted, where the input is a demo cohort."""
+        return self.input_root / "truth" / "planted.json"
+
     def labelled(self, *stages: str) -> list[Scan]:
         """Scans of the contrast that failed in none of the given stages."""
         failures = read_table(self.layout.failures)
         failed = set(failures.loc[failures["stage"].isin(stages), "unit"])
         return [scan for scan in self.scans if scan.label is not None and scan.name not in failed]
 
-    def predicted(self) -> list[Scan]:
-        """Labelled scans with an out-of-fold prediction and heatmaps."""
+    def predicted(self, *stages: str) -> list[Scan]:
+        """Those with an out-of-fold prediction: the scans that a network may be asked to explain."""
         names = set(read_table(self.layout.predictions)["scan_id"])
-        return [scan for scan in self.labelled("registration", "attribution") if scan.scan_id in names]
+        return [scan for scan in self.labelled("registration", *stages) if scan.scan_id in names]
 
 
-def register(work: Work) -> Sequence[Outcome]:
+@dataclass(frozen=True)
+class Result:
+    """How a stage went: its units of work, and whether a step over the whole group was done."""
+
+    outcomes: Sequence[Outcome] = ()
+    step_done: bool = False
+
+    def count(self, status: str) -> int:
+        return sum(outcome.status == status for outcome in self.outcomes)
+
+    @property
+    def changed(self) -> bool:
+        return self.step_done or self.count("done") > 0
+
+    def __str__(self) -> str:
+        counts = [f"{self.count(status)} {status}" for status in ("done", "unchanged", "failed") if self.count(status)]
+        return ", ".join(counts) or ("done" if self.step_done else "unchanged")
+
+
+def register(work: Work) -> Result:
     """Bring every kept scan, labelled or not, to template space."""
     config = work.config
-    return register_scans(
-        work.layout, work.input_root, work.scans, config.registration, config.seed, work.executor, work.digests
+    return Result(
+        register_scans(
+            work.layout, work.input_root, work.scans, config.registration, config.seed, work.executor, work.digests
+        )
     )
 
 
-def train(work: Work) -> Sequence[Outcome]:
+def train(work: Work) -> Result:
     """Train one network per fold and predict the scans it has not seen."""
-    return train_folds(work.layout, work.labelled("registration"), work.split, work.config, work.executor)
-
-
-def explain(work: Work) -> Sequence[Outcome]:
-    """Make the heatmaps of every scan with the network that has not seen its participant."""
     scans = work.labelled("registration")
-    return explain_scans(work.layout, scans, work.split, work.config, work.executor, work.digests)
+    return Result(train_folds(work.layout, scans, work.split, work.config, work.executor, work.digests))
 
 
-def aggregate(work: Work) -> Sequence[Outcome]:
+def explain(work: Work) -> Result:
+    """Make the heatmaps of every scan with the network that has not seen its participant."""
+    return Result(explain_scans(work.layout, work.predicted(), work.split, work.config, work.executor, work.digests))
+
+
+def aggregate(work: Work) -> Result:
     """Sum the heatmaps per region and average them per group."""
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
-    predictions = read_table(layout.predictions)
-    return aggregate_relevance(
-        layout, work.predicted(), predictions, work.map_names, atlas, config, work.executor, work.digests
+    scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
+    return Result(
+        aggregate_relevance(layout, scans, predictions, work.map_names, atlas, config, work.executor, work.digests)
     )
 
 
-def infer(work: Work) -> Sequence[Outcome]:
+def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
     layout, config = work.layout, work.config
-    truth = work.input_root / "truth" / "planted.json"
 
     def statistics() -> list[Path]:
-        analyse(layout, work.predicted(), read_table(layout.predictions), config)
-        if truth.is_file():
-            evaluate_planted(layout, truth)
-        return sorted((layout.group / "statistics").glob("*"))
+        written = analyse(layout, work.predicted("attribution"), read_table(layout.predictions), config)
+        if work.truth.is_file():
+            evaluate_planted(layout, work.truth)
+            written.append(layout.statistics("planted_recovery"))
+        return written
 
-    inputs = [layout.scans, layout.predictions, layout.relevance_bilateral, truth]
-    packages = ["pipeline.statistics", "pipeline.evaluation"]
+    inputs = [layout.scans, layout.predictions, layout.relevance_bilateral, work.truth]
+    packages = ["pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds"]
     parameters = [config.statistics, config.cohort, config.attribution, config.seed]
-    run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests)
-    return []
+    return Result(step_done=run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests))
 
 
-def report(work: Work) -> Sequence[Outcome]:
+def report(work: Work) -> Result:
     """Write the report."""
     layout = work.layout
-    inputs = [layout.config, layout.scans, layout.splits, layout.failures, *sorted(layout.group.rglob("*.*"))]
-    run_step(layout, "report", inputs, None, ["reports"], lambda: [build_report(layout)], work.digests)
-    return []
+
+    def build() -> list[Path]:
+        build_report(layout)
+        return written_files(layout)
+
+    packages = ["reports", "pipeline.regions"]
+    return Result(step_done=run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests))
 
 
-STAGE_FUNCTIONS: dict[str, Callable[[Work], Sequence[Outcome]]] = {
+STAGE_FUNCTIONS: dict[str, Callable[[Work], Result]] = {
     "registration": register,
     "training": train,
     "attribution": explain,
@@ -164,47 +193,61 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
             split = make_split(cohort.table, config.cohort, config.seed)
             split.write(layout.splits)
         write_dataset_description(layout, source.input)
-        _write_provenance(layout, config, cohort.layout)
         log.info("%s", describe_cohort(cohort, config.cohort))
         digests = DigestCache(layout.digests)
         work = Work(layout, source.input, config, cohort.table.kept, split, executor, digests)
+        changed = not layout.provenance.is_file()
         for stage in stages:
-            _run_stage(stage, work, log)
+            if stage == "report" and changed:
+                _write_provenance(work, cohort.layout)
+            changed |= _run_stage(stage, work, log)
             digests.save()
-    return _say_result(layout, log)
+        if "report" not in stages and changed:
+            _write_provenance(work, cohort.layout)
+        elif "report" in stages:
+            log.info("Report: %s", layout.report)
+    return _exit_code(layout)
 
 
-def _run_stage(stage: str, work: Work, log: logging.Logger) -> None:
+def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
+    """Run one stage and say how it went; True if it did anything."""
     started = time.monotonic()
-    outcomes = STAGE_FUNCTIONS[stage](work)
-    counts = {status: sum(o.status == status for o in outcomes) for status in ("done", "unchanged", "failed")}
-    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "done"
-    log.info("%-13s %s (%.0f s)", stage, said, time.monotonic() - started)
-    for outcome in outcomes:
-        if not outcome.ok:
-            log.warning("  %s failed: %s", outcome.job.unit, outcome.message)
-    if outcomes and not any(outcome.ok for outcome in outcomes):
+    result = STAGE_FUNCTIONS[stage](work)
+    log.info("%-13s %s (%.0f s)", stage, result, time.monotonic() - started)
+    failed = [outcome for outcome in result.outcomes if not outcome.ok]
+    for outcome in failed:
+        log.warning("  %s failed: %s", outcome.job.unit, outcome.message)
+    if failed:
+        log.warning("  listed in %s", work.layout.failures)
+    if failed and len(failed) == len(result.outcomes):
         raise BadInputError(f"{stage}: every unit failed; see {work.layout.failures}.")
+    return result.changed
 
 
-def _write_provenance(layout: RunLayout, config: Config, input_layout: str) -> None:
+def _write_provenance(work: Work, input_layout: str) -> None:
+    """Write down what the numbers were made with; a run that found nothing to do leaves the record as it was."""
+    config = work.config
     template = load_template(config.registration.resolution_mm)
     atlas = load_atlas(config.regions.atlas, template.grid)
     sources = {
         "input_layout": input_layout,
+        "synthetic": work.truth.is_file(),
         "template": {"name": template.name, "sha256": template.source_digest},
-        "atlas": {"name": atlas.name, "title": atlas.title, "sha256": atlas.source_digest, "credit": atlas.credit},
+        "atlas": {
+            "name": atlas.name,
+            "title": atlas.title,
+            "sha256": atlas.source_digest,
+            "credit": atlas.credit,
+            "note": atlas.note,
+            "empty": [atlas.regions.by_number(number).name for number in atlas.empty],
+        },
     }
-    write_provenance(layout, ["heatlas", *sys.argv[1:]], config.seed, sources)
+    write_provenance(work.layout, ["heatlas", *sys.argv[1:]], config.seed, sources)
 
 
-def _say_result(layout: RunLayout, log: logging.Logger) -> int:
-    failures = read_table(layout.failures) if layout.failures.is_file() else ()
-    if len(failures):
-        log.warning("%d units failed and are listed in %s", len(failures), layout.failures)
-    if layout.report.is_file():
-        log.info("Report: %s", layout.report)
-    return EXIT_SOME_FAILED if len(failures) else EXIT_OK
+def _exit_code(layout: RunLayout) -> int:
+    failed = layout.failures.is_file() and len(read_table(layout.failures)) > 0
+    return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -231,7 +274,8 @@ def check_command(arguments: argparse.Namespace) -> int:
     print(describe_cohort(cohort, config.cohort))
     if not cohort.table.kept:
         raise BadInputError(f"{arguments.input}: no scan can be used; the reasons are above.")
-    make_split(cohort.table, config.cohort, config.seed)
+    if not arguments.participant_label:  # a few participants may be registered, though not told apart
+        make_split(cohort.table, config.cohort, config.seed)
     return EXIT_OK
 
 

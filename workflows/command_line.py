@@ -38,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="make the synthetic demo cohort and run everything on it")
     demo.add_argument("out", type=Path, metavar="OUT", help="folder for the cohort (OUT/cohort) and the run (OUT/run)")
+    _add_seed_and_config(demo)
     _add_run_options(demo)
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
@@ -57,24 +58,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="default", help="named settings: default, bohle2019, demo")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML with settings that differ from the preset")
+    _add_seed_and_config(parser)
     parser.add_argument(
         "--contrast", metavar="COLUMN=NEGATIVE,POSITIVE",
         help="what to tell apart, e.g. diagnosis=CN,AD (default) or age_group=young,old",
     )  # fmt: skip
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
-    parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"
     )
 
 
+def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML with settings that differ from the preset")
+
+
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    if not any(action.dest == "seed" for action in parser._actions):
-        parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
-        parser.add_argument(
-            "--config", type=Path, metavar="FILE", help="TOML with settings that differ from the demo's"
-        )
     parser.add_argument("--n-procs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
     parser.add_argument("--executor", type=Path, metavar="FILE", help="Python file with a Parsl config, for clusters")
     parser.add_argument("--stop-after", choices=STAGES, default=STAGES[-1], metavar="STAGE", help=", ".join(STAGES))

@@ -7,6 +7,7 @@ analysis is one function from records to a table; this module only hands them on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -32,7 +33,7 @@ PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
 
 
-def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config) -> None:
+def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config) -> list[Path]:
     """Write all statistics tables of a run, each with its data dictionary.
 
     Parameters
@@ -43,6 +44,11 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
     predictions : pandas.DataFrame
         ``predictions.tsv``; performance is over all of it.
     config : Config
+
+    Returns
+    -------
+    list of Path
+        The tables written.
 
     Raises
     ------
@@ -55,8 +61,11 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
         raise BadInputError(f"{layout.predictions}: column {', '.join(missing)} is missing. Run training again.")
     relevance = read_table(layout.relevance_bilateral, RELEVANCE_COLUMNS, ("map", "group"))
     values = RelevanceValues.of(relevance, predictions)
+    written = []
     for name, (table, columns) in _tables(values, scans, predictions, config).items():
         write_table(layout.statistics(name), table, columns)
+        written.append(layout.statistics(name))
+    return written
 
 
 def _tables(
