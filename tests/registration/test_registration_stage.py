@@ -169,6 +169,7 @@ def test_stripped_scans_need_no_deepbet(
         return version(name)
 
     monkeypatch.setattr(metadata, "version", without_deepbet)
+    monkeypatch.setenv("ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS", "1")  # as in a worker; a worker would not see the patch
     image = write(phantom, "RAS", "sub-01_T1w.nii.gz")
     layout = RunLayout(tmp_path / "out")
     scan = Scan("sub-01", None, "sub-01_T1w", image.name)
