@@ -16,10 +16,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from atlases.images import write_template_image
 from pipeline.attribution.guided_backprop import guided_backprop
 from pipeline.attribution.ledger import LEDGER_COLUMNS, LOSSES, Ledger
 from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.maps import sidecar, write_map
 from pipeline.attribution.records import Attribution
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Split
@@ -30,13 +30,13 @@ from pipeline.run.config import AttributionConfig, Config, TrainingConfig
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import FoldFiles, RunLayout, ScanFiles, lrp_map_name
+from pipeline.run.layout import FoldFiles, RunLayout, ScanFiles, lrp_map_name, sidecar
 from pipeline.run.tables import write_json, write_table
 
 STAGE = "attribution"
 GUIDED = "gb"
-PACKAGES = ("pipeline.attribution", "pipeline.models", "atlases.brain_box", "atlases.spaces")
-"""Code whose change makes maps stale: the network sees a box of the template, cut out by the last two."""
+PACKAGES = ("pipeline.attribution", "pipeline.models", "atlases.brain_box", "atlases.images", "atlases.spaces")
+"""Code whose change makes maps stale; of the atlases what cuts out the network's box and writes the map."""
 
 CONSERVATION_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
@@ -200,7 +200,8 @@ def _write_attribution(
     values = from_network(attribution.values[0, 0].cpu().numpy(), loaded.input)
     beta = attribution.parameters.get("beta")
     method = "guided backpropagation" if beta is None else f"LRP beta={beta:g}"
-    write_map(outputs[name], values, loaded.input.template_grid, f"{method}, target {task.positive}")
+    title = f"{method}, target {task.positive}"
+    write_template_image(outputs[name], values, loaded.input.template_grid, title)
     root = task.scan.root
     content = {
         "Description": f"{method}: evidence for {task.positive}, per voxel of the template"

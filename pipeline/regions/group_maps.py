@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atlases.images import write_template_image
 from atlases.spaces import Grid
-from pipeline.regions.maps import read_map, sidecar, write_mean_map
+from pipeline.regions.maps import read_map
 from pipeline.regions.tables import OUTCOMES
+from pipeline.run.layout import sidecar
 from pipeline.run.tables import write_json
 
 
@@ -80,7 +82,7 @@ def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[st
     for group, part in task.groups.items():
         members = [scan for scan in task.scans if scan.outcome in part]
         total = sum((sums[outcome] for outcome in part if outcome in sums), start=np.zeros(task.grid.shape))
-        write_mean_map(outputs[group], total / len(members), task.grid)
+        write_template_image(outputs[group], total / len(members), task.grid, "mean relevance map")
         write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
     return {f"scans_{group}": len([s for s in task.scans if s.outcome in part]) for group, part in task.groups.items()}
 

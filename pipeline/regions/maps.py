@@ -1,4 +1,4 @@
-"""Relevance maps as files: read one on a known grid, write a mean."""
+"""Relevance maps as files: read one on a known grid."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid, require_same_grid
 from pipeline.run.errors import BadInputError
-
-MNI_SPACE = 4
-"""NIfTI code of an affine into MNI152 space."""
 
 
 def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
@@ -46,18 +43,3 @@ def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
     if not np.isfinite(values).all():
         raise BadInputError(f"{path}: holds NaN or infinite relevance. Remove it and run attribution again.")
     return values
-
-
-def write_mean_map(path: Path, values: NDArray[np.floating], grid: Grid) -> None:
-    """Write a mean map as float32 NIfTI in template space; equal values give equal bytes."""
-    image: Any = nib.Nifti1Image(np.asarray(values, np.float32), grid.affine)  # type: ignore[no-untyped-call]
-    image.set_sform(grid.affine, code=MNI_SPACE)
-    image.set_qform(grid.affine, code=MNI_SPACE)
-    image.header.set_xyzt_units("mm")
-    image.header["descrip"] = b"mean relevance map"
-    nib.save(image, path)
-
-
-def sidecar(path: Path) -> Path:
-    """JSON file beside an image."""
-    return path.with_name(path.name.removesuffix(".nii.gz") + ".json")

@@ -19,7 +19,7 @@ from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.group_maps import MapOfScan, MapsToAverage, average_maps, groups_of, outputs_of
-from pipeline.regions.maps import read_map, sidecar
+from pipeline.regions.maps import read_map
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.region_sums import PackedLabels, pack_labels, region_sums, unpack_labels
 from pipeline.regions.tables import (
@@ -34,13 +34,13 @@ from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name
+from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name, sidecar
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table, write_table
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"
-PACKAGES = ("pipeline.regions",)
+PACKAGES = ("pipeline.regions", "atlases.images", "atlases.spaces")
 """Code whose change makes region tables and mean maps stale."""
 
 

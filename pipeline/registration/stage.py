@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from atlases.images import write_template_image
 from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.ants_transform import Transforms, Volume, resample
 from pipeline.registration.brain_extraction import sidecar_of
 from pipeline.registration.images import load_labels
-from pipeline.registration.nifti_output import write_template_image
 from pipeline.registration.quality import QUALITY_COLUMNS
 from pipeline.registration.scan import RegisteredScan, register_image
 from pipeline.run.config import RegistrationConfig
@@ -36,8 +36,9 @@ PACKAGES = (
     "atlases.spaces",
     "atlases.brain_box",
     "atlases.carriers",
+    "atlases.images",
 )
-"""Code whose change makes registrations stale; of the atlases only what the template is read with."""
+"""Code whose change makes registrations stale; of the atlases only what the template is read and written with."""
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -136,10 +137,9 @@ def register_one(
     seed : int
     """
     result = register_image(image, load_template(config.resolution_mm), config, seed, outputs["t1w"].with_name("ants_"))
-    affine = result.grid.affine
-    write_template_image(outputs["t1w"], result.t1w, affine)
-    write_template_image(outputs["brain_mask"], result.brain_mask, affine)
-    write_template_image(outputs["log_jacobian"], result.log_jacobian, affine)
+    write_template_image(outputs["t1w"], result.t1w, result.grid)
+    write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
+    write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
     result.transforms.affine.replace(outputs["affine_transform"])
     result.transforms.warp.replace(outputs["warp"])
     result.transforms.inverse_warp.replace(outputs["inverse_warp"])

@@ -24,6 +24,17 @@ def lrp_map_name(beta: float) -> str:
     return f"lrpB{round(beta * 100):03d}"
 
 
+def sidecar(image: Path) -> Path:
+    """JSON file beside an image.
+
+    Examples
+    --------
+    >>> sidecar(Path("sub-01_desc-gb_relevance.nii.gz")).name
+    'sub-01_desc-gb_relevance.json'
+    """
+    return image.with_name(image.name.removesuffix(".nii.gz") + ".json")
+
+
 def map_title(name: str) -> str:
     """Name of a map as a reader sees it.
 

@@ -1,0 +1,48 @@
+"""Writing images in template space: fast, and the same bytes every time."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+
+from atlases.spaces import Grid
+
+MNI = nib.nifti1.xform_codes["mni"]
+DESCRIPTION_LENGTH = 79
+
+
+def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str = "") -> None:
+    """Write an image on a grid of template space as ``.nii.gz``.
+
+    The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger)
+    and neither time nor name, so that equal values give equal bytes.
+
+    Parameters
+    ----------
+    path : Path
+    values : numpy.ndarray
+        Shape of `grid`; booleans are stored as uint8, all else as float32.
+    grid : Grid
+        Its affine is stored as sform and qform with code 4 (MNI152).
+    title : str
+        For the description field of the header: cut at its 79 characters, each that is not ASCII written as ``?``.
+
+    Raises
+    ------
+    ValueError
+        If the values do not lie on the grid.
+    """
+    if values.shape != tuple(grid.shape):
+        raise ValueError(f"{path.name}: image has shape {values.shape}, the template grid {tuple(grid.shape)}.")
+    stored = values.astype(np.uint8) if values.dtype == bool else values.astype(np.float32, copy=False)
+    image: Any = nib.Nifti1Image(stored, grid.affine)  # type: ignore[no-untyped-call]
+    image.set_sform(grid.affine, MNI)
+    image.set_qform(grid.affine, MNI)
+    image.header.set_xyzt_units("mm")
+    image.header["descrip"] = title[:DESCRIPTION_LENGTH].encode("ascii", "replace")
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as handle:
+        image.to_stream(handle)
