@@ -25,6 +25,24 @@ from reports.specification import build_section
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+def report_inputs(layout: RunLayout) -> list[Path]:
+    """Return the files of a run that its report depends on, and the report's own templates.
+
+    Provenance is left out: its time of day alone is no reason to build the report again.
+    """
+    of_the_run = [layout.config, layout.scans, layout.splits, layout.failures]
+    of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
+    of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
+    templates = [path for path in TEMPLATES.rglob("*") if path.is_file()]
+    return [*of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *sorted(templates)]
+
+
+def written_files(layout: RunLayout) -> list[Path]:
+    """Return the files that `build_report` has written."""
+    figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
+    return [layout.report, layout.methods_text, *figures]
+
+
 def build_report(layout: RunLayout) -> Path:
     """Write ``report.html``, the figures as files, and the methods text.
 

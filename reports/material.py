@@ -29,7 +29,7 @@ class Material:
 
     @classmethod
     def of(cls, layout: RunLayout) -> Material:
-        return cls(read_run(layout), Gallery(layout.root / "figures"))
+        return cls(read_run(layout), Gallery(layout.figures))
 
     @cached_property
     def backdrop(self) -> Backdrop | None:

@@ -96,8 +96,11 @@ class RunRecord:
     @property
     def is_synthetic(self) -> bool:
         """Whether the people of this run are not real: the demo, or a cohort that comes with planted truth."""
+        stated = self.provenance.get("sources", {}).get("synthetic")
+        if stated is not None:
+            return bool(stated)
         truth = (TABLES["planted_recovery"](self.layout), self.source.input / "truth" / "planted.json")
-        return self.source.preset == "demo" or any(path.is_file() for path in truth)
+        return any(path.is_file() for path in truth)
 
     @cached_property
     def map_names(self) -> tuple[str, ...]:
@@ -164,10 +167,10 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         if len(frame):
             tables[name] = frame
-    histories, models = {}, {}
+    histories, models, current = {}, {}, _current_folds(tables)
     for folder in sorted((layout.root / "models").glob("fold-*")):
         index = folder.name.removeprefix("fold-")
-        if not index.isdigit():
+        if index not in current:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
@@ -177,6 +180,17 @@ def read_run(layout: RunLayout) -> RunRecord:
         layout, read_config(layout.config), read_run_input(layout), tables, tuple(unreadable), histories, models,
         _json(layout.provenance),
     )  # fmt: skip
+
+
+def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
+    """Folds of this configuration that did not fail; models of an earlier one may still lie in the folder."""
+    if "splits" not in tables:
+        return set()
+    folds = {str(int(fold)) for fold in tables["splits"]["fold"].dropna()}
+    if "failures" in tables:
+        failures = tables["failures"]
+        folds -= {unit.removeprefix("fold-") for unit in failures.loc[failures["stage"] == "training", "unit"]}
+    return folds
 
 
 def _json(path: Path) -> Mapping[str, Any]:

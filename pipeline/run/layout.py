@@ -206,6 +206,11 @@ class RunLayout:
         return self.root / "report.html"
 
     @property
+    def figures(self) -> Path:
+        """Figures of the report as files."""
+        return self.root / "figures"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
