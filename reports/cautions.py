@@ -6,39 +6,19 @@ Each check is a function of the run that gives a caution or None; adding a check
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pipeline.run.layout import map_title
+from reports.caution import Caution
 from reports.content.conservation import LOSSES, shares
 from reports.content.registration import outlying_scans, registered
 from reports.findings import performance_estimate
+from reports.method_cautions import METHOD_CHECKS
 from reports.numbers import count, fixed, is_missing, listing, number, percent
 from reports.run_record import OUTCOMES, RunRecord
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
 LARGE_LOSS = 0.2
-
-
-@dataclass(frozen=True)
-class Caution:
-    """One reason for doubt.
-
-    Parameters
-    ----------
-    level : str
-        ``serious`` (conclusions may be wrong) or ``note`` (keep in mind).
-    title : str
-        Short sentence.
-    text : str
-    section : str
-        Anchor of the section with the details; empty if there is none.
-    """
-
-    level: str
-    title: str
-    text: str
-    section: str = ""
 
 
 def find_cautions(run: RunRecord) -> list[Caution]:
@@ -275,5 +255,5 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
     _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_learned,
-    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *METHOD_CHECKS,
 )  # fmt: skip

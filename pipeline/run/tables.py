@@ -27,8 +27,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically: a reader sees the old file or the new one, never half of it."""
+    """Write a text file atomically: a reader sees the old file or the new one, never half of it.
+
+    A file that holds this text already is left alone, its time included.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and path.read_bytes() == text.encode():
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

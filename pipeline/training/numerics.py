@@ -10,18 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch.utils import deterministic
 
-from pipeline.run.config import TrainingConfig
-
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Parameters of glibc's ``mallopt`` (malloc.h)."""
 GLIBC_MMAP_MAX, GLIBC_TRIM_THRESHOLD = 65536, 128 * 1024
-
-
-def chosen_device(config: TrainingConfig) -> torch.device:
-    """The device of a configuration; ``auto`` takes a GPU where there is one."""
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Fold, Split, require_disjoint
+from pipeline.models.device import chosen_device
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
@@ -25,7 +26,7 @@ from pipeline.run.layout import FoldFiles, RunLayout
 from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import read_table, write_table
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
-from pipeline.training.numerics import chosen_device, kept_memory, repeatable
+from pipeline.training.numerics import kept_memory, repeatable
 from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part, target_of
 from pipeline.training.trainer import Resumption, Trained, class_weights, train
 from pipeline.training.volumes import LabelledVolumes, load_volumes

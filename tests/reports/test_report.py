@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -268,12 +269,19 @@ def test_an_empty_recovery_table_still_marks_the_run_as_synthetic(tmp_path):
     assert "Synthetic people." in Page(build_report(layout)).text
 
 
-def test_shuffled_labels_and_the_demo_are_called_what_they_are(tmp_path):
-    text = small_page(
-        tmp_path, until="registration", preset="demo", overrides={"cohort": {"shuffle_labels": True}}
-    ).text
-    assert text.index("Synthetic people.") < text.index("Who is in it")
+def test_shuffled_labels_are_said_before_anything_else(tmp_path):
+    text = small_page(tmp_path, until="registration", overrides={"cohort": {"shuffle_labels": True}}).text
     assert text.index("Labels were shuffled.") < text.index("Who is in it")
+
+
+def test_real_people_are_not_called_synthetic_for_the_settings_they_were_run_with(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", preset="demo"))
+    assert "Synthetic people." not in Page(build_report(layout)).text
+    provenance = json.loads(layout.provenance.read_text())
+    provenance["sources"]["synthetic"] = True
+    layout.provenance.write_text(json.dumps(provenance))
+    text = Page(build_report(layout)).text
+    assert text.index("Synthetic people.") < text.index("Who is in it")
     assert "ADNI investigators" not in text
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
+from pipeline.run.tables import read_table, write_table, write_text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -66,3 +67,13 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_bytes("\ufeffa\tb\n1\t2\n".encode())
     assert list(read_table(path).columns) == ["a", "b"]
+
+
+def test_a_file_that_holds_the_text_already_is_left_alone(tmp_path):
+    path = tmp_path / "t.txt"
+    write_text(path, "β\n")
+    os.utime(path, ns=(1, 1))
+    write_text(path, "β\n")
+    assert path.stat().st_mtime_ns == 1
+    write_text(path, "γ\n")
+    assert path.read_text(encoding="utf-8") == "γ\n"

@@ -1,0 +1,92 @@
+"""What the method itself cannot do in this run: reasons for doubt that lie in settings, not in data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from atlases.templates import load_template
+from reports.caution import Caution
+from reports.numbers import listing, percent
+from reports.run_record import RunRecord
+
+UNSEEN_SHARE = 0.01
+
+
+def _planted_missed(run: RunRecord) -> Caution | None:
+    """Known disease that the leading map does not show by density."""
+    if not run.has("planted_recovery"):
+        return None
+    rows = run.tables["planted_recovery"]
+    rows = rows[(rows["map"] == run.main_maps[0]) & (rows["metric"] == "density")]
+    if rows.empty or 2 * rows["hits"].iloc[0] > rows["n_planted"].iloc[0]:
+        return None
+    return Caution(
+        "serious",
+        "The maps miss most of what was planted.",
+        f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted groups are among the first "
+        f"{int(rows['top'].iloc[0])} by density, although the classifier works. LRP multiplies by intensity: at the "
+        "border of a dark lesion, relevance falls on the bright tissue beside it.",
+        "planted",
+    )
+
+
+def _scaled_by_probability(run: RunRecord) -> Caution | None:
+    if not run.has("relevance") or run.config.attribution.start_value != "probability":
+        return None
+    return Caution(
+        "note",
+        "Maps are scaled by the prediction.",
+        f"Relevance starts from the probability of {run.positive}, so every region of a scan called {run.positive} has "
+        "more of it than in a scan called otherwise. Compare regions with each other, not only groups.",
+        "effects",
+    )
+
+
+def _several_networks(run: RunRecord) -> Caution | None:
+    if not run.has("relevance") or len(run.models) < 2:
+        return None
+    return Caution(
+        "note",
+        "Several networks are pooled.",
+        "Each fold has its own network and its own scale of relevance. Sums and densities are compared across folds as "
+        "they are; gain compares within a fold.",
+        "regions",
+    )
+
+
+def _unseen(run: RunRecord) -> Caution | None:
+    """Part of the brain that no network sees, by the box and the seen shape in its description."""
+    brain = load_template(run.config.registration.resolution_mm).brain_mask
+    shares = []
+    for model in run.models.values():
+        box, shape = model.get("input", {}).get("box"), model.get("seen_shape")
+        if shape is None:
+            continue
+        start = box["start"] if box else (0, 0, 0)
+        seen = tuple(slice(first, first + side) for first, side in zip(start, shape, strict=True))
+        shares.append(1 - np.count_nonzero(brain[seen]) / np.count_nonzero(brain))
+    if not shares or max(shares) <= UNSEEN_SHARE:
+        return None
+    return Caution(
+        "serious",
+        "The network does not see the whole brain.",
+        f"{percent(max(shares))} of the template brain reaches no feature of the network, so nothing there can be "
+        "relevant. Pools that divide the field of view without rest see all of it.",
+        "training",
+    )
+
+
+def _atlas(run: RunRecord) -> Caution | None:
+    atlas = run.provenance.get("sources", {}).get("atlas", {})
+    empty = atlas.get("empty", [])
+    text = " ".join(
+        filter(None, [atlas.get("note", ""), empty and f"Without a voxel at this resolution: {listing(empty)}."])
+    )
+    return Caution("note", "About the atlas.", text, "credits") if text else None
+
+
+METHOD_CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
+    _planted_missed, _unseen, _scaled_by_probability, _several_networks, _atlas,
+)  # fmt: skip
