@@ -45,6 +45,9 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
 }
 """Tables the report is made from, by the name its sections use."""
 
+TEXT_COLUMNS = ("site", "unit", "participants", "scan_group")
+"""Columns that may hold nothing but numbers and are names all the same; a class, say, can be called ``0``."""
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -161,7 +164,7 @@ def read_run(layout: RunLayout) -> RunRecord:
         if not path.is_file():
             continue
         try:
-            frame = read_table(path, text_columns=("site", "unit", "participants"))
+            frame = read_table(path, text_columns=TEXT_COLUMNS)
         except HeatlasError as error:
             unreadable.append(str(error))
             continue

@@ -56,8 +56,10 @@ class RunPlan:
     text : str
         Put into ids, sites and reasons.
     preset : str
-    label_noise : float
-        Share of the classifier's evidence that is noise.
+    contrast : tuple of str
+        Positive and negative class.
+    classes : tuple of str, optional
+        Classes that have participants; both of the contrast if not given.
     """
 
     until: str = "statistics"
@@ -69,7 +71,8 @@ class RunPlan:
     text: str = ""
     preset: str = "default"
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    classes: tuple[str, ...] = ("AD", "CN")
+    contrast: tuple[str, str] = ("AD", "CN")
+    classes: tuple[str, ...] | None = None
     overrides: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
@@ -100,7 +103,7 @@ def make_run(folder: Path, plan: RunPlan | None = None) -> RunLayout:
 
 def _config(plan: RunPlan) -> Config:
     sections = {
-        "cohort": {"folds": max(plan.folds, 2)},
+        "cohort": {"folds": max(plan.folds, 2), "positive": plan.contrast[0], "negative": plan.contrast[1]},
         "registration": {"resolution_mm": RESOLUTION},
         "attribution": {"betas": list(plan.betas), "guided_backpropagation": plan.guided},
         "statistics": {"permutations": 99, "bootstrap_samples": 100},
@@ -113,11 +116,11 @@ def _config(plan: RunPlan) -> Config:
 def _scans(plan: RunPlan) -> list[Scan]:
     rng = np.random.default_rng(7)
     scans = []
-    for label in plan.classes:
+    for label in plan.classes or plan.contrast:
         for person in range(plan.people):
             name = f"sub-{label}{person:03d}{plan.text if person == 0 else ''}"
             for visit in ("M000", "M012")[: 1 + person % 2]:
-                small = 0.75 if label == "AD" else 1.0
+                small = 0.75 if label == plan.contrast[0] else 1.0
                 scans.append(
                     Scan(
                         name, f"ses-{visit}", f"I{label}{person}{visit}", f"x/{name}_{visit}.nii.gz", label, label,
@@ -186,13 +189,13 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
     rng = np.random.default_rng(2)
     rows = []
     for place, scan in enumerate(scans):
-        target = int(scan.label == "AD")
+        target = int(scan.label == plan.contrast[0])
         wrong = plan.mistakes and place % 9 == 4
         logit = (4.0 + rng.random()) * (1 if (target == 1) != wrong else -1)
         predicted = int(logit > 0)
         rows.append([
             scan.participant_id, scan.session_id, scan.scan_id, _fold_of(scan, scans, plan), scan.label, target,
-            -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), ("CN", "AD")[predicted], outcome(target, predicted),
+            -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), plan.contrast[1 - predicted], outcome(target, predicted),
         ])  # fmt: skip
     write_table(run.predictions, pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
 
@@ -205,18 +208,17 @@ def _map_names(config: Config) -> list[str]:
 def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
     rows = []
     for place, scan in enumerate(scans):
+        files, positive = run.scan(scan.participant_id, scan.session_id, RESOLUTION), scan.label == plan.contrast[0]
         for name in _map_names(config):
-            _write_map(
-                run.scan(scan.participant_id, scan.session_id, RESOLUTION).relevance_map(name), name, scan, place
-            )
+            _write_map(files.relevance_map(name), name, positive, place)
             if name != "gb":
-                start = 2.0 if scan.label == "AD" else 0.5
+                start = 2.0 if positive else 0.5
                 rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, start, 0.8 * start, 0.15 * start,
                              0.05 * start, 0.0, 0.0])  # fmt: skip
     write_table(run.conservation, pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS)
 
 
-def _write_map(path: Path, name: str, scan: Scan, place: int) -> None:
+def _write_map(path: Path, name: str, positive: bool, place: int) -> None:
     grid = template_grid(RESOLUTION)
     axes = [grid.affine[k, 3] + grid.affine[k, k] * np.arange(grid.shape[k]) for k in range(3)]
     x, y, z = np.meshgrid(*axes, indexing="ij")
@@ -225,7 +227,7 @@ def _write_map(path: Path, name: str, scan: Scan, place: int) -> None:
         values += np.exp(-((x - side) ** 2 + (y + 20) ** 2 + (z + 16) ** 2) / (2 * 12.0**2))
     if name not in ("lrpB000", "gb"):
         values -= 0.4 * np.exp(-(x**2 + (y - 30) ** 2 + (z - 20) ** 2) / (2 * 15.0**2))
-    values *= 0.01 * (2.0 if scan.label == "AD" else 0.7) * (np.abs(values) > 0.01)
+    values *= 0.01 * (2.0 if positive else 0.7) * (np.abs(values) > 0.01)
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(values.astype(np.float32), grid.affine), path)
 
@@ -242,7 +244,7 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
         for name in _map_names(config):
             for group in names:
                 planted = group in PLANTED
-                mean = (3.0 if planted else 1.0) * (2.0 if scan.label == "AD" else 1.0)
+                mean = (3.0 if planted else 1.0) * (2.0 if scan.label == plan.contrast[0] else 1.0)
                 total = mean * rng.lognormal(0, 0.3)
                 rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total, total / 100])
     columns = ["participant_id", "session_id", "scan_id", "map", "group", "n_voxels", "sum", "density"]

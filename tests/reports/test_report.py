@@ -16,6 +16,7 @@ from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report
 from reports.numbers import fixed, number
+from reports.run_record import read_run
 from reports.sections import SECTIONS
 
 HOSTILE = "<script>alert('x')</script>"
@@ -267,6 +268,43 @@ def test_an_empty_recovery_table_still_marks_the_run_as_synthetic(tmp_path):
     layout.statistics("planted_recovery").parent.mkdir(parents=True)
     layout.statistics("planted_recovery").write_text("map\tmetric\n")
     assert "Synthetic people." in Page(build_report(layout)).text
+
+
+def test_classes_may_be_called_by_numbers(tmp_path):
+    page = small_page(tmp_path, contrast=("1", "0"), guided=False)
+    layout = RunLayout(tmp_path / "run")
+    assert "Networks told 1 from 0 in people they had not seen" in page.text
+    assert "The contrast rests on 5 1 and 5 0." in page.text
+    predictions = read_table(layout.predictions)
+    hits = int(((predictions["label"] == "1") & (predictions["predicted"] == "1")).sum())
+    assert hits > 0
+    confusion = next(str(picture["alt"]) for picture in page.of("img") if "Confusion" in str(picture["alt"]))
+    assert f"{hits} scans of 1 predicted 1" in confusion
+    summary = read_table(layout.statistics("region_summary"), text_columns=["scan_group"])
+    rows = summary[(summary["map"] == "lrpB000") & (summary["scan_group"] == "1")].set_index("group")
+    assert page.row("Hippocampus", "LRP β=0")[2] == number(rows.loc["Hippocampus", "mean_density"])
+    assert {"1", "0"} <= {path.name.split("_")[0].removeprefix("group-") for path in layout.group.rglob("*.nii.gz")}
+
+
+def test_only_folds_of_this_split_that_did_not_fail_count_as_trained(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3, folds=3))
+    for name, index in (("left from an earlier split", 7), ("failed this time", 2)):
+        files = layout.fold(index)
+        files.folder.mkdir(exist_ok=True)
+        files.history.write_text(layout.fold(1).history.read_text())
+        content = json.loads(layout.fold(1).description.read_text())
+        files.description.write_text(
+            json.dumps({**content, "fold": index, "ended_by": name, "validation_balanced_accuracy": 0.4})
+        )
+    failures = read_table(layout.failures)
+    failures.loc[len(failures)] = ["training", "fold-2", "TrainingError", "loss is not finite", "logs/failures/f.txt"]
+    write_table(layout.failures, failures)
+    assert sorted(read_run(layout).models) == sorted(read_run(layout).histories) == [0, 1]
+    page = Page(build_report(layout))
+    assert "left from an earlier split" not in page.text
+    assert "failed this time" not in page.text
+    assert "did not learn" not in page.text
+    assert "1 fold of 2 (fold 0) ended at the largest number of epochs" in page.text
 
 
 def test_shuffled_labels_are_said_before_anything_else(tmp_path):
