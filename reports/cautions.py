@@ -14,7 +14,7 @@ from reports.content.registration import outlying_scans, registered
 from reports.findings import performance_estimate
 from reports.method_cautions import METHOD_CHECKS
 from reports.numbers import count, fixed, is_missing, listing, number, percent
-from reports.run_record import OUTCOMES, RunRecord
+from reports.run_record import KEYS, OUTCOMES, RunRecord
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
@@ -209,19 +209,23 @@ def _losses(run: RunRecord) -> Caution | None:
 
 
 def _negative_start(run: RunRecord) -> Caution | None:
-    if not run.has("conservation"):
+    """Scans whose explained output is negative; a true positive can be one, as softmax compares two logits."""
+    if not run.has("conservation", "predictions"):
         return None
-    rows = run.tables["conservation"].drop_duplicates(["participant_id", "scan_id"])
-    n = int((rows["start_value"] < 0).sum())
-    if not n:
+    rows = run.tables["conservation"].drop_duplicates(KEYS)
+    rows = rows.merge(run.tables["predictions"][[*KEYS, "outcome"]], on=KEYS)
+    negative = rows[rows["start_value"] < 0]
+    if negative.empty:
         return None
-    return Caution(
-        "note",
-        "Some relevance is negative from the start.",
-        f"In {count(n, 'scan')} of {number(len(rows))} the explained output of {run.positive} is below 0, so their "
-        f"maps show mostly what speaks against {run.positive}. Means over such scans, and gain, mix signs.",
-        "conservation",
+    hits = int((negative["outcome"] == "TP").sum())
+    text = (
+        f"In {count(len(negative), 'scan')} of {number(len(rows))}, {number(hits)} of them true positives, the "
+        f"explained output of {run.positive} is below 0. Their maps are negated: read them against the sign. Means "
+        "over such scans, and gain, mix signs."
     )
+    if run.config.attribution.start_value == "logit":
+        text += ' With start_value = "probability" in [attribution] no map is negated.'
+    return Caution("note", "Some relevance is negative from the start.", text, "conservation")
 
 
 def _gain(run: RunRecord) -> Caution | None:

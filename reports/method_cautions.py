@@ -58,22 +58,23 @@ def _several_networks(run: RunRecord) -> Caution | None:
 
 def _unseen(run: RunRecord) -> Caution | None:
     """Part of the brain that no network sees, by the box and the seen shape in its description."""
+    described = [model for model in run.models.values() if "seen_shape" in model]
+    if not described:
+        return None
     brain = load_template(run.config.registration.resolution_mm).brain_mask
     shares = []
-    for model in run.models.values():
-        box, shape = model.get("input", {}).get("box"), model.get("seen_shape")
-        if shape is None:
-            continue
+    for model in described:
+        box, shape = model.get("input", {}).get("box"), model["seen_shape"]
         start = box["start"] if box else (0, 0, 0)
         seen = tuple(slice(first, first + side) for first, side in zip(start, shape, strict=True))
         shares.append(1 - np.count_nonzero(brain[seen]) / np.count_nonzero(brain))
-    if not shares or max(shares) <= UNSEEN_SHARE:
+    if max(shares) <= UNSEEN_SHARE:
         return None
     return Caution(
         "serious",
         "The network does not see the whole brain.",
         f"{percent(max(shares))} of the template brain reaches no feature of the network, so nothing there can be "
-        "relevant. Pools that divide the field of view without rest see all of it.",
+        "relevant. Pools that divide the field of view without rest let the network see all of it.",
         "training",
     )
 

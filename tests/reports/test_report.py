@@ -8,14 +8,18 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
-from run_factory import PLANTED, STAGES, RunPlan, make_run
+from run_factory import PLANTED, RESOLUTION, STAGES, RunPlan, make_run
 
+from atlases.templates import load_template
 from pipeline.run.config import read_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report
-from reports.numbers import fixed, number
+from reports.cautions import find_cautions
+from reports.method_cautions import UNSEEN_SHARE
+from reports.numbers import fixed, number, percent
 from reports.run_record import read_run
 from reports.sections import SECTIONS
 
@@ -346,9 +350,66 @@ def test_a_network_that_did_not_learn_is_pointed_out(tmp_path):
     assert "measures and intervals come with the statistics" in text
 
 
-def test_a_negative_start_value_is_pointed_out(tmp_path):
-    layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=4))
-    table = read_table(layout.conservation)
-    table.loc[:1, "start_value"] = -1.0
-    write_table(layout.conservation, table)
-    assert f"In 2 scans of {len(table)} the explained output of AD is below 0" in Page(build_report(layout)).text
+def cautions_of(layout: RunLayout) -> dict[str, str]:
+    """Text of every caution of a run, by title."""
+    return {caution.title: caution.text for caution in find_cautions(read_run(layout))}
+
+
+@pytest.mark.parametrize("start_value", ["logit", "probability"])
+def test_a_negative_start_value_is_pointed_out(start_value, tmp_path):
+    overrides = {"attribution": {"start_value": start_value}}
+    layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=4, overrides=overrides))
+    title = "Some relevance is negative from the start."
+    assert title not in cautions_of(layout)
+    table = read_table(layout.conservation).merge(read_table(layout.predictions)[["scan_id", "outcome"]])
+    chosen = [table.index[table["outcome"] == outcome][0] for outcome in ("TP", "TN")]
+    table.loc[chosen, "start_value"] = -1.0
+    write_table(layout.conservation, table.drop(columns="outcome"))
+    text = cautions_of(layout)[title]
+    assert f"In 2 scans of {len(table)}, 1 of them true positives, the explained output of AD is below 0" in text
+    assert ('start_value = "probability"' in text) == (start_value == "logit")
+
+
+@pytest.mark.parametrize("start", [None, (2, 1, 3)])
+def test_a_brain_that_the_network_does_not_see_whole_is_pointed_out(start, tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
+    brain = load_template(RESOLUTION).brain_mask
+    seen = (brain.shape[0] - 4, brain.shape[1] - 12, brain.shape[2] - 9)
+    for fold, shape in enumerate((brain.shape, seen)):
+        description = layout.fold(fold).description
+        box = start and {"start": start, "shape": [side - 3 for side in brain.shape]}
+        content = {**json.loads(description.read_text()), "seen_shape": list(shape), "input": {"box": box}}
+        description.write_text(json.dumps(content))
+    first = start or (0, 0, 0)
+    missed = sum(
+        any(not first[axis] <= place[axis] < first[axis] + seen[axis] for axis in range(3))
+        for place in np.argwhere(brain)
+    )
+    share = missed / np.count_nonzero(brain)
+    assert share > UNSEEN_SHARE
+    assert cautions_of(layout)["The network does not see the whole brain."].startswith(percent(share))
+
+
+def test_a_network_that_sees_the_whole_brain_raises_no_doubt(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
+    description = layout.fold(0).description
+    whole = list(load_template(RESOLUTION).brain_mask.shape)
+    content = {**json.loads(description.read_text()), "seen_shape": whole, "input": {"box": None}}
+    description.write_text(json.dumps(content))
+    assert "The network does not see the whole brain." not in cautions_of(layout)
+
+
+def test_what_the_atlas_lacks_is_said(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="cohort", people=2))
+    assert "About the atlas." not in cautions_of(layout)
+    provenance = json.loads(layout.provenance.read_text())
+    provenance["sources"]["atlas"] |= {"note": "Drawn by hand.", "empty": ["Left vessel", "Right vessel"]}
+    layout.provenance.write_text(json.dumps(provenance))
+    said = cautions_of(layout)["About the atlas."]
+    assert said == "Drawn by hand. Without a voxel at this resolution: Left vessel and Right vessel."
+
+
+@pytest.mark.parametrize("folds", [1, 2])
+def test_pooling_of_several_networks_is_said(folds, tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=4, folds=folds, guided=False, until="regions"))
+    assert ("Several networks are pooled." in cautions_of(layout)) == (folds == 2)
