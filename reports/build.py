@@ -12,13 +12,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.run.config import read_config
+from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
-from pipeline.run.tables import write_text
+from pipeline.run.tables import read_table, write_text
 from reports.cautions import find_cautions
 from reports.content.summary import summarise
 from reports.figures.style import house_style
 from reports.material import Material
 from reports.methods import methods_markdown
+from reports.numbers import is_missing
 from reports.sections import SECTIONS
 from reports.specification import build_section
 
@@ -26,7 +29,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
-    """Return the files of a run that its report depends on, and the report's own templates.
+    """Return the files of a run that its report is made from, and the report's own templates.
 
     Provenance is left out: its time of day alone is no reason to build the report again.
     """
@@ -34,11 +37,28 @@ def report_inputs(layout: RunLayout) -> list[Path]:
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
     of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
     templates = [path for path in TEMPLATES.rglob("*") if path.is_file()]
-    return [*of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *sorted(templates)]
+    return [
+        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *_maps_of_the_pairs(layout), *sorted(templates),
+    ]  # fmt: skip
+
+
+def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
+    """Maps of single scans: those of the two participants whose fingerprints are compared."""
+    try:
+        table = read_table(layout.statistics("fingerprints"), ["map", "participant_id", "session_id"])
+    except BadInputError:  # not there yet, or damaged, which the page says
+        return []
+    resolution = read_config(layout.config).registration.resolution_mm
+    pairs = table[["map", "participant_id", "session_id"]].dropna(subset="participant_id").drop_duplicates()
+    paths = [
+        layout.scan(participant, None if is_missing(session) else session, resolution).relevance_map(name)
+        for name, participant, session in pairs.itertuples(index=False)
+    ]
+    return sorted(path for path in paths if path.is_file())
 
 
 def written_files(layout: RunLayout) -> list[Path]:
-    """Return the files that `build_report` has written."""
+    """Return the files that `build_report` has written: the page, its figures, the methods text."""
     figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
     return [layout.report, layout.methods_text, *figures]
 

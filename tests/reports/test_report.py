@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from atlases.templates import load_template
 from pipeline.run.config import read_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
-from reports.build import build_report
+from reports.build import build_report, report_inputs, written_files
 from reports.cautions import find_cautions
 from reports.method_cautions import UNSEEN_SHARE
 from reports.numbers import fixed, number, percent
@@ -195,10 +196,29 @@ def quiet_text(quiet) -> str:
     return Page(quiet.report).text
 
 
-def test_report_is_the_same_when_made_again(quiet):
+OPENED: list[Path] | None = None
+"""Files opened since a test asked for them to be noted; None while nobody asks."""
+
+
+def note_opened(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and OPENED is not None and isinstance(arguments[0], str | Path):
+        OPENED.append(Path(arguments[0]))
+
+
+sys.addaudithook(note_opened)
+
+
+def test_report_is_the_same_when_made_again_and_opens_only_files_it_names(quiet, monkeypatch):
     before = quiet.report.read_bytes()
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", [])
     build_report(quiet)
+    opened = {path for path in OPENED or [] if path.is_relative_to(quiet.root) and path.exists()}
     assert quiet.report.read_bytes() == before
+    named, written = report_inputs(quiet), written_files(quiet)
+    assert len(set(named)) == len(named)
+    assert opened <= {*named, *written, quiet.provenance}
+    assert any("relevance" in path.parent.name for path in opened), "maps of single scans are read"
+    assert {path.name for path in written} >= {"report.html", quiet.methods_text.name}
 
 
 def test_methods_text_is_written_and_cites_only_what_it_lists(run):
