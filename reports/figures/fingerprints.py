@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from matplotlib.figure import Figure
 from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
 
 COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")
+NAME_WIDTH = 24
+"""Letters of a region's name on one line of the radar chart."""
 
 
 def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
@@ -42,9 +45,11 @@ def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
 
 def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
     """Fingerprints as radar charts, as in the founding study: each person's regions relative to their strongest."""
-    figure = new_figure(8.2, 5.6)
+    width, height, side, below = 8.2, 7.0, 3.6, 1.9  # inches
+    figure = new_figure(width, height)
     figure.set_layout_engine("none")  # which would make room for no label
-    ax: Any = figure.add_axes((0.27, 0.13, 0.46, 0.46 * 8.2 / 5.6), projection="polar")
+    box = ((width - side) / 2 / width, below / height, side / width, side / height)
+    ax: Any = figure.add_axes(box, projection="polar")
     regions: Sequence[str] = list(next(iter(profiles.values())).index)
     angles = np.linspace(0, 2 * np.pi, len(regions), endpoint=False)
     closed = np.append(angles, angles[0])
@@ -53,13 +58,19 @@ def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
         values = np.append(profile, profile.iloc[0]) / top
         ax.plot(closed, values, color=colour, lw=1.6, marker=marker, ms=3.5, label=name)
         ax.fill(closed, values, color=colour, alpha=0.13)
-    ax.set_xticks(angles, regions, fontsize=7)
+    ax.set_xticks(angles, [])
     ax.set_rlim(min(0.0, *(float((p / (float(p.abs().max()) or 1)).min()) for p in profiles.values())), 1.05)
     ax.set_yticks([0.25, 0.5, 0.75, 1], ["", "0.5", "", "1"], fontsize=7)
-    for label, angle in zip(ax.get_xticklabels(), angles, strict=True):
-        label.set_horizontalalignment(
-            "left" if np.cos(angle) > 0.05 else "right" if np.cos(angle) < -0.05 else "center"
-        )
-    ax.tick_params(axis="x", pad=2)
+    for region, angle in zip(regions, angles, strict=True):
+        _name_spoke(ax, region, float(angle))
     figure.legend(loc="lower center", ncols=2)
     return figure
+
+
+def _name_spoke(ax: Any, region: str, angle: float) -> None:
+    """Write a region's name along its spoke, where names of neighbours cannot meet; never upside down."""
+    left = np.cos(angle) < -1e-9
+    ax.text(
+        angle, 1.09, textwrap.fill(region, NAME_WIDTH), fontsize=7, rotation=np.rad2deg(angle) - 180 * left,
+        rotation_mode="anchor", ha="right" if left else "left", va="center", linespacing=0.95,
+    )  # fmt: skip
