@@ -12,7 +12,7 @@ from pipeline.statistics.volume_association import ADJUSTED, VOLUME
 from reports.numbers import is_missing
 from reports.run_record import RunRecord
 
-VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷ intracranial"}
+VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷\xa0intracranial"}
 
 
 @dataclass(frozen=True)

@@ -88,14 +88,17 @@ def page_table(
     ----------
     frame : pandas.DataFrame
     columns : sequence of Column
-        Those the frame lacks are left out.
+        Those the frame lacks are left out, and remarks where no row has one.
     caption : str
     at_most : int, optional
         Rows shown.
     row_key : str
         Column whose value is attached to each row, to filter by.
     """
-    there = tuple(column for column in columns if column.key in frame.columns)
+    there = tuple(
+        column for column in columns
+        if column.key in frame.columns and (column.form is not remark or frame[column.key].notna().any())
+    )  # fmt: skip
     shown = frame if at_most is None else frame.head(at_most)
     cells = [[_cell(column, value) for value in shown[column.key].tolist()] for column in there]
     keys = tuple(map(str, shown[row_key])) if row_key else ()

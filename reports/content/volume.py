@@ -54,7 +54,9 @@ def build(material: Material) -> Mapping[str, Any]:
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
-        "table": page_table(primary, _COLUMNS, f"{_CAPTION}, one point per participant.") if known else None,
+        "table": page_table(primary.drop(columns="unit"), _COLUMNS, f"{_CAPTION}, one point per participant.")
+        if known
+        else None,
         "all": page_table(shown, _COLUMNS, f"{_CAPTION}, every analysis.") if known else None,
     }
 
