@@ -14,6 +14,7 @@ from typing import Any, Literal
 import nibabel as nib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from scipy import ndimage
 
 from atlases.templates import load_template
@@ -153,7 +154,7 @@ def draw_slice(
     plane, mm = cut
     axes.text(
         0.02, 0.02, f"{COORDINATE[AXIS[plane]]} = {mm:g}".replace("-", "−"), transform=axes.transAxes,
-        fontsize=6.5, color="#c9d2dc",
+        fontsize=6.5, color="#c9d2dc", path_effects=[withStroke(linewidth=2, foreground="black")],
     )  # fmt: skip
     if plane != "sagittal":
         axes.text(0.02, 0.98, "L", transform=axes.transAxes, fontsize=7, color="#c9d2dc", va="top")

@@ -66,5 +66,5 @@ def draw_beta_curve(betas: Sequence[float], curves: Mapping[str, pd.DataFrame]) 
     ax.set_xticks(list(betas))
     ax.set_xlabel("β")
     ax.set_ylabel("correlation with hippocampal volume")
-    ax.legend()
+    figure.legend(loc="outside lower center", ncols=2)  # anywhere inside, intervals cross it
     return figure
