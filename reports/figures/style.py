@@ -16,7 +16,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
 
 BLUE, VERMILION, ORANGE, SKY = "#0072B2", "#D55E00", "#E69F00", "#56B4E9"
-GREEN, PURPLE, INK, GREY = "#009E73", "#CC79A7", "#1c2733", "#6b7785"
+INK, GREY = "#1c2733", "#6b7785"
 
 OUTCOME_COLOURS: Mapping[str, str] = {"TP": VERMILION, "FN": ORANGE, "TN": BLUE, "FP": SKY}
 OUTCOME_MARKERS: Mapping[str, str] = {"TP": "o", "FN": "^", "TN": "s", "FP": "D"}
