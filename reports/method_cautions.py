@@ -36,10 +36,11 @@ def _scaled_by_probability(run: RunRecord) -> Caution | None:
     if not run.has("relevance") or run.config.attribution.start_value != "probability":
         return None
     return Caution(
-        "note",
+        "serious",
         "Maps are scaled by the prediction.",
         f"Relevance starts from the probability of {run.positive}, so every region of a scan called {run.positive} has "
-        "more of it than in a scan called otherwise. Compare regions with each other, not only groups.",
+        "more of it than in a scan called otherwise. Gains far above 1 and differences between the classes in almost "
+        "every region say no more than that; compare regions with each other.",
         "effects",
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.run.config import ModelConfig
 from reports.numbers import count, listing, number
 from reports.references import REFERENCES, Reference
 from reports.run_record import RunRecord
@@ -140,10 +141,12 @@ def _training(run: RunRecord) -> str:
     model, training = run.config.model, run.config.training
     channels, pools = listing(list(map(str, model.channels))), listing(list(map(str, model.pools)))
     text = (
-        f"The network was that of the founding study [@founding]: {len(model.channels)} blocks of a 3×3×3 convolution, "
-        f"batch normalisation, ReLU and max-pooling (channels {channels}; pools {pools}), then "
-        f"{model.hidden_units} hidden units and two outputs, dropout {model.dropout:g}. Each image was scaled to the "
-        f"range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate {training.learning_rate:g}, "
+        f"The network {_likeness(model)} the founding study [@founding]: {len(model.channels)} blocks of a 3×3×3 "
+        f"convolution, batch normalisation, ReLU and max-pooling (channels {channels}; pools {pools}), then "
+        f"{model.hidden_units} hidden units and two outputs, dropout {model.dropout:g}. It saw "
+        f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
+        f"scaled to the range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate "
+        f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
         f"weight decay {training.weight_decay:g}), cross-entropy"
     )
     text += " weighted by class" if training.balance_classes else ""
@@ -155,6 +158,17 @@ def _training(run: RunRecord) -> str:
         "accuracy was kept."
     )
     return text
+
+
+_SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
+
+
+def _likeness(model: ModelConfig) -> str:
+    """Say whether the network is the founding one, and what differs where it is not."""
+    published = ModelConfig()
+    names = ("channels", "pools", "hidden_units", "dropout")
+    changed = [name.replace("_", " ") for name in names if getattr(model, name) != getattr(published, name)]
+    return f"followed, with other {listing(changed)}, that of" if changed else "was that of"
 
 
 def _attribution(run: RunRecord) -> str:
@@ -201,7 +215,15 @@ def _statistics(run: RunRecord) -> str:
             f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
             "permutations of participants, p = (b + 1) / (m + 1) [@permutation]"
         )
-    return text + "."
+    text += "."
+    if run.has("region_effects"):
+        text += (
+            " Densities of the classes are compared region by region over participants, whose scans are averaged "
+            f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
+            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate beside it. "
+            "Differences between the networks of the folds are not modelled."
+        )
+    return text
 
 
 _PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (

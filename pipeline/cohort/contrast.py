@@ -44,9 +44,11 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
     present = {value for candidate in matched for value in contrast_values(candidate, column)}
     if matched and not held:
-        known = sorted({*SCAN_TABLE_COLUMNS, *(name for candidate in matched for name in candidate.columns)})
+        filled = {name for name in SCAN_TABLE_COLUMNS if any(contrast_values(one, name) for one in matched)}
+        known = sorted(filled.union(*(candidate.columns for candidate in matched)))
         raise BadInputError(
-            f"cohort.contrast_column = '{column}': no scan has a value in such a column. Known: {listed(known, 40)}."
+            f"cohort.contrast_column = '{column}': no scan has a value in such a column. With values: "
+            f"{listed(known, 40)}. Choose with --contrast COLUMN=NEGATIVE,POSITIVE."
         )
     for setting in ("negative", "positive"):
         wanted = getattr(config, setting)

@@ -73,7 +73,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
         value that does not occur.
     """
     if not root.is_dir():
-        raise BadInputError(f"{root}: no such folder.")
+        what = "is a file" if root.exists() else "no such folder"
+        raise BadInputError(f"{root}: {what}. Give the folder of an ADNI download or a BIDS dataset.")
     root = root.resolve()
     layout = detect_layout(root)
     if layout == "bids":
@@ -117,6 +118,7 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
     raise BadInputError(
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor a BIDS dataset "
         f"(participants.tsv, folders sub-*); {len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
+        + (" DICOM is not read: download as NIfTI, or convert with dcm2niix." if files.dicom_count else "")
     )
 
 

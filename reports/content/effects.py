@@ -35,6 +35,11 @@ def build(material: Material) -> Mapping[str, Any]:
         "reassigned at random. The corrected p takes account of all maps and regions at once. "
         + (". ".join(sentences) + "." if sentences else "No difference could be tested.")
     )
+    if run.config.attribution.start_value == "probability":
+        lead += (
+            f" Densities are not divided by the map's total, which is nearly the probability of {run.positive}: a "
+            "difference in almost every region is the prediction seen again, not a finding about the region."
+        )
     notes = sorted(set(effects["note"].dropna()))
     if not sentences and notes:
         lead += f" Reason: {'; '.join(notes)}."

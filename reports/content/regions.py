@@ -21,8 +21,8 @@ FIGURE_NUMBER = {"sum": 3, "density": 4, "gain": 5}
 MEANING = {
     "sum": "Sum: all relevance inside a region. Large regions collect much of it.",
     "density": "Density: sum divided by the number of voxels. It says where relevance is concentrated.",
-    "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. It says where {positive} "
-    "differs from {negative}; 1 means no difference.",
+    "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. 1 means as much "
+    "as in {negative}. A whole map may be weaker or stronger: compare a region's gain with that of the others.",
 }
 
 

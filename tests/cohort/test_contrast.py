@@ -48,7 +48,9 @@ def test_an_unknown_value_is_named_with_those_that_exist() -> None:
 
 
 def test_an_unknown_column_is_named_with_those_that_exist() -> None:
-    with pytest.raises(BadInputError, match=r"contrast_column = 'agegroup'.* Known: age_group, apoe4, cdr"):
+    with pytest.raises(
+        BadInputError, match=r"contrast_column = 'agegroup'.* With values: age_group, site\. Choose with --contrast"
+    ):
         labels([candidate(1, age_group="old")], contrast_column="agegroup", negative="young", positive="old")
 
 
