@@ -220,18 +220,19 @@ def config_to_toml(config: Config) -> str:
         record = getattr(config, section.name)
         if dataclasses.is_dataclass(record):
             lines += ["", f"[{section.name}]"]
-            lines += [f"{f.name} = {_toml_value(getattr(record, f.name))}" for f in dataclasses.fields(record)]
+            lines += [f"{f.name} = {toml_value(getattr(record, f.name))}" for f in dataclasses.fields(record)]
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a text, number, boolean or flat tuple as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
     if isinstance(value, tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
 
 

@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.run.config import Config, config_to_toml
+from pipeline.run.config import Config, config_to_toml, toml_value
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_text
@@ -47,7 +47,9 @@ def prepare_run_folder(out: Path, source: RunInput, config: Config) -> RunLayout
     elif out.is_dir() and any(out.iterdir()):
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
     try:
-        text = f"{config_to_toml(config)}\n[run]\ninput = {_quoted(root)}\npreset = {_quoted(source.preset)}\n"
+        text = (
+            f"{config_to_toml(config)}\n[run]\ninput = {toml_value(str(root))}\npreset = {toml_value(source.preset)}\n"
+        )
         write_text(layout.config, text)
     except OSError as error:
         raise UsageError(f"{out}: cannot write there ({os.strerror(error.errno or 0)}).") from error
@@ -67,7 +69,3 @@ def read_run_input(layout: RunLayout) -> RunInput:
         return RunInput(Path(section["input"]), section["preset"])
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error
-
-
-def _quoted(value: object) -> str:
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
