@@ -1,0 +1,82 @@
+"""From the grid of a late layer back to the grid of the input, at the place where each value was seen.
+
+A value of a feature map belongs to the centre of its receptive field. With unpadded convolutions and pooling that
+rounds down, these centres are not spread evenly over the volume: stretching the map to the size of the volume (the
+habit of the CAM literature) moves it by up to several voxels. Here each axis is interpolated linearly between the true
+centres, and held constant beyond the outermost ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.subject import Subject
+from pipeline.run.errors import UsageError
+
+POINTWISE = (nn.ReLU, nn.BatchNorm3d, nn.Dropout, nn.Dropout3d, nn.Identity)
+
+
+def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> tuple[tuple[float, float], ...]:
+    """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
+
+    Raises
+    ------
+    UsageError
+        For a layer whose geometry is not known; names it.
+
+    Examples
+    --------
+    >>> receptive_centres([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2))])
+    ((1.5, 2.0), (1.5, 2.0), (1.5, 2.0))
+    """
+    offsets, steps = [0.0] * 3, [1.0] * 3
+    for name, layer in layers:
+        if isinstance(layer, POINTWISE):
+            continue
+        if not isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
+            raise UsageError(
+                f"layer {name} ({type(layer).__name__}): where its outputs lie in the volume is not known, so its map "
+                "cannot be brought to the input; ask for the map at the layer's own grid."
+            )
+        for axis, (shift, stride) in enumerate(_window(layer)):
+            offsets[axis] += shift * steps[axis]
+            steps[axis] *= stride
+    return tuple(zip(offsets, steps, strict=True))
+
+
+def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float, int]]:
+    """Per axis: the centre of the first window relative to the first voxel, and the stride."""
+    kernel, stride = _triple(layer.kernel_size), _triple(layer.stride)
+    dilation = _triple(getattr(layer, "dilation", 1))
+    if layer.padding == "same":
+        return [(0.0, 1)] * 3
+    padding = (0, 0, 0) if isinstance(layer.padding, str) else _triple(layer.padding)
+    return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
+
+
+def _triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (value,) * 3 if isinstance(value, int) else tuple(value)
+
+
+def to_input_grid(maps: Tensor, subject: Subject) -> Tensor:
+    """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
+
+    Raises
+    ------
+    UsageError
+        As `receptive_centres`.
+    """
+    for axis, (offset, step) in enumerate(receptive_centres(subject.before), start=2):
+        maps = _interpolate_axis(maps, axis, subject.volumes.shape[axis], offset, step)
+    return maps
+
+
+def _interpolate_axis(maps: Tensor, axis: int, size: int, offset: float, step: float) -> Tensor:
+    last = maps.shape[axis] - 1
+    place = ((torch.arange(size, device=maps.device, dtype=torch.float64) - offset) / step).clamp(0, last)
+    low = place.floor().long().clamp(max=max(last - 1, 0))
+    weight = (place - low).to(maps.dtype).view(*(-1 if dim == axis else 1 for dim in range(maps.dim())))
+    return maps.index_select(axis, low) * (1 - weight) + maps.index_select(axis, (low + 1).clamp(max=last)) * weight
