@@ -1,0 +1,103 @@
+"""What class activation maps share: a sum of feature maps, and the boundaries where such a sum says something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.subject import Subject
+from pipeline.run.errors import UsageError
+
+
+def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
+    """``sum_k w_k A^k`` of each volume.
+
+    Parameters
+    ----------
+    weights : Tensor
+        (B, K).
+    features : Tensor
+        (B, K, d, h, w).
+
+    Returns
+    -------
+    Tensor
+        (B, 1, d, h, w).
+
+    Examples
+    --------
+    >>> weighted_sum(torch.tensor([[2.0, -1.0]]), torch.tensor([[3.0, 4.0]]).view(1, 2, 1, 1, 1)).flatten().tolist()
+    [2.0]
+    """
+    return torch.einsum("bk,bkdhw->bdhw", weights, features).unsqueeze(1)
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Quotient that is 0 where the denominator is 0."""
+    empty = denominator == 0
+    return torch.where(empty, 0, numerator / torch.where(empty, 1, denominator))
+
+
+def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """All (volume, channel) pairs of a batch, volume by volume, as index vectors of at most `size` pairs each."""
+    batch, channels = features.shape[:2]
+    for pairs in torch.split(torch.arange(batch * channels, device=features.device), size):
+        yield pairs // channels, pairs % channels
+
+
+def require_grid(subject: Subject, method: str) -> None:
+    """Refuse a boundary whose features have no place in space.
+
+    Raises
+    ------
+    UsageError
+    """
+    if subject.features.dim() != 5:
+        raise UsageError(
+            f"{method} needs features (batch, channel, d, h, w) and meets {tuple(subject.features.shape)} after layer "
+            f"{subject.before[-1][0]}; choose a stage before the volume is flattened or pooled away."
+        )
+
+
+def require_channels(subject: Subject, method: str) -> None:
+    """Refuse boundaries at which one number per channel says nothing: flattened features, and the one-channel input.
+
+    Raises
+    ------
+    UsageError
+    """
+    require_grid(subject, method)
+    if subject.at_input and subject.features.shape[1] == 1:
+        raise UsageError(
+            f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "
+            "times a number, or 0, whatever the network looks at. Choose a later stage, or another method."
+        )
+
+
+def require_nonnegative(subject: Subject, method: str) -> None:
+    """Refuse features below zero for formulas that take a feature for an amount.
+
+    Raises
+    ------
+    UsageError
+    """
+    lowest = float(subject.features.min())
+    if lowest < 0:
+        layer = subject.before[-1][0] if subject.before else "the input"
+        raise UsageError(
+            f"{method} needs features that are not negative, and {layer} gives {lowest:g}; choose a stage that ends "
+            "in a ReLU or a pooling after one."
+        )
+
+
+def require_positive(method: str, setting: str, value: int) -> None:
+    """Refuse a number of volumes, variants or steps that is not a whole number from 1 on.
+
+    Raises
+    ------
+    UsageError
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{method}: {setting} = {value!r}; it must be a whole number, 1 or more.")
