@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -67,8 +69,7 @@ class Reference:
             raise BadInputError(f"baseline {self.name!r} must be one finite volume (D, H, W).")
 
     def __repr__(self) -> str:
-        digest = hashlib.sha256(self.volume.detach().double().cpu().contiguous().numpy().tobytes()).hexdigest()[:12]
-        return f"Reference({self.name!r}, sha256={digest})"
+        return f"Reference({self.name!r}, sha256={digest(self.volume.double())})"
 
 
 @dataclass(frozen=True)
@@ -184,3 +185,50 @@ def blurred(volumes: Tensor, sigma: float) -> Tensor:
         shape[axis + 2], padding[axis] = -1, radius
         flat = functional.conv3d(flat, kernel.view(shape), padding=padding)
     return flat.reshape(volumes.shape)
+
+
+def masked_scores(
+    subject: Subject, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Scores of one volume of a subject under many masks, a few at a time.
+
+    Parameters
+    ----------
+    subject : Subject
+    volume : int
+        Which of the subject's volumes.
+    keeps : iterable of Tensor
+        Masks (d, h, w) on the grid of the features; drawn only as they are needed.
+    hidden : Tensor
+        What hidden features become, (B, C, d, h, w); see `Masking.hidden_features`.
+    batch : int
+        Masked volumes evaluated, and held, at once.
+
+    Yields
+    ------
+    Tensor, Tensor
+        Up to `batch` masks (m, d, h, w) and their scores (m,).
+    """
+    remaining = iter(keeps)
+    while chunk := list(islice(remaining, batch)):
+        keep = torch.stack(chunk).to(subject.features)
+        with torch.no_grad():
+            scores = subject.score(mixed(subject.features[volume], keep[:, None], hidden[volume]))
+        yield keep, scores
+
+
+def require_batch(method: str, batch: int) -> None:
+    """Refuse a number of volumes at once below 1.
+
+    Raises
+    ------
+    UsageError
+        Naming the method.
+    """
+    if batch < 1:
+        raise UsageError(f"{method}: batch = {batch}; at least one volume is evaluated at once.")
+
+
+def digest(values: Tensor) -> str:
+    """Short digest of the values of a tensor, for sidecars."""
+    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:12]
