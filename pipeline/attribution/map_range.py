@@ -15,7 +15,7 @@ from pipeline.run.errors import UsageError
 
 Normalisation = Literal["range", "max", "sigmoid"]
 SPACE = (1, 2, 3, 4)
-ROUNDINGS = 16
+ROUNDINGS = 64
 """So many units of rounding count as none."""
 
 

@@ -30,6 +30,7 @@ from pipeline.run.errors import UsageError
 
 Objective = Literal["mask", "diff"]
 Keep = Literal["best", "last"]
+Height = Callable[[Tensor, Tensor], Tensor]
 DECAY, DECAY_SQUARED, ADAM_EPS = 0.9, 0.999, 1e-8
 
 
@@ -107,23 +108,26 @@ class OptiCam:
 
     def weights(self, subject: Subject) -> Tensor:
         """The u kept for each volume, (B, K)."""
+        features, height = subject.features, self.height(subject)
+        chunks = torch.split(torch.arange(len(features), device=features.device), self.batch)
+        return torch.cat([climbed(height, rows, features.shape[1], features.dtype, self) for rows in chunks])
+
+    def height(self, subject: Subject) -> Height:
+        """Objective as a function of weights u (n, K) and the numbers (n,) of the volumes they belong to."""
         features, volumes = subject.features, subject.volumes
         hidden = self.masking.hidden(volumes).expand_as(volumes)
         with torch.no_grad():
             score = subject.score(features)
 
-        def height(u: Tensor, rows: Tensor) -> Tensor:
+        def of(u: Tensor, rows: Tensor) -> Tensor:
             mask = normalised(to_input_grid(mixture(u, features[rows]), subject), self.normalisation)
             masked_score = subject.score_of(mixed(volumes[rows], mask, hidden[rows]))
             return objective_of(score[rows], masked_score, self.objective)
 
-        chunks = torch.split(torch.arange(len(volumes), device=volumes.device), self.batch)
-        return torch.cat([climbed(height, rows, features.shape[1], score.dtype, self) for rows in chunks])
+        return of
 
 
-def climbed(
-    height: Callable[[Tensor, Tensor], Tensor], rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam
-) -> Tensor:
+def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam) -> Tensor:
     """Weights after gradient ascent from u = 0, each row for itself.
 
     Parameters
