@@ -1,9 +1,9 @@
 """Batch normalisation in LRP: folded into the convolution before it, or passed through as identity.
 
 In evaluation mode ``BN(W x + b) = γ/σ (W x + b - μ) + β_BN`` is linear, so convolution and normalisation are one
-convolution with weights ``W γ/σ``. The β-rule does not see positive factors per channel: folding and identity give
-the same map where every γ > 0, and differ where a γ is negative, because then the unit's positive contributions are
-those that push its activation *down* before the sign turns.
+convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule does not see positive factors per
+channel: folding and identity give the same map where every γ > 0, and differ where a γ is negative, because then the
+unit's positive contributions are those that push its activation *down* before the sign turns.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ import torch
 from torch import Tensor, nn
 
 
-def folded_weight(weight: Tensor, norm: nn.BatchNorm3d) -> Tensor:
-    """Weights of the one convolution that equals convolution followed by batch normalisation.
+def folded(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
+    """Weights and bias of the one convolution that equals convolution followed by batch normalisation.
 
-    A new tensor; nothing is written to either module.
+    New tensors; nothing is written to either module.
 
     Parameters
     ----------
     weight : Tensor
         (C_out, C_in / groups, k, k, k).
+    bias : Tensor or None
+        (C_out,).
     norm : nn.BatchNorm3d
         With running statistics.
     """
-    if norm.running_var is None:
+    if norm.running_var is None or norm.running_mean is None:
         raise ValueError("batch normalisation without running statistics cannot be folded.")
     scale = torch.rsqrt(norm.running_var + norm.eps)
     if norm.weight is not None:
         scale = scale * norm.weight
-    return weight * scale.reshape(-1, *(1,) * (weight.dim() - 1))
+    centred = -norm.running_mean if bias is None else bias - norm.running_mean
+    shift = centred * scale if norm.bias is None else centred * scale + norm.bias
+    return weight * scale.reshape(-1, *(1,) * (weight.dim() - 1)), shift

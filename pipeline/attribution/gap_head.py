@@ -15,6 +15,8 @@ from pipeline.run.errors import UsageError
 
 TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
 """Change no value in evaluation mode."""
+SHOWN = 3
+"""Layers named in a refusal."""
 
 
 def class_weights(subject: Subject, method: str) -> Tensor:
@@ -32,10 +34,12 @@ def class_weights(subject: Subject, method: str) -> Tensor:
             return second.weight[subject.target].detach()
         if isinstance(first, nn.Conv3d) and _is_pointwise(first) and _pools_all(second, subject.features.shape[2:]):
             return first.weight[subject.target].detach().flatten()
-    found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers)
+    found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
+    more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
     raise UsageError(
-        f"{method} needs global average pooling and one linear layer right after the boundary, and finds {found}; "
-        "move the boundary to the last pooling, or use grad-cam, which equals it there and works elsewhere."
+        f"{method} needs global average pooling and one linear layer right after the boundary, and finds {found}{more}. "
+        "Choose the stage right before the pooling, if the network has one; grad-cam means the same there (but for scale "
+        "and ReLU) and works for any head."
     )
 
 

@@ -1,7 +1,7 @@
 """Guided backpropagation (Springenberg et al. 2015): the gradient, cut to its positive part at every ReLU.
 
-The model's layers run one after the other with a ReLU of our own, so no hook is set and the model is not touched. The
-map is the absolute value, called susceptibility: it says where the output reacts, not what the evidence is, and it
+The model's operations run one after the other with a ReLU of our own, so no hook is set and the model is not touched.
+The map is the absolute value, called susceptibility: it says where the output reacts, not what the evidence is, and it
 conserves nothing.
 """
 
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.planner import open_layers
+from pipeline.attribution.planner import plan_forward
 from pipeline.attribution.records import Attribution
-from pipeline.attribution.tape import run_layer
+from pipeline.attribution.tape import Values
 from pipeline.attribution.targets import StartValue, require_explainable, start_values
 
 
@@ -39,7 +39,7 @@ def guided_backprop(model: nn.Module, volumes: Tensor, target: int, start: Start
 
     Parameters
     ----------
-    model : StagedModel or nn.Sequential
+    model : nn.Module
         In evaluation mode; not changed in any way.
     volumes : Tensor
         (B, 1, D, H, W), in the precision and on the device of the model.
@@ -60,13 +60,13 @@ def guided_backprop(model: nn.Module, volumes: Tensor, target: int, start: Start
     BadInputError
         For volumes that do not fit the model or are not finite.
     """
-    layers = open_layers(model)
+    program = plan_forward(model)
     require_explainable(model, volumes)
     with torch.enable_grad(), exact_float32(volumes.device):
         leaf = volumes.detach().requires_grad_()
-        a = leaf
-        for layer in layers:
-            a = run_layer(layer, a, relu=GuidedReLU.apply)
-        explained = start_values(a, target, start)
+        values = Values(program, leaf, relu=GuidedReLU.apply)
+        for operation in program.operations:
+            values.run(operation)
+        explained = start_values(values[program.result], target, start)
         (gradient,) = torch.autograd.grad(explained.sum(), leaf)
     return Attribution(gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start})

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.grad import conv3d_input
 
 
@@ -94,3 +94,22 @@ class FullyConnected:
 
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
         return F.linear(y, weight.t())
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """An average pooling as a linear map with positive coefficients; input (B, C, D, H, W)."""
+
+    pool: nn.Module
+
+    def apply(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.pool(x)
+        return answer
+
+    def transpose(self, y: Tensor, input_shape: Sequence[int]) -> Tensor:
+        """PyTorch's own derivative: it knows every rounding and padding rule of the poolings."""
+        probe = torch.zeros(tuple(input_shape), dtype=y.dtype, device=y.device, requires_grad=True)
+        with torch.enable_grad():
+            pooled = self.pool(probe)
+        (answer,) = torch.autograd.grad(pooled, probe, y.reshape(pooled.shape))
+        return answer

@@ -1,39 +1,62 @@
-"""From a model to a plan: which layer does what, decided and refused before any work starts.
+"""From a model to a plan: which operation does what for relevance, decided and refused before any work starts.
 
-A *plan* is the model's layers in order of computation, grouped into *steps*. A step ends where relevance has to be
-shared out: at a layer with weights, together with what follows it (normalisation, ReLU, dropout, and a max-pooling if
-one comes next), or at a max-pooling without such a layer. Layers that give relevance through one to one need no step.
-What the plan does not know it refuses by name; nothing is approximated.
+A *plan* groups the operations of a model into *steps*. A step begins where relevance has to be shared out (a layer
+with weights, an average pooling, a sum, a concatenation) and takes in what follows it alone: normalisation, ReLU,
+dropout, and a max-pooling if one comes next. What the plan does not know it refuses by name; nothing is approximated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from torch import Tensor, nn
 
-from pipeline.attribution.batch_norm import folded_weight
-from pipeline.attribution.linear_maps import Convolution, FullyConnected, LinearMap
-from pipeline.attribution.pooling import MaxPool
-from pipeline.models.contract import StagedModel
+from pipeline.attribution.batch_norm import folded
+from pipeline.attribution.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
+from pipeline.attribution.pooling import AdaptiveMaxPool, MaxPool
+from pipeline.attribution.subject import split_layers
+from pipeline.attribution.tracing import (
+    KNOWN,
+    PASSED,
+    POOLINGS,
+    Concatenate,
+    Gate,
+    Operation,
+    Program,
+    Reshape,
+    Sum,
+    trace,
+)
 from pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["fold", "identity"]
 
-PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
-"""Layers that relevance passes unchanged (a flattening only changes its shape)."""
 MODAL = (nn.Dropout, nn.Dropout3d, nn.BatchNorm3d)
 """Layers that do something else in training mode."""
-KNOWN = (nn.Conv3d, nn.Linear, nn.BatchNorm3d, nn.MaxPool3d, *PASSED)
+FOLLOWERS = (nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), nn.MaxPool3d, nn.AdaptiveMaxPool3d)
 
 
-class Layer(NamedTuple):
-    """A module that does one operation, and its name in the model."""
+@dataclass(frozen=True)
+class Weights:
+    """A layer with weights as the rules see it.
 
-    name: str
-    module: nn.Module
+    Parameters
+    ----------
+    linear : LinearMap
+    weight : Tensor
+        Batch normalisation folded in if so planned.
+    bias : Tensor or None
+        Broadcastable to the units; likewise.
+    first : bool
+        Whether it sees the volume itself.
+    """
+
+    linear: LinearMap
+    weight: Tensor
+    bias: Tensor | None
+    first: bool
 
 
 @dataclass(frozen=True)
@@ -43,141 +66,232 @@ class Step:
     Parameters
     ----------
     name : str
-        Of the layer with weights; of the max-pooling, or of the first layer passed, where there is none.
-    layers : tuple of Layer
-        What the forward pass does, before the pooling.
-    linear : LinearMap or None
-    weight : Tensor or None
-        Effective weights, batch normalisation folded in if so planned.
-    pool : MaxPool or None
+        Of the layer that shares out; of the last operation where none does.
+    operations : tuple of Operation
+        What the forward pass does, one after the other, before the max-pooling.
+    inputs : tuple of str
+        Values that relevance runs on to; empty for what carries no relevance.
+    value : str
+        The value that the step gives.
+    weights : Weights or None
+    averaging : Averaging or None
+    pool : MaxPool or AdaptiveMaxPool or None
         Max-pooling at the end of the step.
     """
 
     name: str
-    layers: tuple[Layer, ...]
-    linear: LinearMap | None
-    weight: Tensor | None
-    pool: MaxPool | None
+    operations: tuple[Operation, ...]
+    inputs: tuple[str, ...]
+    value: str
+    weights: Weights | None = None
+    averaging: Averaging | None = None
+    pool: MaxPool | AdaptiveMaxPool | None = None
+
+    @property
+    def head(self) -> nn.Module | None:
+        """What the step begins with; None for a max-pooling alone or for what carries no relevance."""
+        return self.operations[0].module if self.operations and self.inputs else None
 
 
-def open_layers(model: nn.Module) -> tuple[Layer, ...]:
-    """Layers of a model in the order of computation, each checked to be one that attribution knows.
+@dataclass(frozen=True)
+class Plan:
+    """All steps of a model, in order of computation.
 
     Parameters
     ----------
-    model : StagedModel or nn.Sequential
+    steps : tuple of Step
+    program : Program
+    boundary : str
+        The value at which relevance is wanted: the volumes, or the features of a stage.
+    """
+
+    steps: tuple[Step, ...]
+    program: Program
+    boundary: str
+
+
+def plan_forward(model: nn.Module) -> Program:
+    """Operations of a model, each that can carry relevance or a gradient checked to be one that attribution knows.
 
     Raises
     ------
     UsageError
-        For a model without a known order of layers, an unknown layer or layer option, or a layer in training mode;
-        the message names it.
+        For a model that cannot be written down, an unknown operation or option, or a layer in training mode; the
+        message names it.
     """
-    layers = tuple(_open("", model))
-    for layer in layers:
-        _require_known(layer)
-    return layers
+    program = trace(model)
+    carrying = _carrying(program)
+    if not any(isinstance(operation.module, nn.Conv3d | nn.Linear) for operation in carrying.values()):
+        raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
+    for operation in program.operations:
+        if operation.value in carrying:
+            _require_known(operation)
+            _require_private_in_place(operation)
+        module = operation.module
+        if isinstance(module, MODAL) and module.training:
+            raise UsageError(f"layer {_labelled(operation)} is in training mode; call model.eval() first.")
+    return program
 
 
-def plan_relevance(model: nn.Module, batch_norm: BatchNormMode) -> tuple[Step, ...]:
+def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> Plan:
     """Plan LRP through a model.
 
     Parameters
     ----------
-    model : StagedModel or nn.Sequential
-        Ends in a layer with weights that gives logits.
+    model : nn.Module
+        Its output are logits.
     batch_norm : {"fold", "identity"}
+    stage : int or str
+        Where relevance is wanted; see `pipeline.attribution.subject.explaining`.
 
     Raises
     ------
     UsageError
-        As `open_layers`, and where folding is asked for but a batch normalisation does not follow a convolution.
+        As `plan_forward`; where folding is asked for but a batch normalisation does not follow a convolution; and for
+        a stage that does not exist.
     """
     if batch_norm not in ("fold", "identity"):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
+    program = plan_forward(model)
+    boundary = _boundary(model, program, stage)
+    carrying = _carrying(program)
+    near_input = {program.source}
     steps: list[Step] = []
-    stretch: list[Layer] = []
-    for layer in open_layers(model):
-        if isinstance(layer.module, nn.Conv3d | nn.Linear) and stretch:
-            steps.append(_step(stretch, None, batch_norm))
-            stretch = []
-        if isinstance(layer.module, nn.MaxPool3d):
-            steps.append(_step([*stretch, layer], _max_pool(layer.module), batch_norm))
-            stretch = []
-        else:
-            stretch.append(layer)
-    if stretch:
-        steps.append(_step(stretch, None, batch_norm))
-    return tuple(steps)
+    taken: set[str] = set()
+    for operation in program.operations:
+        if operation.value in taken:
+            continue
+        if operation.value not in carrying:
+            steps.append(Step(operation.name, (operation,), (), operation.value))
+            continue
+        chain = _chain(operation, program, boundary)
+        taken.update(link.value for link in chain)
+        step = _step(chain, batch_norm, operation.inputs[0] in near_input)
+        if step.weights is None and set(step.inputs) <= near_input:
+            near_input.add(step.value)
+        steps.append(step)
+    return Plan(tuple(steps), program, boundary)
 
 
-def _step(stretch: Sequence[Layer], pool: MaxPool | None, batch_norm: BatchNormMode) -> Step:
-    """One step of layers that start with the one with weights, if there is one, and end with the pool, if any."""
-    first, layers = stretch[0], tuple(stretch if pool is None else stretch[:-1])
-    weight: Tensor | None = None
-    linear: LinearMap | None = None
-    if isinstance(first.module, nn.Conv3d):
-        linear, weight = _convolution(first.module), first.module.weight.detach()
-    elif isinstance(first.module, nn.Linear):
-        linear, weight = FullyConnected(), first.module.weight.detach()
-    if batch_norm == "fold":
-        norm = _norm_to_fold(stretch)
-        weight = weight if norm is None or weight is None else folded_weight(weight, norm).detach()
-    return Step(first.name if linear or pool is None else stretch[-1].name, layers, linear, weight, pool)
+def _carrying(program: Program) -> dict[str, Operation]:
+    """Operations that relevance runs through, by the value they give: all that lead to the result but not by a gate."""
+    by_value = {operation.value: operation for operation in program.operations}
+    carrying: dict[str, Operation] = {}
+    waiting = [program.result]
+    while waiting:
+        operation = by_value.get(waiting.pop())
+        if operation is not None and operation.value not in carrying:
+            carrying[operation.value] = operation
+            waiting += operation.inputs[:1] if isinstance(operation.module, Gate) else operation.inputs
+    return carrying
 
 
-def _norm_to_fold(stretch: Sequence[Layer]) -> nn.BatchNorm3d | None:
-    """The normalisation right after the convolution that a stretch begins with; any other is refused."""
+def _chain(head: Operation, program: Program, boundary: str) -> list[Operation]:
+    """An operation and what follows it alone, up to a max-pooling or the boundary."""
+    chain = [head]
+    by_input = {operation.inputs[0]: operation for operation in program.operations if operation.inputs}
+    while True:
+        last = chain[-1]
+        ends = isinstance(last.module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) or last.value == boundary
+        follower = by_input.get(last.value)
+        if ends or len(last.node.users) != 1 or follower is None or not isinstance(follower.module, FOLLOWERS):
+            return chain
+        chain.append(follower)
+
+
+def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: bool) -> Step:
+    head, last = chain[0], chain[-1]
+    pool = _max_pool(last.module) if last.module is not None else None
+    operations = tuple(chain if pool is None else chain[:-1])
+    norm = _norm_to_fold(chain) if batch_norm == "fold" else None
+    inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
+    shares = isinstance(head.module, nn.Conv3d | nn.Linear | Sum | Concatenate | nn.AvgPool3d | nn.AdaptiveAvgPool3d)
+    return Step(
+        name=head.name if shares else last.name,
+        operations=operations,
+        inputs=inputs,
+        value=last.value,
+        weights=_weights(head.module, norm, near_input),
+        averaging=Averaging(head.module) if isinstance(head.module, POOLINGS) else None,
+        pool=pool,
+    )
+
+
+def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool) -> Weights | None:
+    if isinstance(module, nn.Linear):
+        added = None if module.bias is None else module.bias.detach()
+        return Weights(FullyConnected(), module.weight.detach(), added, first)
+    if not isinstance(module, nn.Conv3d):
+        return None
+    weight: Tensor = module.weight
+    bias: Tensor | None = module.bias
+    if norm is not None:
+        weight, bias = folded(weight, bias, norm)
+    offset = None if bias is None else bias.detach().view(-1, 1, 1, 1)
+    return Weights(_convolution(module), weight.detach(), offset, first)
+
+
+def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
+    """The normalisation right after the convolution that a chain begins with; any other is refused."""
     found = None
-    for place, (name, module) in enumerate(stretch):
-        if isinstance(module, nn.BatchNorm3d):
-            if place != 1 or not isinstance(stretch[0].module, nn.Conv3d):
+    for place, operation in enumerate(chain):
+        if isinstance(operation.module, nn.BatchNorm3d):
+            if place != 1 or not isinstance(chain[0].module, nn.Conv3d):
                 raise UsageError(
-                    f"layer {name} (BatchNorm3d) does not follow a Conv3d directly and cannot be folded into one; use "
-                    "batch_norm = 'identity', or put the normalisation between convolution and ReLU."
+                    f"layer {_labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
+                    "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
                 )
-            found = module
+            found = operation.module
     return found
 
 
-def _open(name: str, module: nn.Module) -> Iterator[Layer]:
-    if isinstance(module, StagedModel):
-        _require_own_forward(name, module, StagedModel)
-        children = [(f"stages.{number}", stage) for number, stage in enumerate(module.stages)]
-    elif isinstance(module, nn.Sequential):
-        _require_own_forward(name, module, nn.Sequential)
-        children = list(module.named_children())
-        if len(children) != len(module):  # named_children() skips repetitions
-            children = [(str(number), child) for number, child in enumerate(module)]
-    else:
-        yield Layer(name or "model", module)
-        return
-    for child_name, child in children:
-        yield from _open(f"{name}.{child_name}" if name else child_name, child)
+def _boundary(model: nn.Module, program: Program, stage: int | str) -> str:
+    """The value that crosses the boundary of a stage."""
+    if stage == 0:
+        return program.source
+    name = stage
+    if isinstance(stage, int):
+        name = split_layers(model, stage)[0][-1][0]
+    found = [o.value for o in program.operations if o.name == name or o.name.startswith(f"{name}.")]
+    if not found:
+        names = ", ".join(operation.name for operation in program.operations)
+        raise UsageError(f"stage {stage!r}: no such layer; the model has {names}.")
+    if found[-1] == program.result:
+        raise UsageError(f"stage {stage!r} is the output itself; name an earlier layer.")
+    return found[-1]
 
 
-def _require_own_forward(name: str, module: nn.Module, base: type[nn.Module]) -> None:
-    if type(module).forward is not base.forward:
-        raise UsageError(
-            f"{name or 'model'} ({type(module).__name__}) has a forward of its own, so the order of its layers is not "
-            f"known; make it a plain {base.__name__}, the composition of its parts in order."
-        )
+def _labelled(operation: Operation) -> str:
+    kind = operation.node.target if operation.module is None else type(operation.module).__name__
+    return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
 
-def _require_known(layer: Layer) -> None:
+def _require_known(operation: Operation) -> None:
     """Refuse what the steps would get wrong."""
-    name, module = layer
-    kind = next((kind for kind in KNOWN if isinstance(module, kind)), None)
-    if kind is None or type(module).forward is not kind.forward:
+    module = operation.module
+    kinds = (*KNOWN, Sum, Concatenate, Gate, Reshape)
+    kind = next((kind for kind in kinds if isinstance(module, kind)), None)
+    if module is None or kind is None or type(module).forward is not kind.forward:
         raise UsageError(
-            f"layer {name} ({type(module).__name__}) is not supported by attribution; known are "
-            f"{', '.join(kind.__name__ for kind in KNOWN)} inside Sequential or stages."
+            f"layer {_labelled(operation)} is not supported by attribution; known are "
+            f"{', '.join(kind.__name__ for kind in KNOWN)}, sums, concatenation of channels, gates, "
+            "and changes of shape."
         )
-    if module.training and isinstance(module, MODAL):
-        raise UsageError(f"layer {name} ({type(module).__name__}) is in training mode; call model.eval() first.")
     problem = _unsupported_option(module)
     if problem:
-        raise UsageError(f"layer {name} ({type(module).__name__}): {problem}.")
+        raise UsageError(f"layer {_labelled(operation)}: {problem}.")
+
+
+def _require_private_in_place(operation: Operation) -> None:
+    """Refuse work in place on a value that others read: the model itself then sees the changed value there."""
+    in_place = getattr(operation.module, "inplace", False) or operation.node.kwargs.get("inplace", False)
+    in_place = in_place or str(getattr(operation.node.target, "__name__", "")) == "iadd"
+    source = operation.node.all_input_nodes[0]
+    if in_place and len(source.users) > 1:
+        raise UsageError(
+            f"layer {_labelled(operation)} works in place on a value that other layers read; create it with "
+            "inplace=False."
+        )
 
 
 def _unsupported_option(module: nn.Module) -> str:
@@ -190,7 +304,7 @@ def _unsupported_option(module: nn.Module) -> str:
             return "padding 'same' of an even kernel is not symmetric and not supported; use an odd kernel"
     if isinstance(module, nn.BatchNorm3d) and module.running_mean is None:
         return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
-    if isinstance(module, nn.MaxPool3d) and module.return_indices:
+    if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:
         return "return_indices=True is not supported; create it without"
     if isinstance(module, nn.Flatten) and (module.start_dim != 1 or module.end_dim != -1):
         return "must flatten everything but the batch (start_dim=1, end_dim=-1)"
@@ -206,7 +320,11 @@ def _convolution(module: nn.Conv3d) -> Convolution:
     return Convolution(module.stride, padding, module.dilation, module.groups)
 
 
-def _max_pool(module: nn.MaxPool3d) -> MaxPool:
+def _max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
+    if isinstance(module, nn.AdaptiveMaxPool3d):
+        return AdaptiveMaxPool(module.output_size)
+    if not isinstance(module, nn.MaxPool3d):
+        return None
     return MaxPool(
         _triple(module.kernel_size),
         _triple(module.stride),

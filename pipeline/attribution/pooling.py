@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,18 @@ class MaxPool:
         pooled, winners = F.max_pool3d(
             x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
         )
+        return pooled, winners
+
+
+@dataclass(frozen=True)
+class AdaptiveMaxPool:
+    """Max-pooling to a given size; see `torch.nn.AdaptiveMaxPool3d`."""
+
+    output_size: Any
+
+    def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As `MaxPool.apply`."""
+        pooled, winners = F.adaptive_max_pool3d(x, self.output_size, return_indices=True)
         return pooled, winners
 
 

@@ -1,67 +1,103 @@
-"""The LRP β-rule as pure functions on tensors.
+"""LRP rules as pure functions: how the relevance of a unit is shared among the contributions it summed.
 
-Words: a *unit* j of a layer sums the *contributions* ``z_ij = x_i w_ij`` of its inputs i; the bias is no input and
-takes no part. ``z+_j`` is the sum of its positive contributions, ``z-_j`` (<= 0) of its negative ones. The β-rule (Bach
-et al. 2015, the αβ-rule with α = 1 + β; Böhle et al. 2019, eq. 2) shares the relevance of a unit among its inputs::
+Words: a *unit* j of a layer sums the *contributions* ``z_ij = x_i w_ij`` of its inputs i, and a bias ``b_j``. ``z+_j``
+is the sum of its positive contributions, ``z-_j`` (<= 0) of its negative ones. Every rule here gives each positive
+contribution the same *message* ``s+_j`` per unit of contribution, and each negative one ``s-_j``::
 
-    R_ij = ((1 + β) z+_ij / z+_j  -  β z-_ij / z-_j) R_j
+    R_ij = z_ij s+_j  where z_ij > 0,    z_ij s-_j  where z_ij < 0
 
-Decisions, each visible in the ledger or in a test:
+so that a rule is two small functions: what counts as the contributions (`Rule.contributors`; zB, flat and w² have
+their own), and the two messages (`Rule.messages`). What goes neither way is named: absorbed by the bias, taken by the
+stabiliser, or lost in units that have nothing to pass relevance to.
 
-- *One-signed units* pass all relevance to the one side they have (share 1 instead of 1 + β or -β), as in the founding
-  code. With β = 0 the negative side has no share at all, so a unit with negative contributions only loses its
-  relevance (β = 0 is the z+ rule); with β = -1 the mirror image holds.
-- *Units without contribution* (a receptive field of zeros, as in stripped background, but active through the bias)
-  lose their relevance: there is no input to give it to.
-- *No stabiliser.* The two sums have no cancellation (every term of a sum has one sign), so a sum is either zero or a
-  sound denominator. Sums below `contribution_floor` count as zero, which keeps quotients finite.
-
-The rule is written for non-negative inputs, where ``z+ = W+ x`` and ``z- = W- x``, W± the positive and negative part
-of the weights. A signed input is the same case with twice the channels: ``x = [x+, -x-]`` with weights ``[W, -W]``
-(`split_signs`, `mirrored_weight`), after which the relevance of both halves is added (`merge_signs`).
+Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, w², γ, flat); Böhle et al. 2019 (β, one-signed
+units); Anders et al. 2021 (γ for both signs of the output).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pipeline.attribution.linear_maps import LinearMap, paired
+from pipeline.run.errors import BadInputError, UsageError
 
 
 @dataclass(frozen=True)
-class Contributions:
-    """Sums of the contributions to each unit.
+class Contributors:
+    """What the inputs of a layer contribute with: the products of `x` and `weight`.
 
     Parameters
     ----------
-    positive : Tensor
-        ``z+`` of each unit, >= 0.
-    negative : Tensor or None
-        ``z-`` of each unit, <= 0; None where only β = 0 is asked for, which never uses it.
+    x : Tensor
+        Non-negative. Has `copies` times the channels of the layer's input, side by side within each group.
+    weight : Tensor
+        Weights that go with `x`.
+    copies : int
+        1 or 2; the relevance of the copies of an input is added (`merge_copies`).
     """
 
-    positive: Tensor
-    negative: Tensor | None
+    x: Tensor
+    weight: Tensor
+    copies: int = 1
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Relevance per unit of contribution, and what could not be passed on.
+    """Relevance per unit of contribution, and what could not be passed on; all of the shape of the units.
 
     Parameters
     ----------
-    positive, negative : Tensor, Tensor or None
-        ``s+``, ``s-`` with ``R_i = x_i (sum_j w+_ij s+_j + w-_ij s-_j)``; `negative` is None where it is all zero.
-    lost : Tensor
-        Relevance of units without a contribution that the rule uses; same shape.
+    positive : Tensor
+        ``s+``.
+    negative : Tensor or None
+        ``s-``; None where it is all zero. The very tensor `positive` where both signs are treated alike.
+    lost : Tensor or None
+        Relevance of units without a contribution that the rule uses; None where there can be none.
+    bias, stabiliser : Tensor or None
+        Relevance they absorbed; None where there can be none.
     """
 
     positive: Tensor
     negative: Tensor | None
-    lost: Tensor
+    lost: Tensor | None = None
+    bias: Tensor | None = None
+    stabiliser: Tensor | None = None
+
+
+class Rule(Protocol):
+    """One LRP rule for one kind of layer."""
+
+    @property
+    def uses_negative(self) -> bool:
+        """Whether `messages` needs the sums of negative contributions."""
+        ...
+
+    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+        """What the inputs `x` (any sign) of a layer with weights contribute with."""
+        ...
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        """Divide the relevance of each unit.
+
+        Parameters
+        ----------
+        positive, negative : Tensor
+            ``z+`` >= 0 and ``z-`` <= 0 of each unit; `negative` may be None where the rule does not use it.
+        bias : Tensor or None
+            ``b``, broadcastable to the units; None for layers without.
+        relevance : Tensor
+            Of each unit.
+
+        Returns
+        -------
+        Messages
+            ``z+ s+ + z- s- + lost + bias + stabiliser = relevance`` for each unit, up to rounding.
+        """
+        ...
 
 
 def contribution_floor(dtype: torch.dtype) -> float:
@@ -74,116 +110,276 @@ def contribution_floor(dtype: torch.dtype) -> float:
     return info.tiny / info.eps
 
 
-def beta_messages(contributions: Contributions, relevance: Tensor, beta: float) -> Messages:
-    """Divide the relevance of each unit by its sums of contributions, with the shares of the β-rule.
-
-    Parameters
-    ----------
-    contributions : Contributions
-    relevance : Tensor
-        Relevance of each unit, the shape of ``contributions.positive``.
-    beta : float
-        Any real number; 0 uses positive contributions only.
-
-    Returns
-    -------
-    Messages
-        Relevance is kept exactly: for each unit ``z+ s+ + z- s- + lost = relevance`` up to rounding.
-
-    Examples
-    --------
-    >>> sums = Contributions(torch.tensor([2.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.0, -1.0, 0.0]))
-    >>> messages = beta_messages(sums, torch.ones(4), beta=0.5)
-    >>> (sums.positive * messages.positive).tolist()  # shares of the positive side
-    [1.5, 1.0, 0.0, 0.0]
-    >>> (sums.negative * messages.negative).tolist()  # shares of the negative side
-    [-0.5, 0.0, 1.0, 0.0]
-    >>> messages.lost.tolist()
-    [0.0, 0.0, 0.0, 1.0]
-    """
-    floor = contribution_floor(relevance.dtype)
-    has_positive = contributions.positive > floor
-    if beta == 0:
-        positive = torch.where(has_positive, relevance / contributions.positive, 0)
-        return Messages(positive, None, torch.where(has_positive, 0, relevance))
-    if contributions.negative is None:
-        raise ValueError(f"beta = {beta} needs the sums of negative contributions.")
-    has_negative = contributions.negative < -floor
-    uses_positive = has_positive if beta != -1 else torch.zeros_like(has_positive)
-    to_positive = torch.where(has_negative, (1 + beta) * relevance, relevance)
-    to_negative = torch.where(has_positive, -beta * relevance, relevance)
-    positive = torch.where(uses_positive, to_positive / contributions.positive, 0)
-    negative = torch.where(has_negative, to_negative / contributions.negative, 0)
-    return Messages(positive, negative, torch.where(uses_positive | has_negative, 0, relevance))
-
-
-def positive_sums(x: Tensor, weight: Tensor, linear: LinearMap) -> Tensor:
-    """``z+ = W+ x`` of a non-negative input (see `split_signs` for others); >= 0, one value per unit.
-
-    Parameters
-    ----------
-    x : Tensor
-        Input of the layer, >= 0.
-    weight : Tensor
-        Without bias; batch normalisation already folded in where it is to count.
-    linear : LinearMap
-    """
-    return linear.apply(x, weight.clamp(min=0))
-
-
-def negative_sums(x: Tensor, weight: Tensor, linear: LinearMap) -> Tensor:
-    """``z- = W- x`` of a non-negative input; <= 0, one value per unit. Parameters as for `positive_sums`."""
-    return linear.apply(x, weight.clamp(max=0))
-
-
-def both_parts(weight: Tensor, linear: LinearMap) -> Tensor:
-    """Weights of a layer that gives ``z+`` and ``z-`` as units of its own: ``[W+; W-]`` along the output channels.
-
-    Its transposed map adds the two terms of the rule up by itself, in one operation instead of two.
-    """
-    return paired(weight.clamp(min=0), weight.clamp(max=0), 0, linear.groups)
-
-
-def redistribute(x: Tensor, parts: Tensor, linear: LinearMap, messages: Tensor) -> Tensor:
-    """Relevance of each input: ``x P^T s``, with P the parts of the weights that the messages s belong to.
-
-    Parameters
-    ----------
-    x : Tensor
-        Input of the layer, >= 0.
-    parts : Tensor
-        ``W+`` with messages ``s+``, or `both_parts` with ``s+`` and ``s-`` side by side (`paired`).
-    linear : LinearMap
-    messages : Tensor
-        At the units of the layer.
-
-    Returns
-    -------
-    Tensor
-        The shape of `x`. Exactly 0 where `x` is 0.
-    """
-    return linear.transpose(messages, parts, x.shape).mul_(x)
-
-
-def split_signs(x: Tensor, linear: LinearMap) -> Tensor:
-    """A signed input as a non-negative one with twice the channels: ``x+`` and ``-x-``, side by side in each group.
+def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+    """The plain contributions ``x_i w_ij``; a signed input is doubled: ``[x+, -x-]`` with ``[W, -W]``.
 
     Examples
     --------
     >>> from pipeline.attribution.linear_maps import FullyConnected
-    >>> split_signs(torch.tensor([[1.0, -2.0]]), FullyConnected()).tolist()
+    >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
     [[1.0, 0.0, 0.0, 2.0]]
     """
-    return paired(x.clamp(min=0), x.neg().clamp_(min=0), linear.channel_axis, linear.groups)
+    if not bool((x < 0).any()):
+        return Contributors(x, weight)
+    doubled = paired(x.clamp(min=0), x.neg().clamp_(min=0), linear.channel_axis, linear.groups)
+    return Contributors(doubled, torch.cat([weight, -weight], dim=1), copies=2)
 
 
-def mirrored_weight(weight: Tensor) -> Tensor:
-    """Weights that go with `split_signs` of the input and give the same contributions: ``[W, -W]``."""
-    return torch.cat([weight, -weight], dim=1)
-
-
-def merge_signs(relevance: Tensor, linear: LinearMap) -> Tensor:
-    """Relevance of a signed input from that of its two halves (the inverse arrangement of `split_signs`)."""
+def merge_copies(relevance: Tensor, copies: int, linear: LinearMap) -> Tensor:
+    """Relevance of each input: the sum over its copies (the inverse arrangement of `paired`)."""
+    if copies == 1:
+        return relevance
     axis = linear.channel_axis % relevance.dim()
-    halves = relevance.reshape(*relevance.shape[:axis], linear.groups, 2, -1, *relevance.shape[axis + 1 :])
-    return halves.sum(axis + 1).flatten(axis, axis + 1)
+    shape = relevance.shape
+    return (
+        relevance.reshape(*shape[:axis], linear.groups, copies, -1, *shape[axis + 1 :])
+        .sum(axis + 1)
+        .flatten(axis, axis + 1)
+    )
+
+
+def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -> Messages:
+    """Share in proportion to all contributions, without stabiliser; units whose contributions sum to 0 lose theirs."""
+    total = positive if negative is None else positive + negative
+    has_any = total.abs() > contribution_floor(relevance.dtype)
+    message = torch.where(has_any, relevance / total, 0)
+    return Messages(message, message, torch.where(has_any, 0, relevance))
+
+
+@dataclass(frozen=True)
+class BetaRule:
+    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases take no part.
+
+    - *One-signed units* pass all relevance to the one side they have (share 1 instead of 1 + β or -β), as in the
+      founding code. With β = 0 the negative side has no share at all, so a unit with negative contributions only
+      loses its relevance (β = 0 is the z+ rule); with β = -1 the mirror image holds.
+    - *Units without contribution* (a receptive field of zeros, as in stripped background, but active through the
+      bias) lose their relevance: there is no input to give it to.
+    - *No stabiliser.* The two sums have no cancellation, so a sum is either zero or a sound denominator.
+
+    Parameters
+    ----------
+    beta : float
+        Any real number.
+
+    Examples
+    --------
+    >>> positive, negative = torch.tensor([2.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.0, -1.0, 0.0])
+    >>> messages = BetaRule(0.5).messages(positive, negative, None, torch.ones(4))
+    >>> (positive * messages.positive).tolist()  # shares of the positive side
+    [1.5, 1.0, 0.0, 0.0]
+    >>> (negative * messages.negative).tolist()  # shares of the negative side
+    [-0.5, 0.0, 1.0, 0.0]
+    >>> messages.lost.tolist()
+    [0.0, 0.0, 0.0, 1.0]
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        _require_finite("beta", self.beta)
+
+    @property
+    def uses_negative(self) -> bool:
+        return self.beta != 0
+
+    contributors = staticmethod(products)
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        floor = contribution_floor(relevance.dtype)
+        has_positive = positive > floor
+        if self.beta == 0:
+            message = torch.where(has_positive, relevance / positive, 0)
+            return Messages(message, None, torch.where(has_positive, 0, relevance))
+        if negative is None:
+            raise ValueError(f"beta = {self.beta} needs the sums of negative contributions.")
+        has_negative = negative < -floor
+        uses_positive = has_positive if self.beta != -1 else torch.zeros_like(has_positive)
+        to_positive = torch.where(has_negative, (1 + self.beta) * relevance, relevance)
+        to_negative = torch.where(has_positive, -self.beta * relevance, relevance)
+        return Messages(
+            torch.where(uses_positive, to_positive / positive, 0),
+            torch.where(has_negative, to_negative / negative, 0),
+            torch.where(uses_positive | has_negative, 0, relevance),
+        )
+
+
+@dataclass(frozen=True)
+class ZPlusRule:
+    """The z+ rule: positive contributions only. Without bias the same as β = 0.
+
+    Parameters
+    ----------
+    bias : bool
+        Let positive biases absorb their share of the relevance (as zennit does); reported in the ledger.
+    """
+
+    bias: bool = False
+
+    uses_negative = False
+
+    contributors = staticmethod(products)
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        if not self.bias or bias is None:
+            return BetaRule(0.0).messages(positive, negative, None, relevance)
+        supply = bias.clamp(min=0).expand_as(positive)
+        total = positive + supply
+        has_any = total > contribution_floor(relevance.dtype)
+        message = torch.where(has_any, relevance / total, 0)
+        return Messages(message, None, torch.where(has_any, 0, relevance), bias=message * supply)
+
+
+@dataclass(frozen=True)
+class EpsilonRule:
+    """The ε-rule: ``R_ij = z_ij R_j / (z_j + ε sign(z_j))``; LRP-0 for ε = 0.
+
+    Parameters
+    ----------
+    epsilon : float
+        >= 0; what it absorbs is reported in the ledger.
+    bias : bool
+        Whether the bias is part of ``z_j`` and absorbs relevance, which is reported; the rule of the literature has it.
+    """
+
+    epsilon: float = 1e-6
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _require_not_negative("epsilon", self.epsilon)
+
+    uses_negative = True
+
+    contributors = staticmethod(products)
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        total = positive if negative is None else positive + negative
+        offset = bias.expand_as(total) if self.bias and bias is not None else None
+        if offset is not None:
+            total = total + offset
+        push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
+        stabilised = total + push
+        sound = stabilised.abs() > contribution_floor(relevance.dtype)
+        message = torch.where(sound, relevance / stabilised, 0)
+        lost = torch.where(sound, 0, relevance)
+        absorbed = None if offset is None else message * offset
+        return Messages(message, message, lost, absorbed, message * push if self.epsilon else None)
+
+
+@dataclass(frozen=True)
+class GammaRule:
+    """The generalised γ-rule: contributions of the sign of the output count (1 + γ) times.
+
+    For ``z_j > 0``: shares in proportion to ``(1 + γ) z+_ij + z-_ij``; for ``z_j < 0``: to ``z+_ij + (1 + γ) z-_ij``;
+    units with ``z_j = 0`` lose theirs. γ = 0 is LRP-0, γ → ∞ the z+ rule (of the output's sign).
+
+    Parameters
+    ----------
+    gamma : float
+        >= 0.
+    bias : bool
+        Whether the bias is part of ``z_j`` and is favoured and absorbs relevance like a contribution.
+    """
+
+    gamma: float = 0.25
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _require_not_negative("gamma", self.gamma)
+
+    uses_negative = True
+
+    contributors = staticmethod(products)
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        if negative is None:
+            raise ValueError("the γ-rule needs the sums of negative contributions.")
+        offset = bias.expand_as(positive) if self.bias and bias is not None else torch.zeros_like(positive)
+        sign = torch.sign(positive + negative + offset)
+        favoured = 1 + self.gamma
+        one = torch.ones((), dtype=positive.dtype, device=positive.device)
+        for_positive, for_negative = torch.where(sign > 0, favoured, one), torch.where(sign < 0, favoured, one)
+        supply = offset * torch.where(offset * sign > 0, favoured, one)
+        total = for_positive * positive + for_negative * negative + supply
+        sound = (sign != 0) & (total.abs() > contribution_floor(relevance.dtype))
+        message = torch.where(sound, relevance / total, 0)
+        absorbed = message * supply if self.bias and bias is not None else None
+        lost = torch.where(sound, 0, relevance)
+        return Messages(message * for_positive, message * for_negative, lost, absorbed)
+
+
+@dataclass(frozen=True)
+class ZBoxRule:
+    """The zB rule for inputs that lie between bounds: shares in proportion to ``x w - low w+ - high w-``.
+
+    Within the bounds no share is negative. Scalar bounds of [0, 1] give relevance to a background of 0 in proportion to
+    ``|w-|``; bounds per voxel with ``low = high = 0`` in the background give it none.
+
+    Parameters
+    ----------
+    low, high : float or Tensor
+        Smallest and largest value an input can have; scalar, or broadcastable to the input (per voxel).
+    """
+
+    low: float | Tensor = 0.0
+    high: float | Tensor = 1.0
+
+    uses_negative = True
+
+    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+        low, high = (self._bound(bound, x) for bound in (self.low, self.high))
+        above = paired(x - low, high - x, linear.channel_axis, linear.groups)
+        weights = torch.cat([weight.clamp(min=0), weight.neg().clamp_(min=0)], dim=1)
+        contributors = products(above, weights, linear)
+        return Contributors(contributors.x, contributors.weight, 2 * contributors.copies)
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        return proportional(positive, negative, relevance)
+
+    @staticmethod
+    def _bound(bound: float | Tensor, x: Tensor) -> Tensor:
+        value = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+        try:
+            return value.expand_as(x)
+        except RuntimeError as error:
+            raise BadInputError(
+                f"bounds of the zB rule have shape {tuple(value.shape)} and the input {tuple(x.shape)}; give scalars "
+                "or volumes on the grid of the input."
+            ) from error
+
+
+@dataclass(frozen=True)
+class FlatRule:
+    """The flat rule: every input of a unit gets the same share, whatever its value and weight."""
+
+    uses_negative = False
+
+    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+        return Contributors(torch.ones_like(x), torch.ones_like(weight))
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        return proportional(positive, None, relevance)
+
+
+@dataclass(frozen=True)
+class WSquareRule:
+    """The w² rule: shares in proportion to the squared weights, whatever the input."""
+
+    uses_negative = False
+
+    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+        return Contributors(torch.ones_like(x), weight.square())
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        return proportional(positive, None, relevance)
+
+
+def _require_finite(name: str, value: float) -> None:
+    if not torch.isfinite(torch.tensor(value, dtype=torch.float64)):
+        raise UsageError(f"{name} = {value}: must be a finite number.")
+
+
+def _require_not_negative(name: str, value: float) -> None:
+    _require_finite(name, value)
+    if value < 0:
+        raise UsageError(f"{name} = {value}: must be 0 or more.")

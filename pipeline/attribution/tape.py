@@ -1,47 +1,23 @@
 """The tape: what each step of the network did in the forward pass that is explained.
 
-One forward pass serves any number of β: inputs of the layers with weights, winners of the max-poolings and the sums
-of contributions depend on the model and the volume only. Sums are kept at the winners alone, since no other unit
-ever receives relevance; that is 1/8 or 1/27 of the memory and leaves the division to the small grid.
+One forward pass serves any number of rules: inputs of the layers and winners of the max-poolings depend on the model
+and the volume only. Nothing larger is kept: sums of contributions are made on the way back, at the winners alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from pipeline.attribution.linear_maps import LinearMap
-from pipeline.attribution.planner import Layer, Step
-from pipeline.attribution.pooling import MaxPool, gather
-from pipeline.attribution.rules import Contributions, mirrored_weight, negative_sums, positive_sums, split_signs
+from pipeline.attribution.planner import Plan, Step
+from pipeline.attribution.pooling import MaxPool
+from pipeline.attribution.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
 from pipeline.run.errors import BadInputError
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What a layer with weights did, as the β-rule needs it.
-
-    Parameters
-    ----------
-    linear : LinearMap
-    x : Tensor
-        Input of the layer; non-negative, doubled where it was signed (`split_signs`).
-    weight : Tensor
-        Weights that go with `x`.
-    signed : bool
-        Whether `x` and `weight` are the doubled form.
-    contributions : Contributions
-        Sums at the winners of the max-pooling that follows, or at every unit where none does.
-    """
-
-    linear: LinearMap
-    x: Tensor
-    weight: Tensor
-    signed: bool
-    contributions: Contributions
 
 
 @dataclass(frozen=True)
@@ -51,112 +27,154 @@ class Record:
     Parameters
     ----------
     step : Step
-    input_shape : torch.Size
-        Of what came into the step.
-    pooled_shape : torch.Size
-        Of what the step's max-pooling took, or of its output where there is none.
+    inputs : tuple of Tensor
+        What came into the step; empty tensors of no memory stand for inputs whose values no rule needs.
+    unit_shape : torch.Size
+        Of the step's output before its max-pooling.
     winners : Tensor or None
         Winners of the max-pooling.
-    shared : Shared or None
-        None where the step has no layer with weights.
     """
 
     step: Step
-    input_shape: torch.Size
-    pooled_shape: torch.Size
+    inputs: tuple[Tensor, ...]
+    unit_shape: torch.Size
     winners: Tensor | None
-    shared: Shared | None
 
 
 @dataclass(frozen=True)
 class Tape:
-    """The forward pass: one record per step, first to last, and the logits (B, K)."""
+    """The forward pass: one record per step that carries relevance, first to last, and the logits (B, K)."""
 
     records: tuple[Record, ...]
     logits: Tensor
 
 
-def record_forward(steps: Sequence[Step], volumes: Tensor, with_negative: bool) -> Tape:
+def record_forward(plan: Plan, volumes: Tensor) -> Tape:
     """Run the model's own forward pass and keep what LRP needs.
 
     Parameters
     ----------
-    steps : sequence of Step
-        From `plan_relevance`.
+    plan : Plan
     volumes : Tensor
         (B, C, D, H, W).
-    with_negative : bool
-        False leaves out the sums that only β other than 0 uses.
 
     Raises
     ------
     BadInputError
         If the volumes do not fit a layer; the message names it.
     """
+    values = Values(plan.program, volumes)
     records = []
-    a = volumes
-    for step in steps:
-        record, a = _record_step(step, a, with_negative)
-        records.append(record)
-    return Tape(tuple(records), a)
+    for step in plan.steps:
+        inputs = tuple(values[name] for name in step.inputs)
+        if step.weights is None and step.averaging is None and not isinstance(step.head, Sum):
+            inputs = tuple(a.new_empty(()).expand(a.shape) for a in inputs)  # only the shape is needed
+        a: Any = None
+        for operation in step.operations:
+            a = values.run(operation)
+        if step.pool is not None:
+            a = values[step.inputs[0]] if not step.operations else a
+            records.append(_pooled(step, inputs, a, values))
+        elif step.inputs:
+            records.append(Record(step, inputs, a.shape, None))
+        del a
+    return Tape(tuple(records), values[plan.program.result])
 
 
-def _record_step(step: Step, a: Tensor, with_negative: bool) -> tuple[Record, Tensor]:
-    x, input_shape = a, a.shape
-    for layer in step.layers:
-        a = run_layer(layer, a)
-    shape, winners = a.shape, None
-    if step.pool is not None:
-        _require_voxels(f"the max-pooling after layer {step.name}", a, step.pool)
-        a, winners = step.pool.apply(a)
-    if step.linear is None or step.weight is None:
-        return Record(step, input_shape, shape, winners, None), a
-    weight = step.weight
-    signed = bool((x < 0).any())
-    if signed:
-        x, weight = split_signs(x, step.linear), mirrored_weight(weight)
-    positive = _at(winners, positive_sums(x, weight, step.linear))
-    negative = _at(winners, negative_sums(x, weight, step.linear)) if with_negative else None
-    shared = Shared(step.linear, x, weight, signed, Contributions(positive, negative))
-    return Record(step, input_shape, shape, winners, shared), a
+def _pooled(step: Step, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -> Record:
+    """Do the max-pooling that ends a step."""
+    pool = step.pool
+    assert pool is not None
+    if isinstance(pool, MaxPool):
+        _require_voxels(f"the max-pooling after layer {step.name}", a, pool)
+    pooled, winners = pool.apply(a)
+    values.give(step.value, pooled)
+    last = step.operations[-1].value if step.operations else step.inputs[0]
+    values.used(last)
+    return Record(step, inputs, a.shape, winners)
 
 
-def _at(winners: Tensor | None, sums: Tensor) -> Tensor:
-    return sums if winners is None else gather(sums, winners)
-
-
-def run_layer(layer: Layer, a: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> Tensor:
-    """Output of one layer in evaluation mode, never in place.
+class Values:
+    """Values of a forward pass by name; each is dropped when its last user has run.
 
     Parameters
     ----------
-    layer : Layer
-    a : Tensor
+    program : Program
+    volumes : Tensor
     relu : callable
         What a ReLU does; guided backpropagation has its own.
-
-    Raises
-    ------
-    BadInputError
-        If `a` does not fit the layer.
     """
-    module = layer.module
-    if isinstance(module, nn.ReLU):
-        return relu(a)
+
+    def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:
+        self._values: dict[str, Any] = {program.source: volumes}
+        self._relu = relu
+        self._left: Counter[str] = Counter()
+        for operation in program.operations:
+            self._left.update({node.name: 1 for node in operation.node.all_input_nodes})
+        self._left[program.result] += 1
+        self._modules = program.graph
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def give(self, name: str, value: Any) -> None:
+        """Set a value."""
+        self._values[name] = value
+
+    def used(self, name: str) -> None:
+        """Say that a user of a value has run."""
+        self._left[name] -= 1
+        if not self._left[name]:
+            self._values.pop(name, None)
+
+    def run(self, operation: Operation) -> Any:
+        """Run one operation, never in place, and return its value."""
+        value = self._result(operation)
+        self.give(operation.value, value)
+        for node in operation.node.all_input_nodes:
+            self.used(node.name)
+        return value
+
+    def _result(self, operation: Operation) -> Any:
+        module, node = operation.module, operation.node
+        if module is None or isinstance(module, Reshape):
+            return _call(node, self._values, self._modules)
+        inputs = [self._values[name] for name in operation.inputs]
+        if isinstance(module, nn.ReLU):
+            return self._relu(inputs[0])
+        if isinstance(module, Sum | Gate | Concatenate):
+            return module(*inputs)
+        _require_fit(operation.name, module, inputs[0])
+        return module(inputs[0])
+
+
+def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> Any:
+    """Run a node as it was traced."""
+    args = fx.node.map_arg(node.args, lambda n: values[n.name])
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
+    if node.op == "call_module":
+        return modules.get_submodule(str(node.target))(*args, **kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.op == "get_attr":
+        owner, _, name = str(node.target).rpartition(".")
+        return getattr(modules.get_submodule(owner), name)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
+
+
+def _require_fit(name: str, module: nn.Module, a: Tensor) -> None:
     if isinstance(module, nn.Linear) and a.shape[-1] != module.in_features:
         raise BadInputError(
-            f"layer {layer.name} (Linear) takes {module.in_features} features and would get {a.shape[-1]}: the volumes "
+            f"layer {name} (Linear) takes {module.in_features} features and would get {a.shape[-1]}: the volumes "
             "are not on the grid the model was trained on."
         )
     if isinstance(module, nn.Conv3d):
         if a.dim() != 5 or a.shape[1] != module.in_channels:
             raise BadInputError(
-                f"layer {layer.name} (Conv3d) takes (batch, {module.in_channels}, D, H, W) and would get "
-                f"{tuple(a.shape)}."
+                f"layer {name} (Conv3d) takes (batch, {module.in_channels}, D, H, W) and would get {tuple(a.shape)}."
             )
-        _require_voxels(f"layer {layer.name} (Conv3d)", a, module)
-    answer: Tensor = module(a)
-    return answer
+        _require_voxels(f"layer {name} (Conv3d)", a, module)
 
 
 def _require_voxels(name: str, a: Tensor, window: nn.Conv3d | MaxPool) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from atlases.brain_box import Box
+from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.attribution.guided_backprop import guided_backprop
 from pipeline.attribution.ledger import LEDGER_COLUMNS, LOSSES
@@ -27,6 +29,7 @@ from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from pipeline.run.digests import DigestCache
+from pipeline.run.jobs import Outcome
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 
@@ -46,6 +49,8 @@ SCANS = (
     Scan("sub-3", None, "I5", "e.nii", label="CN"),
 )
 MAPS = ("lrpB000", "lrpB050", "gb")
+ATLAS = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+PREDICTIONS = pd.DataFrame({"scan_id": ["I1", "I2", "I3"], "outcome": ["TP", "FN", "TN"]})
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,16 @@ def run(tmp_path: Path) -> SmallRun:
     return SmallRun(layout, tuple(networks))
 
 
+def explain(
+    run: SmallRun, config: Config, scans: tuple[Scan, ...], executor: Executor, **changes: Any
+) -> list[Outcome]:
+    inputs = {"predictions": PREDICTIONS, "atlas": ATLAS, "digests": DigestCache(run.layout.digests)} | changes
+    return explain_scans(run.layout, scans, SPLIT, config=config, executor=executor, **inputs)
+
+
 def run_stage(run: SmallRun, config: Config = CONFIG, scans: tuple[Scan, ...] = SCANS) -> list[tuple[str, str]]:
     with ThreadPoolExecutor(1) as executor:
-        outcomes = explain_scans(run.layout, scans, SPLIT, config, executor, DigestCache(run.layout.digests))
+        outcomes = explain(run, config, scans, executor)
     return [(outcome.job.unit, outcome.status) for outcome in outcomes]
 
 
@@ -157,7 +169,7 @@ def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(r
 def test_two_runs_give_the_same_bytes(run: SmallRun) -> None:
     run_stage(run)
     files = sorted(path for path in run.layout.root.rglob("*") if "relevance" in path.parts and path.is_file())
-    assert len(files) == 3 * (2 * len(MAPS) + 2)
+    assert len(files) == 3 * (2 * len(MAPS) + 4)
     before = {path: path.read_bytes() for path in files}
     for path in files:
         path.unlink()
@@ -209,5 +221,5 @@ def test_jobs_survive_pickling(run: SmallRun) -> None:
             return super().submit(fn, *arguments, **options)
 
     with Pickling(1) as executor:
-        outcomes = explain_scans(run.layout, SCANS, SPLIT, CONFIG, executor, DigestCache(run.layout.digests))
+        outcomes = explain(run, CONFIG, SCANS, executor)
     assert all(outcome.ok for outcome in outcomes)

@@ -12,8 +12,10 @@ from lrp_brute_force import explain
 from lrp_toys import plain_network, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.lrp import lrp_beta, propagate
+from pipeline.attribution.composites import founding
+from pipeline.attribution.lrp import lrp_beta
 from pipeline.attribution.planner import plan_relevance
+from pipeline.attribution.propagation import propagate
 from pipeline.attribution.tape import record_forward
 from pipeline.models.founding import FoundingCNN
 
@@ -66,14 +68,14 @@ def finite_difference(maps: torch.Tensor, order: int) -> float:
 
 
 def test_is_linear_in_the_start_value() -> None:
-    steps, volumes = plan_relevance(toy_network(), "fold"), toy_volumes(2)
+    plan, volumes = plan_relevance(toy_network(), "fold"), toy_volumes(2)
+    seed = torch.tensor([[0.0, 1, 0], [0, 1, 0]], dtype=torch.float64)
     with torch.no_grad():
-        tape = record_forward(steps, volumes, with_negative=True)
-        one, _ = propagate(tape, torch.ones(2, dtype=torch.float64), 1, 0.5)
-        scaled, ledger = propagate(tape, torch.tensor([-3.0, 0.5], dtype=torch.float64), 1, 0.5)
+        tape = record_forward(plan, volumes)
+        ((one,), _) = propagate(plan, tape, seed, [founding(0.5)])
+        ((scaled,), _) = propagate(plan, tape, seed * torch.tensor([[-3.0], [0.5]]), [founding(0.5)])
     torch.testing.assert_close(scaled[0], -3 * one[0], rtol=1e-12, atol=0)
     torch.testing.assert_close(scaled[1], 0.5 * one[1], rtol=1e-12, atol=0)
-    assert torch.allclose(ledger.residual, torch.zeros(2, dtype=torch.float64), atol=1e-14)
 
 
 def test_probability_start_is_the_logit_map_rescaled() -> None:

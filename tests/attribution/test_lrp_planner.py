@@ -30,9 +30,24 @@ class TwiceReLU(nn.ReLU):
         return 2 * torch.relu(x)
 
 
-class Residual(nn.Sequential):
+class Squared(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + super().forward(x)
+        return x * super().forward(x)
+
+
+class ByValue(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.sum() > 0 else x
+
+
+class ReadTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu = nn.Conv3d(1, 2, 3, padding=1), nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.conv(x)
+        return self.relu(a) + a
 
 
 class OwnForward(StagedModel):
@@ -51,13 +66,18 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
         lambda: StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.Sequential(nn.Softplus()))]).eval(),
         ["layer stages.0.1.0", "Softplus"],
     ),
-    "average pooling": (lambda: with_layer(7, nn.AvgPool3d(2)), ["layer 7", "AvgPool3d"]),
+    "instance normalisation": (lambda: with_layer(1, nn.InstanceNorm3d(4)), ["layer 1", "InstanceNorm3d"]),
     "layer of one's own": (lambda: with_layer(2, TwiceReLU()), ["layer 2", "TwiceReLU"]),
     "block of one's own": (
-        lambda: nn.Sequential(Residual(nn.ReLU()), *toy_network()).eval(),
-        ["0 (Residual)", "forward"],
+        lambda: nn.Sequential(Squared(nn.ReLU()), *toy_network()).eval(),
+        ["layer 0.mul (mul)", "not supported"],
     ),
-    "model of one's own": (lambda: OwnForward([staged(toy_network())]).eval(), ["OwnForward", "StagedModel"]),
+    "model of one's own": (lambda: OwnForward([staged(toy_network())]).eval(), ["layer neg (neg)"]),
+    "control flow": (lambda: ByValue(*toy_network()).eval(), ["model (ByValue)", "control flow"]),
+    "in place on what others read": (
+        lambda: nn.Sequential(ReadTwice(), *toy_network()).eval(),
+        ["layer 0.relu (ReLU)", "in place", "inplace=False"],
+    ),
     "no order of layers": (lambda: Free().eval(), ["model (Free)"]),
     "training mode": (lambda: toy_network().train(), ["layer 1 (BatchNorm3d)", "training mode", "eval()"]),
     "one layer in training mode": (lambda: train_dropout(toy_network()), ["layer 9 (Dropout)", "training mode"]),

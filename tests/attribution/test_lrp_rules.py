@@ -13,13 +13,14 @@ from torch import nn
 from pipeline.attribution.linear_maps import Convolution
 from pipeline.attribution.lrp import lrp_beta
 from pipeline.attribution.rules import (
-    Contributions,
-    beta_messages,
+    BetaRule,
+    EpsilonRule,
+    GammaRule,
+    Rule,
+    ZPlusRule,
     contribution_floor,
-    merge_signs,
-    mirrored_weight,
-    positive_sums,
-    split_signs,
+    merge_copies,
+    products,
 )
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, -1.0, -0.3)
@@ -76,7 +77,7 @@ def test_convolution_equals_dense_matrix(geometry: str, signed: bool) -> None:
 @settings(max_examples=200, deadline=None)
 def test_every_unit_keeps_or_reports_its_relevance(units: list[tuple[float, float, float]], beta: float) -> None:
     positive, negative, relevance = torch.tensor(units, dtype=torch.float64).T.clone()
-    messages = beta_messages(Contributions(positive, -negative), relevance, beta)
+    messages = BetaRule(beta).messages(positive, -negative, None, relevance)
     kept = positive * messages.positive
     if messages.negative is not None:
         kept = kept - negative * messages.negative
@@ -93,11 +94,11 @@ def test_every_unit_keeps_or_reports_its_relevance(units: list[tuple[float, floa
     ],
 )
 def test_one_signed_units(beta: float, kept: list[float], lost: list[float]) -> None:
-    sums = Contributions(torch.tensor([4.0, 4.0, 0.0, 0.0]), torch.tensor([-2.0, 0.0, -2.0, 0.0]))
-    messages = beta_messages(sums, torch.ones(4), beta)
-    through = sums.positive * messages.positive
+    positive, negative = torch.tensor([4.0, 4.0, 0.0, 0.0]), torch.tensor([-2.0, 0.0, -2.0, 0.0])
+    messages = BetaRule(beta).messages(positive, negative, None, torch.ones(4))
+    through = positive * messages.positive
     if messages.negative is not None:
-        through = through + sums.negative * messages.negative
+        through = through + negative * messages.negative
     assert through.tolist() == kept
     assert messages.lost.tolist() == lost
 
@@ -105,15 +106,15 @@ def test_one_signed_units(beta: float, kept: list[float], lost: list[float]) -> 
 def test_sums_below_the_floor_are_no_contribution_and_give_no_infinity() -> None:
     for dtype in (torch.float32, torch.float64):
         floor = contribution_floor(dtype)
-        sums = Contributions(torch.tensor([floor, 2 * floor], dtype=dtype), torch.zeros(2, dtype=dtype))
-        messages = beta_messages(sums, torch.full((2,), 1e6, dtype=dtype), 0.25)
+        sums = torch.tensor([floor, 2 * floor], dtype=dtype)
+        messages = BetaRule(0.25).messages(sums, torch.zeros_like(sums), None, torch.full((2,), 1e6, dtype=dtype))
         assert messages.lost.tolist() == [1e6, 0.0]
         assert torch.isfinite(messages.positive).all()
 
 
 def test_beta_other_than_zero_needs_negative_sums() -> None:
     with pytest.raises(ValueError, match="negative"):
-        beta_messages(Contributions(torch.ones(1), None), torch.ones(1), 0.5)
+        BetaRule(0.5).messages(torch.ones(1), None, None, torch.ones(1))
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -121,8 +122,34 @@ def test_splitting_signs_gives_the_four_products(groups: int) -> None:
     torch.manual_seed(5)
     linear = Convolution(groups=groups)
     x, weight = torch.randn(2, 6, 3, 4, 5), torch.randn(9, 6 // groups, 2, 2, 2)
-    product = positive_sums(split_signs(x, linear), mirrored_weight(weight), linear)
+    contributors = products(x, weight, linear)
+    product = linear.apply(contributors.x, contributors.weight.clamp(min=0))
     four_term = linear.apply(x.clamp(min=0), weight.clamp(min=0)) + linear.apply(x.clamp(max=0), weight.clamp(max=0))
     torch.testing.assert_close(product, four_term)
-    merged = merge_signs(split_signs(x, linear), linear)
+    merged = merge_copies(contributors.x, contributors.copies, linear)
     torch.testing.assert_close(merged, x.abs(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        EpsilonRule(0.25),
+        EpsilonRule(0.0, bias=False),
+        GammaRule(0.5),
+        GammaRule(0.1, bias=True),
+        ZPlusRule(),
+        ZPlusRule(bias=True),
+        BetaRule(-0.4),
+    ],
+)
+@given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3), *[st.floats(-1e2, 1e2)] * 2), min_size=1, max_size=9))
+@settings(max_examples=50, deadline=None)
+def test_every_rule_accounts_for_all_relevance(rule: Rule, units: list[tuple[float, float, float, float]]) -> None:
+    positive, below, bias, relevance = torch.tensor(units, dtype=torch.float64).T.clone()
+    messages = rule.messages(positive, -below, bias, relevance)
+    parts = [positive * messages.positive]
+    if messages.negative is not None:
+        parts.append(-below * messages.negative)
+    parts += [part for part in (messages.lost, messages.bias, messages.stabiliser) if part is not None]
+    size = torch.stack([part.abs() for part in parts]).sum(0) + relevance.abs()
+    assert bool(((torch.stack(parts).sum(0) - relevance).abs() <= 1e-12 * size + 1e-290).all())

@@ -1,0 +1,241 @@
+"""From a model to the list of its operations: what runs on what, without running it.
+
+`torch.fx` writes down every call of a model's forward, functional ones too, so residual sums, concatenations, shared
+modules and nested blocks need no special treatment. Each call becomes an `Operation`. Relevance can run back only
+through operations that the planner knows; `Sum`, `Concatenate` and `Gate` are its names for ``a + b``, ``torch.cat``
+and ``a * gate``. What no relevance runs through (the branch that computes a gate) is run as it stands.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from pipeline.run.errors import UsageError
+
+CONVOLUTIONS = (nn.Conv3d,)
+POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d)
+PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
+"""Modules that relevance passes unchanged (a flattening only changes its shape)."""
+GATES = (nn.Sigmoid, nn.Softmax, nn.Hardsigmoid)
+"""Modules whose output, multiplied with features, weighs them; a gate gets no relevance (Arras et al. 2017)."""
+KNOWN = (nn.Conv3d, nn.Linear, nn.BatchNorm3d, nn.MaxPool3d, nn.AdaptiveMaxPool3d, *POOLINGS, *PASSED)
+
+
+class Sum(nn.Module):
+    """``a + b``."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+
+class Concatenate(nn.Module):
+    """``torch.cat`` along channels."""
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        return torch.cat(parts, dim=1)
+
+
+class Gate(nn.Module):
+    """``a * gate``."""
+
+    def forward(self, a: Tensor, gate: Tensor) -> Tensor:
+        return a * gate
+
+
+class Reshape(nn.Module):
+    """Any change of shape alone, by the model's own call."""
+
+    def __init__(self, call: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, a: Tensor) -> Tensor:
+        return self.call(a)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of the forward pass.
+
+    Parameters
+    ----------
+    name : str
+        Of the module as in the model, or of the function with its place.
+    node : fx.Node
+        As traced; its name is the name of the value it gives.
+    module : nn.Module or None
+        What it does to its inputs; None for what cannot carry relevance.
+    inputs : tuple of str
+        Names of the values it works on, those that relevance may run to.
+    """
+
+    name: str
+    node: fx.Node
+    module: nn.Module | None
+    inputs: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        return str(self.node.name)
+
+
+@dataclass(frozen=True)
+class Program:
+    """All operations of a model, in order of computation.
+
+    Parameters
+    ----------
+    operations : tuple of Operation
+    source : str
+        Name of the value that holds the volumes.
+    result : str
+        Name of the value that holds the logits.
+    graph : fx.GraphModule
+        Keeps the modules that `Operation.node` refers to.
+    """
+
+    operations: tuple[Operation, ...]
+    source: str
+    result: str
+    graph: fx.GraphModule
+
+    def users(self, value: str) -> int:
+        """How many operations (or the result) use a value."""
+        return sum(operation.inputs.count(value) for operation in self.operations) + (value == self.result)
+
+
+class _Tracer(fx.Tracer):
+    """Opens everything but single layers; keeps `torch.nn` modules whole."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, KNOWN + GATES) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(model: nn.Module) -> Program:
+    """Write down the operations of a model.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Takes one tensor of volumes and gives logits.
+
+    Raises
+    ------
+    UsageError
+        If its forward depends on values (Python control flow on tensors), takes other arguments, or gives more than
+        one tensor.
+    """
+    if isinstance(model, KNOWN):
+        model = nn.Sequential(model)
+    try:
+        tracer = _Tracer()
+        graph = tracer.trace(model)
+    except Exception as error:  # fx raises what the model's own code raises
+        raise UsageError(
+            f"model ({type(model).__name__}): its operations cannot be written down ({error}); attribution needs a "
+            "forward without control flow on tensors."
+        ) from error
+    module = fx.GraphModule(tracer.root, graph)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    sources = [node for node in graph.nodes if node.op == "placeholder"]
+    results = [node.args[0] for node in graph.nodes if node.op == "output"]
+    if len(sources) != 1 or not isinstance(results[0], fx.Node):
+        raise UsageError(f"model ({type(model).__name__}): must take one tensor and give one tensor of logits.")
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    operations = tuple(_operation(node, modules) for node in nodes)
+    return Program(operations, sources[0].name, results[0].name, module)
+
+
+def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
+    tensors = tuple(argument.name for argument in node.all_input_nodes)
+    if node.op == "call_module":
+        return Operation(shown_name(str(node.target)), node, modules[str(node.target)], tensors[:1])
+    module = _function(node, modules)
+    name = f"{_place(node)}{node.name}"
+    if isinstance(module, Gate):
+        tensors = tuple(argument.name for argument in _gated(node, modules))
+    elif isinstance(module, Sum | Concatenate):
+        tensors = tuple(argument.name for argument in _tensor_arguments(node))
+    else:
+        tensors = tensors[:1]
+    return Operation(name, node, module, tensors)
+
+
+def shown_name(target: str) -> str:
+    """Name of a module as the model's user knows it: stages of a `StagedModel` without the underscore."""
+    return ".".join("stages" if part == "_stages" else part for part in target.split("."))
+
+
+def _place(node: fx.Node) -> str:
+    """Module path in which a function was called, with a dot, or nothing at the top."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack), "") if stack else ""
+    return f"{shown_name(str(path))}." if path else ""
+
+
+def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
+    """The module that does what a function or tensor method does, None where none is known."""
+    target = node.target
+    if target in ("relu", F.relu, torch.relu):
+        return nn.ReLU()
+    if target in (operator.add, operator.iadd, torch.add, "add") and len(_tensor_arguments(node)) == 2:
+        return None if node.kwargs else Sum()
+    if target in (torch.cat, torch.concat):
+        dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+        return Concatenate() if dim == 1 else None
+    if target in (operator.mul, torch.mul, "mul") and _gated(node, modules):
+        return Gate()
+    if target in ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze):
+        return Reshape(lambda a: a)
+    return _pooling_function(node)
+
+
+def _pooling_function(node: fx.Node) -> nn.Module | None:
+    """Functional pooling as its module; the names of the arguments are those of the module."""
+    kinds: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+        F.max_pool3d: (nn.MaxPool3d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
+        F.avg_pool3d: (nn.AvgPool3d, ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")),
+        F.adaptive_avg_pool3d: (nn.AdaptiveAvgPool3d, ("output_size",)),
+    }
+    if node.target not in kinds:
+        return None
+    kind, names = kinds[node.target]
+    settings = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+    settings.pop("input", None)
+    return kind(**{name: value for name, value in settings.items() if name in names})
+
+
+def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
+    """Arguments that are values of the graph, in order and with repetitions; of `torch.cat` those in its list."""
+    found: list[fx.Node] = []
+    for argument in node.args:
+        found += [item for item in (argument if isinstance(argument, Sequence) else [argument])
+                  if isinstance(item, fx.Node)]  # fmt: skip
+    return found
+
+
+def _gated(node: fx.Node, modules: dict[str, nn.Module]) -> list[fx.Node]:
+    """The features and the gate of a product, in this order; empty where neither factor is a gate."""
+    factors = _tensor_arguments(node)
+    if len(factors) != 2:
+        return []
+    gates = [_is_gate(factor, modules) for factor in factors]
+    if gates.count(True) != 1:
+        return []
+    return factors if gates[1] else factors[::-1]
+
+
+def _is_gate(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Whether a value is the output of a gating function, changes of shape apart."""
+    while node.op == "call_method" and node.target in ("view", "reshape", "unsqueeze"):
+        node = node.all_input_nodes[0]
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], GATES)
+    return node.target in (torch.sigmoid, F.sigmoid, "sigmoid", torch.softmax, F.softmax)
