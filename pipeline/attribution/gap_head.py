@@ -37,9 +37,9 @@ def class_weights(subject: Subject, method: str) -> Tensor:
     found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
     more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
     raise UsageError(
-        f"{method} needs global average pooling and one linear layer right after the boundary, and finds {found}{more}. "
-        "Choose the stage right before the pooling, if the network has one; grad-cam means the same there (but for scale "
-        "and ReLU) and works for any head."
+        f"{method} needs global average pooling and one linear layer right after the boundary, and finds "
+        f"{found}{more}. Choose the stage right before such a pooling; where there is none, use grad-cam, which "
+        "is CAM (but for scale and ReLU) for such a head and works for any."
     )
 
 
