@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt
+from scipy.ndimage import distance_transform_edt, find_objects
 from skimage.segmentation import slic
 from torch import Tensor
 
@@ -71,12 +71,15 @@ def supervoxels(
     ndarray of int
         (D, H, W), 1 to K in the brain without gaps in the numbers, 0 elsewhere.
     """
-    # the spread inside the brain is brought to 1 by hand, so that what air is does not change the supervoxels
+    box = find_objects(brain.astype(np.uint8))[0]  # what lies around the brain neither costs time nor moves a cut
     inside = volume[brain]
     spread = max(float(np.ptp(inside)), np.finfo(np.float64).tiny)
-    scaled = np.where(brain, (volume - inside.min()) / spread, 0.0)
-    labels = slic(scaled, n_segments=count, compactness=compactness, mask=brain, channel_axis=None, start_label=1)
-    labels = np.where(brain, labels, 0)
+    scaled = np.where(brain, (volume - inside.min()) / spread, 0.0)[box]
+    labels = np.zeros(brain.shape, dtype=np.int64)
+    labels[box] = slic(
+        scaled, n_segments=count, compactness=compactness, mask=brain[box], channel_axis=None, start_label=1
+    )
+    labels[~brain] = 0
     if not labels.any():  # fewer voxels than SLIC can cut
         return brain.astype(np.int64)
     forgotten = brain & (labels == 0)

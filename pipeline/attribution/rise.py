@@ -57,7 +57,8 @@ def random_masks(grid: tuple[int, ...], count: int, cells: int, p: float, seed: 
         coarse = torch.rand(cells, cells, cells, generator=source) < p
         shifts = [int(torch.randint(math.ceil(length / cells), (), generator=source)) for length in grid]
         a, b, c = (stretching(length, cells, shift).to(like) for length, shift in zip(grid, shifts, strict=True))
-        yield torch.einsum("xa,yb,zc,abc->xyz", a, b, c, coarse.to(like))
+        rows = torch.einsum("xa,abc->xbc", a, coarse.to(like))  # axis by axis: six products per voxel
+        yield torch.einsum("yb,xbc->xyc", b, rows) @ c.T
 
 
 def rise(
@@ -82,8 +83,8 @@ def rise(
         drawn = random_masks(grid, masks, cells, p, seed, subject.features)
         for keep, scores in masked_scores(subject, volume, drawn, hidden, batch):
             # one after the other: the order of summation, and so the result, does not depend on `batch`
-            for mask, score in zip(keep.double(), scores.double(), strict=True):
-                weighted += score * mask
+            for mask, score in zip(keep, scores.double(), strict=True):
+                weighted += score * mask.double()
                 score_sum += score
                 if control_variate:
                     shown += mask

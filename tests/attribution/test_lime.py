@@ -122,6 +122,13 @@ def test_supervoxels_keep_to_an_edge_of_intensity_and_not_to_scale_or_offset():
     assert np.array_equal(cut, supervoxels(x * 3 - 7, brain, 4, 0.05))
 
 
+def test_supervoxels_do_not_depend_on_the_field_of_view():
+    x = random_volumes(1)[0, 0].numpy()
+    wide = np.pad(x, ((2, 3), (0, 5), (4, 1)))
+    cut = supervoxels(wide, wide != 0, 10, 0.1)
+    assert np.array_equal(cut[2:-3, :-5, 4:-1], supervoxels(x, x != 0, 10, 0.1))
+
+
 @pytest.mark.parametrize("voxels", [1, 2, 3])
 def test_the_smallest_brains_are_cut(voxels):
     x = torch.zeros(1, 1, 7, 8, 10, dtype=torch.float64)
