@@ -1,0 +1,255 @@
+"""What LRP must satisfy whatever the network: identities that need no second implementation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from lrp_branching_toys import DenseToy, ResidualToy, branching_toy
+from lrp_toys import staged, toy_network, toy_volumes
+from torch import Tensor, nn
+
+from pipeline.attribution.composites import Composite, composite, focus, founding
+from pipeline.attribution.lrp import lrp, lrp_beta
+from pipeline.attribution.rules import EpsilonRule, FlatRule, GammaRule, Rule, WSquareRule, ZBoxRule, ZPlusRule
+from pipeline.models.contract import pre, rest
+
+LOW, HIGH = toy_volumes(2).amin(0, keepdim=True), toy_volumes(2).amax(0, keepdim=True)
+COMPOSITES = {
+    "founding 0": founding(0.0),
+    "founding 0.5": founding(0.5),
+    "focus": focus(0.25, LOW, HIGH),
+    "focus, bias": focus(0.25, LOW, HIGH, bias=True),
+    "composite": composite(0.25, 0.25, LOW, HIGH),
+    "composite, bias": composite(0.25, 0.25, LOW, HIGH, bias=True),
+    "flat": Composite("flat", FlatRule(), ZPlusRule(), EpsilonRule(0.25), ZPlusRule()),
+    "w2": Composite("w2", WSquareRule(), ZPlusRule(), EpsilonRule(0.25), ZPlusRule()),
+}
+NETWORKS = {
+    "chain": toy_network,
+    "sums": lambda: branching_toy(ResidualToy),
+    "concatenation": lambda: branching_toy(DenseToy),
+}
+
+
+def everywhere(rule: Rule) -> Composite:
+    return Composite("everywhere", rule, rule, rule, rule)
+
+
+def maps(net: nn.Module, volumes: Tensor, composites: dict[str, Composite], **settings: object) -> dict[str, Tensor]:
+    answers = lrp(net, volumes, 1, list(composites.values()), **settings)
+    return {name: answer.values for name, answer in zip(composites, answers, strict=True)}
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Largest difference, in units of the largest value."""
+    return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.mark.parametrize(("network", "degree"), [("chain", 4), ("sums", 4), ("concatenation", 5)])
+def test_maps_are_polynomials_in_beta(network: str, degree: int) -> None:
+    """The rule is linear in β, so L linear operations in a row give degree L, less those with one-signed units only.
+
+    Of the sums toy that are the second sum and the pooling, whose terms are all >= 0.
+    """
+    betas = [0.25 * k for k in range(1, degree + 3)]
+    answers = lrp_beta(NETWORKS[network](), toy_volumes(1), 1, betas)
+    series = torch.stack([answer.values for answer in answers.values()])
+    scale = float(series.abs().max())
+    assert finite_difference(series, degree + 1) < 1e-12 * scale
+    assert finite_difference(series, degree) > 1e-7 * scale
+
+
+def finite_difference(series: Tensor, order: int) -> float:
+    weights = torch.tensor([(-1) ** k * math.comb(order, k) for k in range(order + 1)], dtype=series.dtype)
+    return float(torch.einsum("k,k...->...", weights, series[: order + 1]).abs().max())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_maps_and_losses_are_linear_in_the_start_value(network: str) -> None:
+    net, volumes = NETWORKS[network](), toy_volumes(2)
+    composites = list(COMPOSITES.values())
+    for name, one, other in zip(
+        COMPOSITES,
+        lrp(net, volumes, 1, composites),
+        lrp(net, volumes, 1, composites, start="probability"),
+        strict=True,
+    ):
+        with torch.no_grad():
+            torch.testing.assert_close(other.start_value, net(volumes).softmax(1)[:, 1], rtol=1e-12, atol=0)
+        ratio = other.start_value / one.start_value
+        scaled = one.values * ratio.reshape(-1, 1, 1, 1, 1)
+        torch.testing.assert_close(other.values, scaled, rtol=0, atol=1e-13 * float(scaled.abs().max()), msg=name)
+        for loss in ("absorbed_by_bias", "stabiliser", "lost_no_contribution"):
+            torch.testing.assert_close(
+                other.ledger.total(loss), one.ledger.total(loss) * ratio, rtol=1e-10, atol=1e-12, msg=f"{name}: {loss}"
+            )
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_batch_is_its_volumes_one_by_one(network: str) -> None:
+    """One volume of the batch is signed, so the others go through the branch for signed inputs too."""
+    net, volumes = NETWORKS[network](), torch.cat([toy_volumes(2), toy_volumes(1, seed=8, signed=True)])
+    together = maps(net, volumes, COMPOSITES)
+    for index in range(3):
+        for name, alone in maps(net, volumes[index : index + 1], COMPOSITES).items():
+            assert distance(together[name][index], alone[0]) < 1e-12, name
+
+
+def test_a_call_with_many_composites_is_the_calls_one_by_one() -> None:
+    net, volumes = toy_network(), toy_volumes(2)
+    together = maps(net, volumes, COMPOSITES)
+    for name, one in COMPOSITES.items():
+        assert distance(together[name], maps(net, volumes, {name: one})[name]) < 1e-13, name
+
+
+def test_positive_scaling_of_channels_changes_nothing() -> None:
+    """A channel scaled up and the weights that read it scaled down: the same function, and the same map.
+
+    Only ε knows the size of a sum: where it sits above the scaled channels it sees them scaled back.
+    """
+    net, volumes = toy_network(), toy_volumes()
+    composites = {**COMPOSITES, "epsilon": everywhere(EpsilonRule(0.25))}
+    before = maps(net, volumes, composites)
+    scale = torch.tensor([0.1, 3.0, 7.0, 0.5], dtype=torch.float64)
+    with torch.no_grad():
+        net[1].weight *= scale
+        net[1].bias *= scale
+        net[4].weight[:3] /= scale[:2].reshape(1, 2, 1, 1, 1)  # group 1 reads channels 0 and 1
+        net[4].weight[3:] /= scale[2:].reshape(1, 2, 1, 1, 1)
+    after = maps(net, volumes, composites)
+    changed = {name: distance(after[name], before[name]) for name in composites}
+    assert changed.pop("epsilon") > 0.01
+    assert max(changed.values()) < 1e-12, changed
+
+
+@pytest.mark.parametrize("negative_gamma", [False, True])
+def test_folded_normalisation_is_identity_only_where_no_scale_is_negative(negative_gamma: bool) -> None:
+    net, volumes = toy_network(negative_gamma=negative_gamma), toy_volumes()
+    bias_free = {name: COMPOSITES[name] for name in ("founding 0", "founding 0.5", "focus", "composite")}
+    fold, identity = maps(net, volumes, bias_free), maps(net, volumes, bias_free, batch_norm="identity")
+    for name in bias_free:
+        difference = distance(identity[name], fold[name])
+        assert difference > 0.01 if negative_gamma else difference < 1e-12, name
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_z_plus_is_not_negative_and_is_beta_zero(network: str, signed: bool) -> None:
+    composites = {"z+": everywhere(ZPlusRule()), "z+, bias": everywhere(ZPlusRule(bias=True)), "beta": founding(0.0)}
+    found = maps(NETWORKS[network](), toy_volumes(signed=signed), composites, start="probability")
+    assert float(found["z+"].min()) >= 0 < float(found["z+"].max())
+    assert float(found["z+, bias"].min()) >= 0 < float(found["z+, bias"].max())
+    assert torch.equal(found["z+"], found["beta"])
+    assert distance(found["z+, bias"], found["z+"]) > 0.01
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gamma_runs_from_lrp_0_to_z_plus(network: str) -> None:
+    """With biases in, a unit that is active has a positive sum, so what the rule favours is what z+ keeps."""
+    gammas = (0.0, 0.01, 0.25, 10.0, 1e3, 1e6)
+    composites = {str(gamma): everywhere(GammaRule(gamma, bias=True)) for gamma in gammas}
+    composites |= {"z+": everywhere(ZPlusRule(bias=True)), "LRP-0": everywhere(EpsilonRule(0.0))}
+    found = maps(single_signed(NETWORKS[network]()), toy_volumes(), composites, start="probability")
+    assert distance(found["0.0"], found["LRP-0"]) < 1e-12
+    far = [distance(found[str(gamma)], found["z+"]) for gamma in gammas[1:]]
+    assert far == sorted(far, reverse=True)
+    assert far[0] > 0.5
+    assert far[-1] < 1e-4 < far[-3]
+    assert far[-1] == pytest.approx(far[-2] / 1000, rel=0.05), "the distance falls as 1 / γ"
+    negative = [float(-values.clamp(max=0).sum() / values.abs().sum()) for values in found.values()][: len(gammas)]
+    assert negative[0] > 0.1 > negative[3]
+    assert negative[-1] < 1e-6
+
+
+def single_signed(net: nn.Module) -> nn.Module:
+    """A positive logit, and no negative terms of sums and poolings: γ treats negative units as mirrored."""
+    head = [module for module in net.modules() if isinstance(module, nn.Linear)][-1]
+    with torch.no_grad():
+        head.bias += 10 - float(net(toy_volumes()).min())
+        if isinstance(net, ResidualToy):
+            net.inner_norm.bias += 20
+            net.skip.weight.abs_()
+        if isinstance(net, DenseToy):
+            net.branch.bias += 10
+    return net
+
+
+def test_z_box_is_negative_only_outside_its_bounds() -> None:
+    net, volumes = toy_network(), toy_volumes(2)
+    rest_of_it = ZPlusRule()
+    box = Composite("box", ZBoxRule(LOW, HIGH), rest_of_it, rest_of_it, rest_of_it)
+    (within,) = lrp(net, volumes, 1, [box], start="probability")
+    assert float(within.values.min()) >= 0 < float(within.values.max())
+    background = volumes == 0
+    assert float(within.values[background].abs().max()) == 0
+    tight = Composite("tight", ZBoxRule(LOW, 0.8 * HIGH), rest_of_it, rest_of_it, rest_of_it)
+    (beyond,) = lrp(net, volumes, 1, [tight], start="probability")
+    assert float(beyond.values.min()) < -0.01 * float(beyond.values.max())
+
+
+def test_z_box_with_scalar_bounds_gives_relevance_to_air() -> None:
+    """Why bounds are per voxel: between 0 and 1 a background of 0 contributes ``-1 w-``."""
+    volumes = toy_volumes(2)
+    rest_of_it = ZPlusRule()
+    box = Composite("box", ZBoxRule(0.0, 1.0), rest_of_it, rest_of_it, rest_of_it)
+    (answer,) = lrp(toy_network(), volumes, 1, [box], start="probability")
+    assert float(answer.values.min()) >= 0
+    assert float(answer.values[volumes == 0].sum() / answer.values.sum()) > 0.1
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_lrp_0_is_input_times_gradient(network: str, signed: bool) -> None:
+    """Normalisations folded, biases in the sums, sums and average poolings in proportion to their terms."""
+    net, volumes = NETWORKS[network](), toy_volumes(signed=signed).requires_grad_()
+    (gradient,) = torch.autograd.grad(net(volumes)[:, 1].sum(), volumes)
+    (answer,) = lrp(net, volumes.detach(), 1, [everywhere(EpsilonRule(0.0))])
+    assert distance(answer.values, (volumes * gradient).detach()) < 1e-10
+    assert float(answer.ledger.total("absorbed_by_bias").abs().min()) > 1e-3
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_lrp_0_is_input_times_gradient_at_every_stage(stage: int) -> None:
+    net, volumes = staged(toy_network()), toy_volumes()
+    features = pre(net, volumes, stage).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(rest(net, features, stage)[:, 1].sum(), features)
+    (answer,) = lrp(net, volumes, 1, [everywhere(EpsilonRule(0.0))], stage=stage)
+    assert distance(answer.values, (features * gradient).detach()) < 1e-10
+
+
+def test_z_plus_is_not_implementation_invariant() -> None:
+    """Thesis A.8: two units of no use, plus and minus the sum of features that are not read, attract z+ relevance.
+
+    The target reads the left half of the volume only. An inserted layer of identities and the two units changes nothing
+    in the function, and moves most of the relevance to the right half; input times gradient (LRP-0) stays at 0 there.
+    """
+    torch.manual_seed(4)
+    features = nn.Sequential(nn.Conv3d(1, 3, 2, stride=2), nn.ReLU(), nn.Flatten())
+    place = torch.arange(3 * 4 * 3 * 2).reshape(3, 4, 3, 2)
+    read, unread = place[:, :2].flatten(), place[:, 2:].flatten()
+    count, total = len(read), place.numel()
+    head = torch.rand(2, count) * 0.1
+    plain, inserted, onward = nn.Linear(total, 2), nn.Linear(total, count + 2), nn.Linear(count + 2, 2)
+    with torch.no_grad():
+        for layer in (plain, inserted, onward):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        plain.weight[:, read] = head
+        inserted.weight[torch.arange(count), read] = 1
+        inserted.weight[count, unread], inserted.weight[count + 1, unread] = 1, -1
+        onward.weight[:, :count], onward.weight[:, count:] = head, 1
+    before = nn.Sequential(*features, plain).double().eval()
+    after = nn.Sequential(*features, inserted, onward).double().eval()
+    volumes = torch.rand(2, 1, 8, 6, 4, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(after(volumes), before(volumes), rtol=1e-12, atol=1e-12)
+    composites = {"z+": everywhere(ZPlusRule()), "LRP-0": everywhere(EpsilonRule(0.0))}
+    right = {}
+    for name, net in (("before", before), ("after", after)):
+        for rule, values in maps(net, volumes, composites).items():
+            right[name, rule] = float(values[:, :, 4:].abs().sum() / values.abs().sum())
+    assert right["before", "z+"] == right["before", "LRP-0"] == 0
+    assert right["after", "z+"] > 0.5
+    assert right["after", "LRP-0"] < 1e-12

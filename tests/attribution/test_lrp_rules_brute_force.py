@@ -1,0 +1,234 @@
+"""Every LRP rule, and composites of them through whole networks, against dense float64 matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from lrp_branching_toys import DenseToy, ResidualToy, branching_toy
+from lrp_rules_brute_force import (
+    Account,
+    Op,
+    Rule,
+    beta_rule,
+    chain,
+    epsilon_rule,
+    explain_graph,
+    flat_rule,
+    gamma_rule,
+    w_square_rule,
+    z_box_rule,
+    z_plus_rule,
+)
+from lrp_toys import SHAPE, staged, toy_network, toy_volumes
+from torch import nn
+
+from pipeline.attribution.composites import Composite, composite, focus, founding
+from pipeline.attribution.lrp import lrp
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.rules import (
+    BetaRule,
+    EpsilonRule,
+    FlatRule,
+    GammaRule,
+    WSquareRule,
+    ZBoxRule,
+    ZPlusRule,
+)
+
+LOSSES = {"bias": "absorbed_by_bias", "stabiliser": "stabiliser", "lost": "lost_no_contribution"}
+
+RULES = {
+    "beta 0": (BetaRule(0.0), beta_rule(0.0)),
+    "beta 0.25": (BetaRule(0.25), beta_rule(0.25)),
+    "beta 2.5": (BetaRule(2.5), beta_rule(2.5)),
+    "beta -0.3": (BetaRule(-0.3), beta_rule(-0.3)),
+    "beta -1": (BetaRule(-1.0), beta_rule(-1.0)),
+    "epsilon": (EpsilonRule(0.25), epsilon_rule(0.25)),
+    "epsilon, bias out": (EpsilonRule(0.25, bias=False), epsilon_rule(0.25, bias=False)),
+    "LRP-0": (EpsilonRule(0.0), epsilon_rule(0.0)),
+    "gamma": (GammaRule(0.25, bias=True), gamma_rule(0.25)),
+    "gamma, bias out": (GammaRule(0.25, bias=False), gamma_rule(0.25, bias=False)),
+    "large gamma": (GammaRule(30.0, bias=True), gamma_rule(30.0)),
+    "z+": (ZPlusRule(bias=False), z_plus_rule()),
+    "z+ with bias": (ZPlusRule(bias=True), z_plus_rule(bias=True)),
+    "flat": (FlatRule(), flat_rule),
+    "w2": (WSquareRule(), w_square_rule),
+}
+
+CONVOLUTIONS = {
+    "plain": {"kernel_size": 3},
+    "stride": {"kernel_size": (3, 2, 3), "stride": (2, 1, 3)},
+    "padding": {"kernel_size": 3, "padding": (1, 2, 0)},
+    "dilation": {"kernel_size": (2, 3, 2), "dilation": (3, 1, 2)},
+    "groups": {"kernel_size": 2, "groups": 2},
+    "everything": {
+        "kernel_size": (3, 2, 2),
+        "stride": (2, 2, 1),
+        "padding": (1, 1, 0),
+        "dilation": (1, 2, 2),
+        "groups": 2,
+    },
+}
+
+
+def require_same(answer: Attribution, index: int, expected: Account, logit: float, what: str) -> None:
+    """Map, start value and each kind of loss of one volume."""
+    scale = np.abs(expected.below).max()
+    np.testing.assert_allclose(answer.values[index], expected.below, rtol=0, atol=1e-10 * scale, err_msg=what)
+    assert float(answer.start_value[index]) == pytest.approx(logit, rel=1e-11), what
+    for ours, theirs in LOSSES.items():
+        found = float(answer.ledger.total(theirs)[index])
+        assert found == pytest.approx(getattr(expected, ours), rel=1e-9, abs=1e-10 * scale), f"{what}: {theirs}"
+    assert float(answer.ledger.residual[index]) == pytest.approx(0, abs=1e-10 * scale), what
+
+
+def everywhere(rule: object) -> Composite:
+    return Composite("everywhere", rule, rule, rule, rule)
+
+
+def input_volumes(signed: bool) -> torch.Tensor:
+    """Two channels, two volumes, a background of zeros."""
+    x = torch.rand(2, 2, 5, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) - 0.5 * signed
+    x[:, :, :3] = 0
+    return x
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
+@pytest.mark.parametrize("geometry", CONVOLUTIONS)
+def test_every_rule_on_a_convolution_and_a_linear_layer(geometry: str, signed: bool) -> None:
+    torch.manual_seed(3)
+    conv = nn.Conv3d(2, 4, **CONVOLUTIONS[geometry]).double()
+    with torch.no_grad():
+        conv.weight[1].abs_()  # one-signed for non-negative inputs
+        conv.weight[2] = -conv.weight[2].abs()
+        conv.weight[3, 0, 0] = 0  # connected, by a weight of nothing
+    x = input_volumes(signed)
+    features = conv(x)[0].numel()
+    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(features, 2).double()).eval()
+    answers = lrp(net, x, 1, [everywhere(engine) for engine, _ in RULES.values()])
+    for (name, (_, reference)), answer in zip(RULES.items(), answers, strict=True):
+        for index in range(2):
+            expected, logit = explain_graph(chain(list(net)), x[index], 1, lambda *_, rule=reference: rule)
+            require_same(answer, index, expected, logit, name)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["within bounds", "outside bounds"])
+@pytest.mark.parametrize("geometry", CONVOLUTIONS)
+def test_z_box_with_bounds_per_voxel(geometry: str, inside: bool) -> None:
+    torch.manual_seed(8)
+    conv = nn.Conv3d(2, 3 if "groups" not in CONVOLUTIONS[geometry] else 4, **CONVOLUTIONS[geometry]).double()
+    x = input_volumes(signed=True)
+    low, high = x.amin(0, keepdim=True) - 0.1, x.amax(0, keepdim=True) + 0.2
+    low[:, :, :3], high[:, :, :3] = 0, 0
+    if not inside:
+        x = x.clone()
+        x[0, 1, 4, 2, 1], x[1, 0, 3, 5, 3] = 3.0, -2.0
+    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(conv(x)[0].numel(), 2).double()).eval()
+    head = BetaRule(0.0), beta_rule(0.0)
+    bounds = z_box_rule(low[0].reshape(-1).numpy(), high[0].reshape(-1).numpy())
+    (answer,) = lrp(net, x, 0, [Composite("box", ZBoxRule(low, high), head[0], head[0], head[0])])
+    for index in range(2):
+        expected, logit = explain_graph(chain(list(net)), x[index], 0, lambda _, first: bounds if first else head[1])
+        require_same(answer, index, expected, logit, geometry)
+
+
+# Whole networks. Bounds per voxel; in the background both are 0.
+
+LOW, HIGH = toy_volumes(2).amin(0, keepdim=True), toy_volumes(2).amax(0, keepdim=True)
+
+
+def by_kind(first: Rule, convolution: Rule, linear: Rule, unweighted: Rule) -> Callable[[nn.Module | str, bool], Rule]:
+    def rule_of(do: nn.Module | str, sees_volume: bool) -> Rule:
+        if not isinstance(do, nn.Conv3d | nn.Linear):
+            return unweighted
+        return first if sees_volume else convolution if isinstance(do, nn.Conv3d) else linear
+
+    return rule_of
+
+
+SAME = epsilon_rule(1e-6, bias=False)
+BOX = z_box_rule(LOW.reshape(-1).numpy(), HIGH.reshape(-1).numpy())
+COMPOSITES = {
+    "founding 0": (founding(0.0), by_kind(*[beta_rule(0.0)] * 4)),
+    "founding 0.75": (founding(0.75), by_kind(*[beta_rule(0.75)] * 4)),
+    "focus": (focus(0.25, LOW, HIGH), by_kind(BOX, z_plus_rule(), epsilon_rule(0.25, False), SAME)),
+    "focus, bias": (focus(0.1, LOW, HIGH, bias=True), by_kind(BOX, z_plus_rule(True), epsilon_rule(0.1), SAME)),
+    "composite": (
+        composite(0.25, 0.25, LOW, HIGH),
+        by_kind(BOX, gamma_rule(0.25, False), epsilon_rule(0.25, False), SAME),
+    ),
+    "composite, bias": (
+        composite(0.1, 0.3, LOW, HIGH, bias=True),
+        by_kind(BOX, gamma_rule(0.1), epsilon_rule(0.3), SAME),
+    ),
+    "flat first": (
+        Composite("flat", FlatRule(), ZPlusRule(), EpsilonRule(0.2), BetaRule(1.0)),
+        by_kind(flat_rule, z_plus_rule(), epsilon_rule(0.2), beta_rule(1.0)),
+    ),
+    "w2 first": (
+        Composite("w2", WSquareRule(), BetaRule(1.0), EpsilonRule(0.2, bias=False), ZPlusRule()),
+        by_kind(w_square_rule, beta_rule(1.0), epsilon_rule(0.2, False), z_plus_rule()),
+    ),
+}
+
+
+def require_composites(net: nn.Module, ops: Callable[[], list[Op]], batch_norm: str = "fold") -> None:
+    volumes = toy_volumes(2)
+    answers = lrp(net, volumes, 1, [ours for ours, _ in COMPOSITES.values()], batch_norm=batch_norm)
+    for (name, (_, rule_of)), answer in zip(COMPOSITES.items(), answers, strict=True):
+        for index, volume in enumerate(volumes):
+            expected, logit = explain_graph(ops(), volume, 1, rule_of, batch_norm == "fold")
+            require_same(answer, index, expected, logit, name)
+
+
+@pytest.mark.parametrize("batch_norm", ["fold", "identity"])
+def test_composites_of_the_toy_network(batch_norm: str) -> None:
+    net = toy_network()
+    require_composites(net, lambda: chain(list(net)), batch_norm)
+
+
+def test_composites_of_a_staged_model() -> None:
+    net = toy_network(seed=5)
+    require_composites(staged(net), lambda: chain(list(net)))
+
+
+@pytest.mark.parametrize(
+    ("convolution", "pool"),
+    [
+        ({"kernel_size": 3, "padding": 1}, {"kernel_size": 2}),
+        ({"kernel_size": (3, 2, 3), "padding": (0, 1, 1)}, {"kernel_size": 3, "stride": 2, "padding": 1}),
+        ({"kernel_size": 2, "stride": (1, 2, 1)}, {"kernel_size": (3, 2, 2), "stride": (2, 1, 2)}),
+        ({"kernel_size": 3, "dilation": (1, 2, 1)}, {"kernel_size": 2}),
+        ({"kernel_size": 1}, {"kernel_size": (2, 3, 2), "stride": (3, 3, 2)}),
+    ],
+    ids=["padded", "overlapping padded pool", "strided", "dilated", "gaps between windows"],
+)
+def test_convolutions_whose_units_compete_in_a_pooling(convolution: dict, pool: dict) -> None:
+    """The first and a later one, each followed by a pooling of several voxels: where the engine works on winners."""
+    torch.manual_seed(11)
+    body = [nn.Conv3d(1, 3, **convolution), nn.ReLU(), nn.MaxPool3d(**pool)]
+    body += [nn.Conv3d(3, 4, 2, padding=1), nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2), nn.Flatten()]
+    body[4].running_mean.normal_(std=0.2)
+    body[4].running_var.uniform_(0.5, 2)
+    body[4].weight.data.uniform_(-1, 1)
+    features = nn.Sequential(*body).eval()(toy_volumes(1).float()).shape[1]
+    net = nn.Sequential(*body, nn.Linear(features, 3)).double().eval()
+    require_composites(net, lambda: chain(list(net)))
+
+
+@pytest.mark.parametrize("kind", [ResidualToy, DenseToy])
+def test_composites_of_branching_networks(kind: type[ResidualToy | DenseToy]) -> None:
+    net = branching_toy(kind)
+    assert net.ops()[-1].do is net.head
+    require_composites(net, net.ops)
+
+
+def test_the_reference_forwards_what_the_network_forwards() -> None:
+    """The brute force would be no witness if it explained another function."""
+    for net in (branching_toy(ResidualToy), branching_toy(DenseToy)):
+        volume = torch.rand(1, 1, *SHAPE, dtype=torch.float64)
+        _, logit = explain_graph(net.ops(), volume[0], 1, by_kind(*[flat_rule] * 4))
+        assert logit == pytest.approx(net(volume)[0, 1].item(), rel=1e-12)
