@@ -19,6 +19,7 @@ from typing import Any
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from atlases.templates import load_template
+from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import explain_scans
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.reading import read_cohort
@@ -33,7 +34,7 @@ from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageE
 from pipeline.run.executors import open_executor
 from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input
 from pipeline.run.jobs import Outcome, clear_stale_scratch
-from pipeline.run.layout import RunLayout, lrp_map_name
+from pipeline.run.layout import RunLayout
 from pipeline.run.log import open_log
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.steps import run_step
@@ -59,8 +60,7 @@ class Work:
 
     @property
     def map_names(self) -> list[str]:
-        names = [lrp_map_name(beta) for beta in self.config.attribution.betas]
-        return names + ["gb"] * self.config.attribution.guided_backpropagation
+        return map_names(self.config.attribution)
 
     @property
     def truth(self) -> Path:
@@ -116,17 +116,21 @@ def train(work: Work) -> Result:
 
 def explain(work: Work) -> Result:
     """Make the heatmaps of every scan with the network that has not seen its participant."""
-    return Result(explain_scans(work.layout, work.predicted(), work.split, work.config, work.executor, work.digests))
+    layout, config = work.layout, work.config
+    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    scans, predictions = work.predicted(), read_table(layout.predictions)
+    return Result(explain_scans(layout, scans, work.split, predictions, atlas, config, work.executor, work.digests))
 
 
 def aggregate(work: Work) -> Result:
-    """Sum the heatmaps per region and average them per group."""
+    """Gather the region sums of all scans and average heatmaps per group."""
     layout, config = work.layout, work.config
-    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
-    return Result(
-        aggregate_relevance(layout, scans, predictions, work.map_names, atlas, config, work.executor, work.digests)
+    grid = template_grid(config.registration.resolution_mm)
+    done, outcomes = aggregate_relevance(
+        layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
     )
+    return Result(outcomes, done)
 
 
 def infer(work: Work) -> Result:

@@ -1,8 +1,9 @@
 """Mean maps over both classes and over the four outcomes.
 
 As in the founding study, a mean is over scans, so that it is the map whose regions one would sum; the tables, which
-carry the inference, weigh participants equally. Maps are added one by one in float64, never held together: each
-scan is read once per map and enters the sum of its outcome, and the classes are put together from the outcomes.
+carry the inference, weigh participants equally. Maps are added one by one in float64, never held together: each part
+(the map of one scan, or a sum over several) is read once per map and enters the sum of its outcome, and the classes are
+put together from the outcomes.
 """
 
 from __future__ import annotations
@@ -17,20 +18,32 @@ from numpy.typing import NDArray
 
 from atlases.images import write_template_image
 from atlases.spaces import Grid
-from pipeline.regions.maps import read_map
+from pipeline.regions.partial_sums import add_part
 from pipeline.regions.tables import OUTCOMES
 from pipeline.run.layout import sidecar
 from pipeline.run.tables import write_json
 
 
 @dataclass(frozen=True)
-class MapOfScan:
-    """One scan's map and the outcome of its prediction."""
+class Part:
+    """A file that holds the sum of the maps of its scans.
+
+    Parameters
+    ----------
+    path : Path
+        The map of one scan, or a partial sum of several.
+    outcome : str
+        Of the predictions of its scans.
+    sources : tuple of str
+        For sidecars: one file of the run per scan.
+    participants : tuple of str
+        One per scan.
+    """
 
     path: Path
-    source: str
-    participant_id: str
     outcome: str
+    sources: tuple[str, ...]
+    participants: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -40,14 +53,14 @@ class MapsToAverage:
     Parameters
     ----------
     map_name : str
-    scans : tuple of MapOfScan
+    parts : tuple of Part
     groups : mapping of str to tuple of str
         Outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
     grid : Grid
     """
 
     map_name: str
-    scans: tuple[MapOfScan, ...]
+    parts: tuple[Part, ...]
     groups: Mapping[str, tuple[str, ...]]
     grid: Grid
 
@@ -74,17 +87,18 @@ def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[st
     task : MapsToAverage
     """
     sums: dict[str, NDArray[np.float64]] = {}
-    for scan in task.scans:
-        values = read_map(scan.path, task.grid)
-        if scan.outcome not in sums:
-            sums[scan.outcome] = np.zeros(task.grid.shape, np.float64, order="F")
-        sums[scan.outcome] += values
-    for group, part in task.groups.items():
-        members = [scan for scan in task.scans if scan.outcome in part]
-        total = sum((sums[outcome] for outcome in part if outcome in sums), start=np.zeros(task.grid.shape))
-        write_template_image(outputs[group], total / len(members), task.grid, "mean relevance map")
+    for part in task.parts:
+        if part.outcome not in sums:
+            sums[part.outcome] = np.zeros(task.grid.shape, np.float64, order="F")
+        add_part(sums[part.outcome], part.path, task.map_name, task.grid)
+    counts = {}
+    for group, outcomes in task.groups.items():
+        members = [part for part in task.parts if part.outcome in outcomes]
+        total = sum((sums[outcome] for outcome in outcomes if outcome in sums), start=np.zeros(task.grid.shape))
+        counts[f"scans_{group}"] = sum(len(part.sources) for part in members)
+        write_template_image(outputs[group], total / counts[f"scans_{group}"], task.grid, "mean relevance map")
         write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
-    return {f"scans_{group}": len([s for s in task.scans if s.outcome in part]) for group, part in task.groups.items()}
+    return counts
 
 
 def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Path]:
@@ -96,11 +110,12 @@ def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str
     return outputs
 
 
-def _facts(group: str, map_name: str, members: Sequence[MapOfScan]) -> dict[str, Any]:
+def _facts(group: str, map_name: str, members: Sequence[Part]) -> dict[str, Any]:
+    sources = [source for part in members for source in part.sources]
     return {
         "Description": f"Mean over scans of {map_name} relevance, group {group}",
         "Group": group,
-        "NumberOfScans": len(members),
-        "NumberOfParticipants": len({scan.participant_id for scan in members}),
-        "Sources": [f"bids::{scan.source}" for scan in members],
+        "NumberOfScans": len(sources),
+        "NumberOfParticipants": len({person for part in members for person in part.participants}),
+        "Sources": [f"bids::{source}" for source in sources],
     }

@@ -89,10 +89,15 @@ def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLa
     return PackedLabels(tuple(labels.shape), tuple(known.tolist()), zlib.compress(rows.tobytes(), 1))
 
 
+def unpack_rows(packed: PackedLabels) -> NDArray[np.uint16]:
+    """The label volume with each voxel's place in ``packed.numbers`` for its label."""
+    return np.frombuffer(zlib.decompress(packed.compressed), np.uint16).reshape(packed.shape, order="F")
+
+
 @functools.lru_cache(maxsize=1)
 def unpack_labels(packed: PackedLabels) -> LabelIndex:
-    """Index of packed labels; the last one is kept, since all jobs of a worker share an atlas."""
-    rows = np.frombuffer(zlib.decompress(packed.compressed), np.uint16)
+    """Index of packed labels; the last one is kept, since maps of one atlas follow each other."""
+    rows = unpack_rows(packed).ravel(order="F")
     voxels = np.flatnonzero(rows)
     labelled = rows[voxels].astype(np.intp)
     run_starts = np.flatnonzero(np.diff(labelled, prepend=0))

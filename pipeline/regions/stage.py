@@ -1,82 +1,43 @@
-"""The regions stage: from relevance maps to tables of relevance per region, and mean maps.
+"""The regions stage: tables over all scans, fingerprints, overlap between betas, and mean maps.
 
-Three kinds of work, each with its receipts: the sums of one scan's maps (one unit per scan, a table beside its maps);
-the tables over all scans (one step, from those tables alone); the mean maps of one method (one unit per map).
+The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Two kinds of
+work, each with its own receipt: the tables over all scans (one step, from the scans' tables alone); the mean maps of
+one method (one unit per map, where maps are kept).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from atlases.labels import Atlas
-from atlases.regions import RegionTable
 from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
-from pipeline.regions.group_maps import MapOfScan, MapsToAverage, average_maps, groups_of, outputs_of
-from pipeline.regions.maps import read_map
+from pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from pipeline.regions.region_sums import PackedLabels, pack_labels, region_sums, unpack_labels
+from pipeline.regions.partial_sums import PARTIAL_COLUMNS
 from pipeline.regions.tables import (
     BILATERAL_COLUMNS,
     PREDICTION_COLUMNS,
     RELEVANCE_COLUMNS,
     bilateral_rows,
     predictions_of,
-    scan_rows,
 )
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name, sidecar
+from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table, write_table
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"
-PACKAGES = ("pipeline.regions", "atlases.images", "atlases.spaces")
-"""Code whose change makes region tables and mean maps stale."""
-
-
-@dataclass(frozen=True)
-class Territory:
-    """An atlas as it travels with jobs: under 1 MB pickled.
-
-    Parameters
-    ----------
-    labels : PackedLabels
-    regions : RegionTable
-    grid : Grid
-    version : str
-        Digest of the other three.
-    """
-
-    labels: PackedLabels
-    regions: RegionTable
-    grid: Grid
-    version: str
-
-    @classmethod
-    def of(cls, atlas: Atlas) -> Territory:
-        labels = pack_labels(atlas.labels, atlas.regions.numbers)
-        facts = [labels.compressed.hex(), labels.numbers, atlas.regions, _grid_facts(atlas.grid)]
-        return cls(labels, atlas.regions, atlas.grid, text_digest(canonical_json(facts)))
-
-
-@dataclass(frozen=True)
-class ScanToSum:
-    """All that a worker needs to sum one scan's maps."""
-
-    scan: Scan
-    files: ScanFiles
-    map_names: tuple[str, ...]
-    territory: Territory
+PACKAGES = ("pipeline.regions", "atlases.images", "atlases.spaces", "atlases.brain_box")
+"""Code whose change makes tables and mean maps stale."""
 
 
 def aggregate_relevance(
@@ -84,54 +45,46 @@ def aggregate_relevance(
     scans: Sequence[Scan],
     predictions: pd.DataFrame,
     map_names: Sequence[str],
-    atlas: Atlas,
+    grid: Grid,
     config: Config,
     executor: Executor,
     digests: DigestCache,
-) -> list[Outcome]:
+) -> tuple[bool, list[Outcome]]:
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
     Parameters
     ----------
     layout : RunLayout
     scans : sequence of Scan
-        Scans with relevance maps and predictions.
+        Scans that have been explained and predicted.
     predictions : pandas.DataFrame
         ``predictions.tsv``.
     map_names : sequence of str
-    atlas : Atlas
-        On the grid of the maps.
+    grid : Grid
+        Of the maps.
     config : Config
     executor : concurrent.futures.Executor
     digests : DigestCache
 
     Returns
     -------
+    bool
+        Whether tables were written; False if they were still valid.
     list of Outcome
-        One per scan, then one per map. A scan that failed is in no table and no mean map.
+        One per map whose means are kept.
 
     Raises
     ------
     BadInputError
-        If there is no scan, a scan has no prediction or two (both before any work), or no scan could be summed.
+        If there is no scan, a scan has no prediction or two, or its region table is missing or lacks a map.
     """
     if not scans or not map_names:
-        raise BadInputError(
-            "regions: no scan with relevance maps and a prediction. Run training and attribution first."
-        )
+        raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
     own = predictions_of([scan.scan_id for scan in scans], predictions)
-    territory = Territory.of(atlas)
-    versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
-    jobs = [_scan_job(layout, scan, tuple(map_names), territory, config, versions) for scan in scans]
-    outcomes = run_jobs(layout, jobs, executor, "region sums")
-    summed = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
-    if not summed:
-        raise BadInputError(f"regions: no scan could be summed. {outcomes[0].message}")
-    own = predictions_of([scan.scan_id for scan in summed], own)
-    tables = [job.outputs["table"] for job, outcome in zip(jobs, outcomes, strict=True) if outcome.ok]
+    tables = [_files(layout, scan, config).region_table for scan in scans]
     relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
-    run_step(
+    done = run_step(
         layout,
         STAGE,
         tables,
@@ -140,52 +93,15 @@ def aggregate_relevance(
         lambda: _write_tables(layout, tables, own, map_names, lrp_names),
         digests,
     )
-    map_jobs = _map_jobs(layout, summed, own, map_names, territory.grid, config, versions)
-    map_outcomes = run_jobs(layout, map_jobs, executor, "mean maps")
-    _remove_stale_maps(layout, map_jobs)
+    jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
+    outcomes = run_jobs(layout, jobs, executor, "mean maps")
+    _remove_stale_maps(layout, jobs)
     digests.save()
-    return [*outcomes, *map_outcomes]
-
-
-def sum_scan(outputs: Mapping[str, Path], task: ScanToSum) -> None:
-    """Sum all maps of one scan over all regions; the function of a job."""
-    scan, grid = task.scan, task.territory.grid
-    index = unpack_labels(task.territory.labels)
-    sums = {name: region_sums(read_map(task.files.relevance_map(name), grid), index) for name in task.map_names}
-    identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    write_table(outputs["table"], scan_rows(identity, sums, index, task.territory.regions), RELEVANCE_COLUMNS)
+    return done, outcomes
 
 
 def _files(layout: RunLayout, scan: Scan, config: Config) -> ScanFiles:
     return layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-
-
-def _map_version(layout: RunLayout, scan: Scan, map_names: Sequence[str], config: Config, digests: DigestCache) -> str:
-    """What makes a scan's maps the same: the key of their attribution, else the bytes of their files.
-
-    The key costs one small file per scan, where reading six maps of a thousand scans again takes minutes.
-    """
-    key = receipt_key(layout, "attribution", scan.name)
-    if key is not None:
-        return key
-    files = _files(layout, scan, config)
-    return text_digest(canonical_json([digests.digest(files.relevance_map(name)) for name in map_names]))
-
-
-def _scan_job(
-    layout: RunLayout,
-    scan: Scan,
-    map_names: tuple[str, ...],
-    territory: Territory,
-    config: Config,
-    versions: Mapping[str, str],
-) -> Job:
-    files = _files(layout, scan, config)
-    table = sidecar(files.relevance_map("regions")).with_suffix(".tsv")
-    parameters = [[scan.participant_id, scan.session_id, scan.scan_id], map_names, territory.version]
-    key = unit_key({"maps": versions[scan.name]}, parameters, *PACKAGES)
-    task = ScanToSum(scan, files, map_names, territory)
-    return Job(STAGE, scan.name, key, {"table": table, "columns": table.with_suffix(".json")}, sum_scan, (task,))
 
 
 def _write_tables(
@@ -195,8 +111,7 @@ def _write_tables(
     map_names: Sequence[str],
     lrp_names: Sequence[str],
 ) -> list[Path]:
-    text = ("map", "name", "hemisphere", "group")
-    relevance = pd.concat([read_table(path, list(RELEVANCE_COLUMNS), text) for path in tables], ignore_index=True)
+    relevance = pd.concat([_scan_table(path, map_names) for path in tables], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions)
     written = [
         (layout.relevance, relevance, RELEVANCE_COLUMNS),
@@ -209,6 +124,15 @@ def _write_tables(
     return [path.with_suffix(suffix) for path, _, _ in written for suffix in (".tsv", ".json")]
 
 
+def _scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
+    """Region sums of one scan, of the maps asked for."""
+    table = read_table(path, list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
+    missing = [name for name in map_names if name not in set(table["map"])]
+    if missing:
+        raise BadInputError(f"{path}: has no sums of {', '.join(missing)}. Remove it and run attribution again.")
+    return table[table["map"].isin(list(map_names))]
+
+
 def _map_jobs(
     layout: RunLayout,
     scans: Sequence[Scan],
@@ -216,23 +140,61 @@ def _map_jobs(
     map_names: Sequence[str],
     grid: Grid,
     config: Config,
-    versions: Mapping[str, str],
+    digests: DigestCache,
 ) -> list[Job]:
-    outcomes = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
-    groups = groups_of(list(outcomes.values()), config.cohort.negative, config.cohort.positive)
+    """One job per map; none where no maps are kept."""
+    kept = config.attribution.keep_maps
+    if kept == "none":
+        return []
+    outcome_of = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
+    groups = groups_of(list(outcome_of.values()), config.cohort.negative, config.cohort.positive)
+    versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
     jobs = []
     for name in map_names:
-        members = []
-        for scan in scans:
-            path = _files(layout, scan, config).relevance_map(name)
-            source = path.relative_to(layout.root).as_posix()
-            members.append(MapOfScan(path, source, scan.participant_id, outcomes[scan.scan_id]))
+        if kept == "all":
+            parts = [_own_part(layout, scan, outcome_of[scan.scan_id], name, config) for scan in scans]
+        else:
+            parts = _partial_sums(layout, scans, config)
         outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
-        parameters = [name, [[m.source, m.outcome] for m in members], groups, _grid_facts(grid)]
-        key = unit_key({scan.name: versions[scan.name] for scan in scans}, parameters, *PACKAGES)
-        task = MapsToAverage(name, tuple(members), groups, grid)
+        parameters = [name, [[part.sources, part.outcome] for part in parts], groups, _grid_facts(grid)]
+        key = unit_key(versions, parameters, *PACKAGES)
+        task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
     return jobs
+
+
+def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> Part:
+    path = _files(layout, scan, config).relevance_map(map_name)
+    return Part(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
+
+
+def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[Part]:
+    """Parts that hold several scans each, as attribution has listed them."""
+    table = read_table(layout.partial_table, list(PARTIAL_COLUMNS), ("part", "outcome"))
+    if sorted(table["scan_id"]) != sorted(scan.scan_id for scan in scans):
+        raise BadInputError(
+            f"{layout.partial_table}: does not list the scans that were explained. Run attribution again."
+        )
+    by_id = {scan.scan_id: scan for scan in scans}
+    parts = []
+    for (part, outcome), rows in table.groupby(["part", "outcome"], sort=True):
+        members = [by_id[scan_id] for scan_id in rows["scan_id"]]
+        sources = tuple(_files(layout, scan, config).t1w.relative_to(layout.root).as_posix() for scan in members)
+        people = tuple(scan.participant_id for scan in members)
+        parts.append(Part(layout.partial_sum(str(part)), str(outcome), sources, people))
+    return parts
+
+
+def _map_version(layout: RunLayout, scan: Scan, map_names: Sequence[str], config: Config, digests: DigestCache) -> str:
+    """What makes a scan's maps the same: the key of their attribution, else the bytes of their files.
+
+    The key costs one small file per scan, where reading six maps of a thousand scans again takes minutes.
+    """
+    key = receipt_key(layout, "attribution", scan.name)
+    if key is not None:
+        return key
+    files = _files(layout, scan, config)
+    return text_digest(canonical_json([digests.digest(files.relevance_map(name)) for name in map_names]))
 
 
 def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from atlases.regions import RegionTable
 from pipeline.regions.metrics import density, gain, negative_class_reference
-from pipeline.regions.region_sums import REST, LabelIndex
+from pipeline.regions.region_sums import REST
 from pipeline.run.errors import BadInputError
 
 REST_NAME = "unlabelled rest"
@@ -50,10 +51,20 @@ PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 """Columns of the predictions that this room needs."""
 
 
+class Rows(Protocol):
+    """Of which regions sums are, in which order, and how many voxels each has."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]: ...
+
+    @property
+    def n_voxels(self) -> NDArray[np.int64]: ...
+
+
 def scan_rows(
     identity: Mapping[str, str | None],
     sums: Mapping[str, NDArray[np.float64]],
-    index: LabelIndex,
+    index: Rows,
     regions: RegionTable,
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
@@ -64,7 +75,7 @@ def scan_rows(
         ``participant_id``, ``session_id`` and ``scan_id``.
     sums : mapping of str to array
         Region sums by map name, in the order of ``index.numbers``.
-    index : LabelIndex
+    index : LabelIndex or DeviceLabels
     regions : RegionTable
         Joined by label number.
     """
@@ -76,6 +87,12 @@ def scan_rows(
         for name, values in sums.items()
     ]
     return pd.concat(blocks, ignore_index=True).assign(**identity)[list(RELEVANCE_COLUMNS)]
+
+
+def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Voxels and sums of regions pooled over hemispheres, one row per value of `keys` and bilateral group."""
+    in_region = relevance[relevance["region"] != REST]
+    return in_region.groupby([*keys, "group"], sort=False, dropna=False)[["n_voxels", "sum"]].sum().reset_index()
 
 
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -93,9 +110,7 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
     pandas.DataFrame
         `BILATERAL_COLUMNS` and then `PREDICTION_COLUMNS`, for use by the rankings.
     """
-    in_region = relevance[relevance["region"] != REST]
-    keys = [*_SCAN_COLUMNS, "group"]
-    table = in_region.groupby(keys, sort=False, dropna=False)[["n_voxels", "sum"]].sum().reset_index()
+    table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
     reference = negative_class_reference(table)
     sums = table["sum"].to_numpy(float)

@@ -83,6 +83,8 @@ class AttributionConfig:
     guided_backpropagation: bool = True
     batch_norm: Literal["fold", "identity"] = "fold"
     start_value: Literal["logit", "probability"] = "logit"
+    keep_maps: Literal["none", "group", "all"] = "all"
+    """Maps that are written: none, the mean maps of groups, or those of single scans too. Tables need no map."""
 
 
 @dataclass(frozen=True)

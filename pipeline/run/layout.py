@@ -6,11 +6,14 @@ its names. Maps are named by method: ``lrpB025`` is LRP with beta 0.25, ``gb`` g
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 TEMPLATE = "MNI152NLin2009cAsym"
+GUIDED_MAP = "gb"
+"""Name of the map of guided backpropagation in files and tables."""
 
 
 def lrp_map_name(beta: float) -> str:
@@ -22,6 +25,17 @@ def lrp_map_name(beta: float) -> str:
     'lrpB025'
     """
     return f"lrpB{round(beta * 100):03d}"
+
+
+def is_map_of_a_run(name: str) -> bool:
+    """Whether a map is one that a run makes by itself; ``heatlas explain`` never writes one of these.
+
+    Examples
+    --------
+    >>> is_map_of_a_run("lrpB025"), is_map_of_a_run("gb"), is_map_of_a_run("gradcam")
+    (True, True, False)
+    """
+    return name == GUIDED_MAP or re.fullmatch(r"lrpB\d{3,}", name) is not None
 
 
 def sidecar(image: Path) -> Path:
@@ -45,7 +59,7 @@ def map_title(name: str) -> str:
     """
     if name.startswith("lrpB"):
         return f"LRP β={int(name[4:]) / 100:g}"
-    return {"gb": "Guided backpropagation"}.get(name, name)
+    return {GUIDED_MAP: "Guided backpropagation"}.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,20 @@ class ScanFiles:
         """Conservation ledger of this scan's LRP maps (TSV)."""
         return self.folder / "relevance" / f"{self._space}_desc-lrp_ledger.tsv"
 
+    @property
+    def region_table(self) -> Path:
+        """Sums of this scan's maps over regions (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-regions_relevance.tsv"
+
+    def maps_of_the_run(self) -> list[Path]:
+        """Relevance maps of this scan that the run itself has written; not those of ``heatlas explain``."""
+        found = sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
+        return [path for path in found if is_map_of_a_run(path.name.rpartition("_desc-")[2].split("_")[0])]
+
+    def explanation_regions(self, label: str) -> Path:
+        """Sums over regions of a map that ``heatlas explain`` has made (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-{label}_regions.tsv"
+
 
 @dataclass(frozen=True)
 class RunLayout:
@@ -202,6 +230,29 @@ class RunLayout:
         return self.group / "maps" / f"group-{name}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
 
     @property
+    def partial_sums(self) -> Path:
+        """Sums of maps over some scans each, and their table; only where a run keeps no maps of single scans."""
+        return self.root / "partial"
+
+    @property
+    def partial_table(self) -> Path:
+        """Which scan's maps are in which partial sum."""
+        return self.partial_sums / "scans.tsv"
+
+    def partial_sum(self, part: str) -> Path:
+        """Sum of the maps of some scans, float64 (NPZ)."""
+        return self.partial_sums / f"{part}_sums.npz"
+
+    def partial_scans(self, part: str) -> Path:
+        """Tables of these scans, one by one, until they are in their places (ZIP)."""
+        return self.partial_sums / f"{part}_scans.zip"
+
+    @property
+    def explanations(self) -> Path:
+        """What ``heatlas explain`` says of the whole group; its maps lie beside those of the run."""
+        return self.root / "explanations"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
@@ -241,6 +292,33 @@ class RunLayout:
     def scratch(self) -> Path:
         """Unfinished work; on the same file system as the run, so that finishing is a rename."""
         return self.root / ".scratch"
+
+
+@dataclass(frozen=True)
+class ExplanationLayout(RunLayout):
+    """The same run folder with receipts and failures of its own for ``heatlas explain``.
+
+    A chosen scan that cannot be explained is no failure of the run: its table of failures, its exit code and its
+    report stay what they were.
+    """
+
+    @property
+    def failures(self) -> Path:
+        return self.explanations / "failures.tsv"
+
+    def receipt(self, stage: str, unit: str) -> Path:
+        return self.explanations / "receipts" / stage / f"{unit}.json"
+
+    def traceback(self, stage: str, unit: str) -> Path:
+        return self.explanations / "failures" / f"{stage}_{unit}.txt"
+
+    def regions(self, label: str) -> Path:
+        """Sum and density per region of every scan explained in this way."""
+        return self.explanations / f"desc-{label}_regions.tsv"
+
+    def bilateral(self, label: str) -> Path:
+        """The same per bilateral group."""
+        return self.explanations / f"desc-{label}_bilateral.tsv"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -84,11 +83,9 @@ def run(tmp_path: Path) -> SmallRun:
     return SmallRun(layout, tuple(networks))
 
 
-def explain(
-    run: SmallRun, config: Config, scans: tuple[Scan, ...], executor: Executor, **changes: Any
-) -> list[Outcome]:
-    inputs = {"predictions": PREDICTIONS, "atlas": ATLAS, "digests": DigestCache(run.layout.digests)} | changes
-    return explain_scans(run.layout, scans, SPLIT, config=config, executor=executor, **inputs)
+def explain(run: SmallRun, config: Config, scans: tuple[Scan, ...], executor: Executor) -> list[Outcome]:
+    digests = DigestCache(run.layout.digests)
+    return explain_scans(run.layout, scans, SPLIT, PREDICTIONS, ATLAS, config, executor, digests)
 
 
 def run_stage(run: SmallRun, config: Config = CONFIG, scans: tuple[Scan, ...] = SCANS) -> list[tuple[str, str]]:

@@ -22,14 +22,17 @@ from toy_run import (
     toy_labels,
     toy_maps,
     write_toy_run,
+    write_toy_table,
 )
 
+from atlases.brain_box import Box
+from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import execute
-from pipeline.run.tables import read_table
+from pipeline.run.tables import read_table, write_table
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +46,11 @@ def run(tmp_path, maps):
 
 
 def aggregate(layout, executor=None, **changes):
-    inputs = {"scans": SCANS, "predictions": predictions(), "map_names": MAPS, "atlas": toy_atlas(), "config": CONFIG}
-    return aggregate_relevance(
+    inputs = {"scans": SCANS, "predictions": predictions(), "map_names": MAPS, "grid": GRID, "config": CONFIG}
+    _, outcomes = aggregate_relevance(
         layout, **(inputs | changes), executor=executor or Inline(), digests=DigestCache(layout.digests)
     )
+    return outcomes
 
 
 def tables(layout):
@@ -161,26 +165,27 @@ class KilledAfter(Inline):
         return super().submit(function, *arguments)
 
 
-@pytest.mark.parametrize("units", [3, 8, 10])
+@pytest.mark.parametrize("units", [0, 1, 2])
 def test_killed_run_continues_to_the_same_tables(units, run, tmp_path, maps):
     with pytest.raises(KeyboardInterrupt):
         aggregate(run, KilledAfter(units))
     rest = Inline()
     aggregate(run, rest)
-    assert len(rest.done) == len(SCANS) + len(MAPS) - units
+    assert len(rest.done) == len(MAPS) - units
     whole = write_toy_run(tmp_path / "whole", maps)
     aggregate(whole)
     assert tables(run) == tables(whole)
     assert not list(run.scratch.glob("*"))
 
 
-def test_only_what_depends_on_a_change_is_done_again(run):
+def test_only_what_depends_on_a_change_is_done_again(run, maps):
     aggregate(run)
-    path = map_path(run, SCANS[2], "gb")
-    nib.save(nib.Nifti1Image(np.ones(GRID.shape, np.float32), GRID.affine), path)
+    ones = np.ones(GRID.shape, np.float32)
+    nib.save(nib.Nifti1Image(ones, GRID.affine), map_path(run, SCANS[2], "gb"))
+    write_toy_table(run, SCANS[2], {name: maps[SCANS[2].name, name] for name in MAPS} | {"gb": ones}, toy_atlas())
     again = Inline()
     aggregate(run, again)
-    assert again.done == [SCANS[2].name, *MAPS]
+    assert again.done == list(MAPS)
     table = read_table(run.relevance).set_index(["scan_id", "map", "region"])
     assert table.loc[(SCANS[2].scan_id, "gb", 47), "density"] == 1
     called = predictions().replace({"outcome": {"FP": "TN"}})
@@ -188,10 +193,9 @@ def test_only_what_depends_on_a_change_is_done_again(run):
     aggregate(run, again, predictions=called)
     assert again.done == list(MAPS)
     assert not run.group_map("FP", "gb").exists()  # the group has lost its only scan
-    atlas = dataclasses.replace(toy_atlas(), labels=np.where(toy_labels() == 4, 0, toy_labels()))
     again = Inline()
-    aggregate(run, again, predictions=called, atlas=atlas)
-    assert again.done == [scan.name for scan in SCANS]
+    aggregate(run, again, predictions=called)
+    assert again.done == []
 
 
 def test_maps_no_longer_asked_for_are_removed(run):
@@ -202,7 +206,7 @@ def test_maps_no_longer_asked_for_are_removed(run):
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "other grid", "nan"])
-def test_damaged_map_costs_one_scan_and_is_named(damage, run):
+def test_damaged_map_costs_one_mean_map_and_is_named(damage, run):
     path = map_path(run, SCANS[1], "gb")
     if damage == "missing":
         path.unlink()
@@ -216,24 +220,80 @@ def test_damaged_map_costs_one_scan_and_is_named(damage, run):
         nib.save(nib.Nifti1Image(np.ones(GRID.shape, np.float32), affine), path)
     outcomes = aggregate(run)
     (failed,) = [outcome for outcome in outcomes if not outcome.ok]
-    assert failed.job.unit == SCANS[1].name
+    assert failed.job.unit == "gb"
     assert failed.error == "BadInputError"
     assert path.name in failed.message
     failures = read_table(run.failures)
-    assert failures[["stage", "unit"]].to_numpy().tolist() == [["regions", SCANS[1].name]]
-    assert set(read_table(run.relevance)["scan_id"]) == {s.scan_id for s in SCANS} - {SCANS[1].scan_id}
-    facts = json.loads(run.group_map("AD", "gb").with_suffix("").with_suffix(".json").read_text())
-    assert facts["NumberOfScans"] == 3
+    assert failures[["stage", "unit"]].to_numpy().tolist() == [["group-maps", "gb"]]
+    assert set(read_table(run.relevance)["scan_id"]) == {s.scan_id for s in SCANS}  # tables need no map
+    assert run.group_map("AD", "lrpB000").is_file()
+
+
+def test_missing_region_table_is_named(run):
+    path = run.scan(SCANS[1].participant_id, SCANS[1].session_id, 1.0).region_table
+    path.unlink()
+    with pytest.raises(BadInputError, match=path.name):
+        aggregate(run)
+    write_toy_table(run, SCANS[1], {"gb": np.ones(GRID.shape, np.float32)}, toy_atlas())
+    with pytest.raises(BadInputError, match="no sums of lrpB000, lrpB100"):
+        aggregate(run)
+
+
+def test_without_maps_tables_are_the_same_and_no_mean_map_is_left(run):
+    aggregate(run)
+    before = tables(run)
+    for path in run.root.rglob("sub-*_relevance.nii.gz"):
+        path.unlink()
+    settings = dataclasses.replace(CONFIG.attribution, keep_maps="none")
+    assert aggregate(run, config=dataclasses.replace(CONFIG, attribution=settings)) == []
+    assert tables(run) == before
+    assert not list(run.group.rglob("*.nii.gz"))
+
+
+def partial_sums(layout, maps):
+    """As attribution leaves them: parts of at most two scans of one fold and one outcome."""
+    box = Box((1, 0, 2), (6, 9, 8))
+    frame, rows = predictions(), []
+    for (fold, outcome), members in frame.groupby(["fold", "outcome"]):
+        for number in range(0, len(members), 2):
+            part, few = f"fold-{fold}_{outcome}_{number}", members.iloc[number : number + 2]
+            names = [next(s.name for s in SCANS if s.scan_id == scan_id) for scan_id in few["scan_id"]]
+            sums = {m: sum(box.crop(maps[name, m]).astype(np.float64) for name in names) for m in MAPS}
+            layout.partial_sums.mkdir(exist_ok=True, parents=True)
+            write_sums(layout.partial_sum(part), sums, box)
+            rows += few.assign(part=part)[list(PARTIAL_COLUMNS)].values.tolist()
+    write_table(layout.partial_table, pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)
+    return box
+
+
+def test_partial_sums_give_the_mean_maps_of_single_maps(run, tmp_path, maps):
+    layout = write_toy_run(tmp_path / "parts", maps)
+    box = partial_sums(layout, maps)
+    inside = {key: box.paste(box.crop(values), GRID.shape) for key, values in maps.items()}
+    other = write_toy_run(tmp_path / "single", inside)
+    aggregate(other)
+    settings = dataclasses.replace(CONFIG.attribution, keep_maps="group")
+    config = dataclasses.replace(CONFIG, attribution=settings)
+    assert all(outcome.ok for outcome in aggregate(layout, config=config))
+    written = sorted(path.name for path in other.group.rglob("*.nii.gz"))
+    assert len(written) == 6 * len(MAPS)
+    for name in written:
+        images = [np.asarray(nib.load(next(r.group.rglob(name))).dataobj) for r in (layout, other)]
+        np.testing.assert_allclose(*images, rtol=1e-6, atol=1e-12)
+        facts = [json.loads(next(r.group.rglob(name.replace(".nii.gz", ".json"))).read_text()) for r in (layout, other)]
+        for entry in ("NumberOfScans", "NumberOfParticipants", "Group"):
+            assert facts[0][entry] == facts[1][entry]
+    with pytest.raises(BadInputError, match="does not list the scans"):
+        aggregate(layout, config=config, scans=SCANS[1:])
+    layout.partial_sum("fold-0_TP_0").write_bytes(b"damaged")
+    layout.group_map("TP", "gb").unlink()
+    assert "fold-0_TP_0" in next(o.message for o in aggregate(layout, config=config) if not o.ok)
 
 
 def test_dataset_without_sessions(run, maps, tmp_path):
     scans = [dataclasses.replace(s, session_id=None) for s in SCANS if s.session_id == "ses-M000"]
-    layout = write_toy_run(tmp_path / "plain", maps)
-    for s in scans:
-        for name in MAPS:
-            path = map_path(layout, s, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            nib.save(nib.Nifti1Image(maps[f"{s.participant_id}_ses-M000", name], GRID.affine), path)
+    plain = {(s.name, name): maps[f"{s.participant_id}_ses-M000", name] for s in scans for name in MAPS}
+    layout = write_toy_run(tmp_path / "plain", plain, scans)
     kept = predictions()[predictions()["scan_id"].isin([s.scan_id for s in scans])]
     outcomes = aggregate(layout, scans=scans, predictions=kept.assign(session_id=None))
     assert all(outcome.ok for outcome in outcomes)
@@ -252,7 +312,7 @@ def test_bad_predictions_are_named(run):
     with pytest.raises(BadInputError, match="outcome 'hit'"):
         aggregate(run, predictions=predictions().replace({"outcome": {"TP": "hit"}}))
     assert not run.logs.exists()  # refused before any work
-    with pytest.raises(BadInputError, match="no scan with relevance maps"):
+    with pytest.raises(BadInputError, match="no scan with relevance and"):
         aggregate(run, scans=[])
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pandas as pd
+import torch
 
 from atlases.labels import Atlas
 from atlases.regions import Region, RegionTable
 from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
+from pipeline.regions.territory import Territory, write_region_table
 from pipeline.run.config import Config, load_config
 from pipeline.run.layout import RunLayout
 
@@ -88,14 +90,25 @@ def toy_maps() -> dict[tuple[str, str], np.ndarray]:
     return maps
 
 
-def write_toy_run(folder: Path, maps: Mapping[tuple[str, str], np.ndarray]) -> RunLayout:
+def write_toy_run(
+    folder: Path, maps: Mapping[tuple[str, str], np.ndarray], scans: Sequence[Scan] = SCANS, atlas: Atlas | None = None
+) -> RunLayout:
+    """Maps and region tables as attribution leaves them; ``maps`` by participant, session and map name."""
     layout = RunLayout(folder)
-    for s in SCANS:
-        for name in MAPS:
+    for s in scans:
+        own = {name: maps[s.name, name] for name in MAPS}
+        for name, values in own.items():
             path = map_path(layout, s, name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            nib.save(nib.Nifti1Image(maps[s.name, name], GRID.affine), path)
+            nib.save(nib.Nifti1Image(values, GRID.affine), path)
+        write_toy_table(layout, s, own, atlas or toy_atlas())
     return layout
+
+
+def write_toy_table(layout: RunLayout, s: Scan, maps: Mapping[str, np.ndarray], atlas: Atlas) -> None:
+    files = layout.scan(s.participant_id, s.session_id, CONFIG.registration.resolution_mm)
+    tensors = {name: torch.from_numpy(values) for name, values in maps.items()}
+    write_region_table(files.region_table, s, tensors, Territory.of(atlas), GRID, None)
 
 
 def map_path(layout: RunLayout, s: Scan, name: str) -> Path:

@@ -1,0 +1,71 @@
+"""Sums of maps over some scans each: what a run keeps that keeps no maps of single scans.
+
+A mean map is put together from such sums, as it is from single maps: a *part* is a file that holds the sum of the maps
+of its scans, be it one (a relevance map) or several (a partial sum). Partial sums are float64 and cover the network's
+box, compressed, since most of a box is background.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atlases.brain_box import Box
+from atlases.spaces import Grid
+from pipeline.regions.maps import read_map
+from pipeline.run.errors import BadInputError
+
+PARTIAL_COLUMNS = {
+    "part": "Partial sum that the maps of the scan are in",
+    "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+}
+"""Columns of the table of partial sums."""
+
+
+def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:
+    """Write sums by map name.
+
+    Parameters
+    ----------
+    path : Path
+        Ends in ``.npz``.
+    sums : mapping of str to array, shape of the box
+    box : Box or None
+        Part of the template grid that the sums cover; None for all of it.
+    """
+    place = [] if box is None else [box.start, box.shape]
+    arrays: dict[str, Any] = {**sums, "box": np.array(place, np.int64)}
+    with path.open("wb") as handle:
+        np.savez_compressed(handle, **arrays)
+
+
+def add_part(into: NDArray[np.float64], path: Path, map_name: str, grid: Grid) -> None:
+    """Add a part to a sum on the template grid: a partial sum, or the map of one scan.
+
+    Raises
+    ------
+    BadInputError
+        If the file is missing, damaged, on another grid, or holds NaN or infinite values.
+    """
+    if path.suffix != ".npz":
+        into += read_map(path, grid)
+        return
+    try:
+        with np.load(path) as stored:
+            values, place = stored[map_name], stored["box"].tolist()
+        target = into if not place else Box(tuple(place[0]), tuple(place[1])).crop(into)
+        if target.shape != values.shape:
+            raise ValueError(f"shape {values.shape} on a grid of {target.shape}")
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, BadInputError) as error:
+        raise BadInputError(
+            f"{path}: no readable sum of maps ({error}). Remove it and run attribution again."
+        ) from error
+    target += values

@@ -1,0 +1,271 @@
+"""What is kept decides what is written, never what is computed: none, mean maps of groups, or all maps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from atlases.brain_box import Box
+from atlases.labels import Atlas, load_atlas
+from atlases.regions import RegionTable
+from atlases.spaces import template_grid
+from pipeline.attribution import partial
+from pipeline.attribution.explained_scan import map_names
+from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.records import Scan
+from pipeline.cohort.splits import Fold, Split
+from pipeline.models.founding import FoundingCNN
+from pipeline.models.inputs import NetworkInput
+from pipeline.models.storage import save_model
+from pipeline.regions.region_sums import index_labels, region_sums
+from pipeline.regions.stage import aggregate_relevance
+from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.digests import DigestCache
+from pipeline.run.jobs import Outcome
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+
+GRID = template_grid(4.0)
+BOX = Box((5, 7, 3), (29, 31, 33))
+SCANS = tuple(
+    Scan(f"sub-{person}", session, f"I{person}{session or ''}", "x.nii", label="AD" if person % 2 else "CN")
+    for person in range(1, 7)
+    for session in (("ses-1", "ses-2") if person == 1 else ("ses-1",) if person % 3 else (None,))
+)
+OUTCOMES = {1: "TP", 2: "TN", 3: "TP", 4: "FP", 5: "FN", 6: "TN"}
+PEOPLE = tuple(f"sub-{person}" for person in range(1, 7))
+SPLIT = Split((Fold(0, PEOPLE[3:], (), PEOPLE[:3]), Fold(1, PEOPLE[:3], (), PEOPLE[3:])))
+
+
+def settings(kept: str) -> Config:
+    return Config(
+        registration=RegistrationConfig(resolution_mm=4.0),
+        attribution=AttributionConfig(betas=(0.0, 0.5), keep_maps=kept),  # type: ignore[arg-type]
+        training=TrainingConfig(device="cpu"),
+    )
+
+
+def predictions() -> pd.DataFrame:
+    rows = []
+    for scan in SCANS:
+        person = int(scan.participant_id[4:])
+        rows.append({
+            "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
+            "fold": int(person > 3), "target": person % 2, "probability": 0.6, "outcome": OUTCOMES[person],
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def atlas() -> Atlas:
+    """A few regions, one without a voxel, one that reaches out of the network's box, one wholly outside."""
+    whole = load_atlas("neuromorphometrics-cat12", GRID)
+    labels = np.where(np.isin(whole.labels, (47, 48, 59)), whole.labels, 0)
+    labels[0:20, 10:12, 10:12] = 60
+    labels[0:3, 0:4, 0:2] = 31
+    regions = RegionTable(tuple(r for r in whole.regions.regions if r.number in (47, 48, 59, 60, 31, 32)))
+    return dataclasses.replace(whole, labels=labels, regions=regions, empty=(32,))
+
+
+def small_run(folder: Path) -> RunLayout:
+    layout = RunLayout(folder)
+    for number, scan in enumerate(SCANS):
+        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+        files.t1w.parent.mkdir(parents=True, exist_ok=True)
+        mask = np.zeros(GRID.shape, np.uint8)
+        mask[8:30, 9:36, 6:31] = 1
+        t1w = (np.random.default_rng(number).uniform(20, 90, GRID.shape) * mask).astype(np.float32)
+        nib.save(nib.Nifti1Image(t1w, GRID.affine), files.t1w)
+        nib.save(nib.Nifti1Image(mask, GRID.affine), files.brain_mask)
+    for index in (0, 1):
+        torch.manual_seed(index)
+        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm3d):
+                module.bias.data.normal_(0.3, 0.2)
+            if isinstance(module, nn.Linear):
+                module.weight.data.abs_()  # else a unit may have no positive contribution, and beta 0 loses it all
+        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), {})
+    return layout
+
+
+def explain(layout: RunLayout, kept: str, atlas: Atlas, executor: Executor | None = None) -> list[Outcome]:
+    digests = DigestCache(layout.digests)
+    with executor or ThreadPoolExecutor(1) as workers:
+        return explain_scans(layout, SCANS, SPLIT, predictions(), atlas, settings(kept), workers, digests)
+
+
+def aggregate(layout: RunLayout, kept: str, scans: tuple[Scan, ...] = SCANS) -> list[Outcome]:
+    config = settings(kept)
+    with ThreadPoolExecutor(1) as executor:
+        names, digests = map_names(config.attribution), DigestCache(layout.digests)
+        return aggregate_relevance(layout, scans, predictions(), names, GRID, config, executor, digests)[1]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, atlas: Atlas) -> dict[str, RunLayout]:
+    """One run of each kind, with parts of two scans."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partial, "PART", 2)
+        for kept in ("all", "group", "none"):
+            found[kept] = small_run(tmp_path_factory.mktemp(kept) / "run")
+            assert {outcome.status for outcome in explain(found[kept], kept, atlas)} == {"done"}
+            assert all(outcome.ok for outcome in aggregate(found[kept], kept))
+    return found
+
+
+def relevance_images(layout: RunLayout) -> list[Path]:
+    return sorted(layout.root.rglob("*_relevance.nii.gz"))
+
+
+def test_region_sums_are_those_of_the_maps_with_the_atlas(runs: dict[str, RunLayout], atlas: Atlas) -> None:
+    index = index_labels(atlas.labels, atlas.regions.numbers)
+    table = read_table(runs["all"].relevance).set_index(["scan_id", "map", "region"]).sort_index()
+    for scan in SCANS:
+        files = runs["all"].scan(scan.participant_id, scan.session_id, 4.0)
+        for name in ("lrpB000", "lrpB050", "gb"):
+            values = np.asanyarray(nib.load(files.relevance_map(name)).dataobj)
+            own = table.loc[(scan.scan_id, name)].loc[list(index.numbers)]
+            magnitude = region_sums(np.abs(values), index)
+            assert (np.abs(own["sum"] - region_sums(values, index)) <= 1e-12 * magnitude).all()
+            assert own["n_voxels"].tolist() == index.n_voxels.tolist()
+    rows = table.loc[(SCANS[0].scan_id, "lrpB000")]
+    assert rows.loc[31, "n_voxels"] == 24
+    assert rows.loc[31, "sum"] == 0  # outside the box: the network does not see it
+    assert rows.loc[32, "n_voxels"] == 0
+    assert np.isnan(rows.loc[32, "density"])
+    assert rows.loc[60, "n_voxels"] == 80
+    assert rows.loc[60, "density"] == pytest.approx(rows.loc[60, "sum"] / 80)
+
+
+def test_tables_do_not_depend_on_what_is_kept(runs: dict[str, RunLayout]) -> None:
+    def tables(layout: RunLayout) -> dict[str, bytes]:
+        paths = [p for p in layout.root.rglob("*.tsv") if layout.partial_sums not in p.parents]
+        return {p.relative_to(layout.root).as_posix(): p.read_bytes() for p in paths}
+
+    assert tables(runs["none"]) == tables(runs["all"])
+    assert tables(runs["group"]) == tables(runs["all"])
+    assert len(tables(runs["all"])) > 2 * len(SCANS)
+
+
+def test_only_the_maps_that_are_kept_are_written(runs: dict[str, RunLayout]) -> None:
+    assert relevance_images(runs["none"]) == []
+    assert {p.parent for p in relevance_images(runs["group"])} == {runs["group"].group / "maps"}
+    assert len(relevance_images(runs["all"])) == 3 * len(SCANS) + 3 * 6
+    assert not runs["all"].partial_sums.exists()
+    assert not runs["none"].partial_sums.exists()
+
+
+def test_mean_maps_are_equal_with_and_without_single_maps(runs: dict[str, RunLayout]) -> None:
+    names = [p.name for p in relevance_images(runs["group"])]
+    assert len(names) == 3 * 6
+    for name in names:
+        images = [nib.load(runs[kept].group / "maps" / name) for kept in ("group", "all")]
+        values = [np.asanyarray(image.dataobj) for image in images]
+        assert np.abs(values[1]).max() > 0
+        np.testing.assert_allclose(values[0], values[1], rtol=0, atol=1e-7 * np.abs(values[1]).max())
+        np.testing.assert_array_equal(images[0].affine, images[1].affine)
+        facts = [
+            json.loads((runs[kept].group / "maps" / name.replace(".nii.gz", ".json")).read_text())
+            for kept in ("group", "all")
+        ]
+        assert facts[0]["NumberOfScans"] == facts[1]["NumberOfScans"]
+        assert facts[0]["NumberOfParticipants"] == facts[1]["NumberOfParticipants"]
+        assert all((runs["group"].root / source.removeprefix("bids::")).is_file() for source in facts[0]["Sources"])
+
+
+@pytest.mark.parametrize("kept", ["all", "group", "none"])
+def test_second_run_does_nothing(runs: dict[str, RunLayout], atlas: Atlas, kept: str, monkeypatch) -> None:
+    monkeypatch.setattr(partial, "PART", 2)
+    layout = runs[kept]
+    files = [p for p in layout.root.rglob("*.*") if p.is_file() and p != layout.digests]
+    stamps = {p: p.stat().st_mtime_ns for p in files}
+    assert {outcome.status for outcome in explain(layout, kept, atlas)} == {"unchanged"}
+    assert {outcome.status for outcome in aggregate(layout, kept)} <= {"unchanged"}
+    assert {p: p.stat().st_mtime_ns for p in files} == stamps
+
+
+def test_going_from_all_to_none_explains_nothing_again_and_leaves_no_map(tmp_path: Path, atlas: Atlas) -> None:
+    layout = small_run(tmp_path / "run")
+    explain(layout, "all", atlas)
+    aggregate(layout, "all")
+    foreign = layout.scan("sub-1", "ses-1", 4.0).relevance_map("gradcam")
+    foreign.write_bytes(b"made by heatlas explain")
+    assert {outcome.status for outcome in explain(layout, "none", atlas)} == {"unchanged"}
+    aggregate(layout, "none")
+    assert relevance_images(layout) == [foreign]
+    assert {outcome.status for outcome in explain(layout, "all", atlas)} == {"done"}
+
+
+def test_another_atlas_is_another_table(tmp_path: Path, atlas: Atlas) -> None:
+    layout = small_run(tmp_path / "run")
+    explain(layout, "none", atlas)
+    other = dataclasses.replace(atlas, labels=np.where(atlas.labels == 59, 0, atlas.labels))
+    assert {outcome.status for outcome in explain(layout, "none", other)} == {"done"}
+
+
+def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, atlas: Atlas, monkeypatch) -> None:
+    monkeypatch.setattr(partial, "PART", 3)
+    layout = small_run(tmp_path / "run")
+    path = layout.scan("sub-1", "ses-2", 4.0).t1w
+    whole = path.read_bytes()
+    path.write_bytes(b"not an image")
+    outcomes = explain(layout, "group", atlas)
+    assert [outcome.job.unit for outcome in outcomes if not outcome.ok] == ["sub-1_ses-2"]
+    failures = read_table(layout.failures)
+    assert failures[["stage", "unit", "error"]].values.tolist() == [["attribution", "sub-1_ses-2", "BadInputError"]]
+    assert path.name in failures["message"][0]
+    trace = (layout.root / failures["traceback"][0]).read_text()
+    assert "read_network_volume" in trace  # where it failed, not where it was told
+    assert len(read_table(layout.conservation)) == 2 * (len(SCANS) - 1)
+    rest = tuple(scan for scan in SCANS if scan.name != "sub-1_ses-2")
+    aggregate(layout, "group", rest)
+    facts = json.loads(layout.group_map("TP", "gb").with_suffix("").with_suffix(".json").read_text())
+    assert facts["NumberOfScans"] == 2
+    again = {outcome.job.unit: outcome.status for outcome in explain(layout, "group", atlas)}
+    assert again.pop("sub-1_ses-2") == "failed"
+    assert set(again.values()) == {"unchanged"}
+    path.write_bytes(whole)
+    assert all(outcome.ok for outcome in explain(layout, "group", atlas))
+    assert read_table(layout.failures).empty
+    assert all(outcome.ok for outcome in aggregate(layout, "group"))
+    facts = json.loads(layout.group_map("TP", "gb").with_suffix("").with_suffix(".json").read_text())
+    assert facts["NumberOfScans"] == 3
+
+
+def test_killed_between_parts_continues_to_the_same_maps(
+    tmp_path: Path, atlas: Atlas, runs: dict[str, RunLayout], monkeypatch
+) -> None:
+    monkeypatch.setattr(partial, "PART", 2)
+    layout = small_run(tmp_path / "run")
+
+    class Killed(ThreadPoolExecutor):
+        left = 2
+
+        def submit(self, *arguments, **options):  # type: ignore[no-untyped-def]
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return super().submit(*arguments, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        explain(layout, "group", atlas, Killed(1))
+    done = list((layout.logs / "receipts" / partial.STAGE).glob("*"))
+    stamps = {p: p.stat().st_mtime_ns for p in done}
+    assert 0 < len(done) <= 2
+    explain(layout, "group", atlas)
+    aggregate(layout, "group")
+    assert {p: p.stat().st_mtime_ns for p in done} == stamps
+    for path in relevance_images(runs["group"]):
+        other = layout.group / "maps" / path.name
+        assert other.read_bytes() == path.read_bytes()
