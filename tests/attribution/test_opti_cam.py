@@ -11,9 +11,10 @@ from cam_toys import GRID, SHAPE, STAGE, network, subject, volumes
 from torch import Tensor, nn
 
 from pipeline.attribution.map_range import normalised
-from pipeline.attribution.masking import Masking
+from pipeline.attribution.masking import Blurred, Masking
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.opti_cam import OptiCam, climbed, mixture
+from pipeline.attribution.score_cam import ScoreCam
 from pipeline.attribution.subject import explaining
 from pipeline.attribution.upsampling import to_input_grid
 from pipeline.run.errors import UsageError
@@ -221,6 +222,17 @@ def test_volumes_climb_alone(normalisation: str, objective: str) -> None:
     alone = torch.cat([attribute(net, x[i : i + 1], 1, method, STAGE).values for i in range(3)])
     for other in (*found[1:], alone):
         torch.testing.assert_close(other, found[0], rtol=1e-7, atol=1e-11)
+
+
+def test_each_volume_is_mixed_with_its_own_baseline() -> None:
+    net, x = network("dense"), volumes()
+    own = Masking(Blurred(1.5))
+    for method in (OptiCam(iterations=5, batch=3, masking=own), ScoreCam(masking=own)):
+        together = attribute(net, x, 1, method, STAGE).values
+        alone = torch.cat([attribute(net, x[i : i + 1], 1, method, STAGE).values for i in range(3)])
+        torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
+        air = attribute(net, x, 1, replace(method, masking=Masking()), STAGE).values
+        assert float((air - together).abs().max()) > 1e-6
 
 
 def test_an_empty_volume_among_others_disturbs_nobody() -> None:
