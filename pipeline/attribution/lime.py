@@ -21,8 +21,9 @@ from scipy.ndimage import distance_transform_edt, find_objects
 from skimage.segmentation import slic
 from torch import Tensor
 
-from pipeline.attribution.masking import AIR, Masking, masked_scores, require_batch
+from pipeline.attribution.masking import AIR, Masking, masked_scores
 from pipeline.attribution.occlusion import painted
+from pipeline.attribution.settings import require_whole
 from pipeline.attribution.subject import Subject
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.seeds import derived_seed
@@ -188,13 +189,12 @@ class Lime:
     batch: int = 8
 
     def __post_init__(self) -> None:
-        require_batch(self.name, self.batch)
-        for setting in ("segments", "compactness", "kernel_width", "ridge"):
+        for setting, least in (("segments", 1), ("samples", 2), ("batch", 1), ("seed", 0)):
+            require_whole(self.name, setting, getattr(self, setting), least)
+        for setting in ("compactness", "kernel_width", "ridge"):
             value = getattr(self, setting)
             if not 0 < value < float("inf"):
                 raise UsageError(f"lime: {setting} = {value}; it must be positive.")
-        if self.samples < 2:
-            raise UsageError(f"lime: samples = {self.samples}; a line needs at least 2.")
         if self.spread not in ("coefficient", "per-voxel"):
             raise UsageError(f"lime: spread = {self.spread!r}; allowed are 'coefficient' and 'per-voxel'.")
 

@@ -217,18 +217,6 @@ def masked_scores(
         yield keep, scores
 
 
-def require_batch(method: str, batch: int) -> None:
-    """Refuse a number of volumes at once below 1.
-
-    Raises
-    ------
-    UsageError
-        Naming the method.
-    """
-    if batch < 1:
-        raise UsageError(f"{method}: batch = {batch}; at least one volume is evaluated at once.")
-
-
 def digest(values: Tensor) -> str:
     """Short digest of the values of a tensor, for sidecars."""
     return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:12]

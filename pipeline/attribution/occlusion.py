@@ -19,7 +19,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.masking import Masking, digest, masked_scores, require_batch
+from pipeline.attribution.masking import Masking, digest, masked_scores
+from pipeline.attribution.settings import require_whole
 from pipeline.attribution.subject import Subject
 from pipeline.run.errors import BadInputError, UsageError
 
@@ -96,7 +97,7 @@ class Occlusion:
     batch: int = 8
 
     def __post_init__(self) -> None:
-        require_batch(self.name, self.batch)
+        require_whole(self.name, "batch", self.batch, least=1)
         size, stride = _triple("size", self.size), _triple("stride", self.stride)
         if any(step > width for step, width in zip(stride, size, strict=True)):
             raise UsageError(f"occlusion: stride {stride} above size {size} would leave voxels uncovered; lower it.")
@@ -199,7 +200,7 @@ class RegionOcclusion:
     batch: int = 8
 
     def __post_init__(self) -> None:
-        require_batch(self.name, self.batch)
+        require_whole(self.name, "batch", self.batch, least=1)
 
     def drops(self, subject: Subject) -> RegionDrops:
         """Drop of every region.
@@ -266,7 +267,9 @@ def _without_box(like: Tensor, box: Box) -> Tensor:
 
 
 def _triple(setting: str, value: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    triple = (value,) * 3 if isinstance(value, int) else tuple(value)
-    if len(triple) != 3 or any(edge < 1 for edge in triple):
-        raise UsageError(f"occlusion: {setting} = {value}; give one or three numbers of voxels, at least 1.")
+    triple = (value,) * 3 if isinstance(value, int | float) else tuple(value)
+    if len(triple) != 3:
+        raise UsageError(f"occlusion: {setting} = {value}; give one or three numbers of voxels.")
+    for edge in triple:
+        require_whole("occlusion", setting, edge, least=1)
     return triple[0], triple[1], triple[2]

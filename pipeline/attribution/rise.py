@@ -20,7 +20,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pipeline.attribution.masking import Masking, masked_scores, require_batch
+from pipeline.attribution.masking import Masking, masked_scores
+from pipeline.attribution.settings import require_whole
 from pipeline.attribution.subject import Subject
 from pipeline.run.errors import UsageError
 from pipeline.run.seeds import derived_seed
@@ -128,9 +129,9 @@ class Rise:
     batch: int = 8
 
     def __post_init__(self) -> None:
-        require_batch(self.name, self.batch)
-        if self.masks < 1 or self.cells < 1:
-            raise UsageError(f"rise: masks = {self.masks}, cells = {self.cells}; both must be at least 1.")
+        for setting in ("masks", "cells", "batch"):
+            require_whole(self.name, setting, getattr(self, setting), least=1)
+        require_whole(self.name, "seed", self.seed, least=0)
         if not 0 < self.p < 1:
             raise UsageError(f"rise: p = {self.p}; a probability strictly between 0 and 1 is needed.")
         if self.score not in ("probability", "start"):

@@ -182,6 +182,8 @@ def test_an_inner_stage_is_refused():
     "setting",
     [
         {"segments": 0},
+        {"segments": 2.5},
+        {"seed": -1},
         {"samples": 1},
         {"ridge": 0.0},
         {"kernel_width": -1.0},

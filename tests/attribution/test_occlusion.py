@@ -212,6 +212,8 @@ def test_painting_is_by_number_not_by_position():
         ({"size": 2, "stride": 3}, "uncovered"),
         ({"size": 0}, "size = 0"),
         ({"size": (2, 2)}, "size"),
+        ({"size": 2.5}, "size = 2.5"),
+        ({"size": (2, 2, True)}, "size = True"),
         ({"size": 4, "stride": -1}, "stride"),
         ({"batch": 0}, "batch"),
     ],

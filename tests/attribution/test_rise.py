@@ -183,7 +183,17 @@ def test_constant_volumes_give_finite_maps_in_their_precision(value, dtype):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"masks": 0}, {"cells": 0}, {"p": 0.0}, {"p": 1.0}, {"score": "logit"}, {"batch": 0}]
+    "setting",
+    [
+        {"masks": 0},
+        {"masks": 2.5},
+        {"seed": -1},
+        {"cells": 0},
+        {"p": 0.0},
+        {"p": 1.0},
+        {"score": "logit"},
+        {"batch": 0},
+    ],
 )
 def test_bad_settings_are_refused_by_name(setting):
     with pytest.raises(UsageError, match=f"rise.*{next(iter(setting))}"):
