@@ -12,6 +12,7 @@ from lrp_rules_brute_force import (
     Account,
     Op,
     Rule,
+    Unit,
     beta_rule,
     chain,
     epsilon_rule,
@@ -224,6 +225,28 @@ def test_composites_of_branching_networks(kind: type[ResidualToy | DenseToy]) ->
     net = branching_toy(kind)
     assert net.ops()[-1].do is net.head
     require_composites(net, net.ops)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inputs", "bias", "stabiliser"),
+    [
+        (epsilon_rule(0.25), [3 / 3.25, -1 / 3.25], 1 / 3.25, 0.25 / 3.25),
+        (epsilon_rule(0.5, bias=False), [3 / 2.5, -1 / 2.5], 0, 0.5 / 2.5),
+        (gamma_rule(0.5), [4.5 / 5, -1 / 5], 1.5 / 5, 0),
+        (gamma_rule(0.5, bias=False), [4.5 / 3.5, -1 / 3.5], 0, 0),
+        (z_plus_rule(), [1, 0], 0, 0),
+        (z_plus_rule(bias=True), [3 / 4, 0], 1 / 4, 0),
+        (beta_rule(0.5), [1.5, -0.5], 0, 0),
+        (z_box_rule(np.array([0.0, 0.0]), np.array([3.0, 2.0])), [3 / 4, 1 / 4], 0, 0),
+        (flat_rule, [1 / 2, 1 / 2], 0, 0),
+        (w_square_rule, [2.25 / 3.25, 1 / 3.25], 0, 0),
+    ],
+)
+def test_the_reference_by_hand(rule: Rule, inputs: list[float], bias: float, stabiliser: float) -> None:
+    """A unit with contributions 2 * 1.5 = 3 and 1 * -1 = -1 and a bias of 1."""
+    shares = rule(Unit(np.array([2.0, 1.0]), np.array([1.5, -1.0]), 1.0, np.array([0, 1])))
+    np.testing.assert_allclose(shares.inputs, inputs, rtol=1e-15)
+    assert (shares.bias, shares.stabiliser, shares.lost) == (pytest.approx(bias), pytest.approx(stabiliser), 0)
 
 
 def test_the_reference_forwards_what_the_network_forwards() -> None:
