@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,15 +77,17 @@ def _step_back(
         weights = step.weights
         rules = [c.first if weights.first else c.convolution if isinstance(weights.linear, Convolution) else c.linear
                  for c in composites]  # fmt: skip
-        below, messages = _through_weights(record, weights, _shaped(record, relevance), rules)
-        return [below], _accounts(record, relevance, below, messages)
+        below, accounts = _through_weights(record, weights, _shaped(record, relevance), rules)
+        return [below], accounts
     relevance = _shaped(record, relevance)
     if record.winners is not None:
         relevance = [scatter(r, record.winners, shape) for r in relevance]
     if step.averaging is not None or isinstance(step.head, Sum):
         parts = [_through_unweighted(record, r, c.unweighted) for r, c in zip(relevance, composites, strict=True)]
         by_input = [[below[place] for below, _ in parts] for place in range(len(record.inputs))]
-        return by_input, _accounts(record, relevance, [sum_inputs(below) for below, _ in parts], [m for _, m in parts])
+        return by_input, _accounts(
+            record, relevance, [sum_inputs(below) for below, _ in parts], [Losses.of(message) for _, message in parts]
+        )
     if isinstance(step.head, Concatenate):
         sizes = [a.shape[1] for a in record.inputs]
         split = [torch.split(r, sizes, dim=1) for r in relevance]
@@ -130,17 +132,24 @@ def _groups(record: Record, weights: Weights, rules: Sequence[Rule]) -> list[_Gr
 
 def _through_weights(
     record: Record, weights: Weights, relevance: Relevance, rules: Sequence[Rule]
-) -> tuple[Relevance, list[Messages]]:
+) -> tuple[Relevance, list[LedgerEntry]]:
     below: Relevance = [relevance[0]] * len(rules)
-    sent: list[Messages | None] = [None] * len(rules)
+    losses: list[Losses] = [Losses()] * len(rules)
     for group in _groups(record, weights, rules):
         layer = _SharedLayer(record, weights, group.contributors)
         positive, negative = layer.sums(group.with_negative)
-        bias = weights.bias
-        messages = [rules[place].messages(positive, negative, bias, relevance[place]) for place in group.places]
-        for place, message, answer in zip(group.places, messages, layer.hand_down(messages), strict=True):
-            below[place], sent[place] = answer, message
-    return below, [message for message in sent if message is not None]
+
+        def messages(
+            group: _Group = group, positive: Tensor = positive, negative: Tensor | None = negative
+        ) -> Iterator[Messages]:
+            for place in group.places:  # one after the other, so that only their losses outlive the hand-down
+                message = rules[place].messages(positive, negative, weights.bias, relevance[place])
+                losses[place] = Losses.of(message)
+                yield message
+
+        for place, answer in zip(group.places, layer.hand_down(messages(), len(group.places)), strict=True):
+            below[place] = answer
+    return below, _accounts(record, relevance, below, losses)
 
 
 class _SharedLayer:
@@ -163,14 +172,13 @@ class _SharedLayer:
     def _at_winners(self, sums: Tensor) -> Tensor:
         return sums if self.winners is None else gather(sums, self.winners)
 
-    def hand_down(self, messages: Sequence[Messages]) -> Relevance:
+    def hand_down(self, messages: Iterator[Messages], count: int) -> Relevance:
         """Relevance of the layer's inputs, per rule."""
         x, weight, linear = self.c.x, self.c.weight, self.linear
-        if self.pool is not None and self.winners is not None and isinstance(linear, Convolution):
-            pairs = [(m.positive, m.negative) for m in messages]
-            down = winner_messages(pairs, weight, linear, self.pool, self.winners, self.shape[2:], x.shape)
-        else:
-            down = [self._dense(m) for m in messages]
+        if self.pool is None or self.winners is None or not isinstance(linear, Convolution):
+            return [merge_copies(self._dense(message).mul_(x), self.c.copies, linear) for message in messages]
+        pairs = ((m.positive, m.negative) for m in messages)
+        down = winner_messages(pairs, count, weight, linear, self.pool, self.winners, self.shape[2:], x.shape)
         return [merge_copies(d * x, self.c.copies, linear) for d in down]
 
     def _dense(self, message: Messages) -> Tensor:
@@ -209,22 +217,34 @@ def _back_unweighted(averaging: Averaging | None, message: Tensor, a: Tensor) ->
     return averaging.transpose(message, a.shape) if averaging is not None else message
 
 
-def _accounts(
-    record: Record, relevance: Relevance, below: Relevance, messages: Sequence[Messages]
-) -> list[LedgerEntry]:
+@dataclass(frozen=True)
+class Losses:
+    """What a step lost, per volume; None for nothing."""
+
+    bias: Tensor | None = None
+    lost: Tensor | None = None
+    stabiliser: Tensor | None = None
+
+    @classmethod
+    def of(cls, message: Messages) -> Losses:
+        """Losses of a message, summed over units."""
+        parts = (message.bias, message.lost, message.stabiliser)
+        return cls(*(None if part is None else sum_per_volume(part) for part in parts))
+
+
+def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Sequence[Losses]) -> list[LedgerEntry]:
     """One account per rule."""
     entries = []
-    for above, under, message in zip(relevance, below, messages, strict=True):
+    for above, under, lost in zip(relevance, below, losses, strict=True):
         nothing = torch.zeros(len(above), dtype=torch.float64, device=above.device)
-        total = [nothing if t is None else sum_per_volume(t) for t in (message.bias, message.lost, message.stabiliser)]
         entries.append(
             LedgerEntry(
                 layer=record.step.name,
                 relevance_in=sum_per_volume(above),
                 relevance_out=sum_per_volume(under),
-                absorbed_by_bias=total[0],
-                lost_no_contribution=total[1],
-                stabiliser=total[2],
+                absorbed_by_bias=nothing if lost.bias is None else lost.bias,
+                lost_no_contribution=nothing if lost.lost is None else lost.lost,
+                stabiliser=nothing if lost.stabiliser is None else lost.stabiliser,
             )
         )
     return entries

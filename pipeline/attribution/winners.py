@@ -14,7 +14,7 @@ that keeps those worked on at the same time apart, so the result does not depend
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -82,7 +82,8 @@ def winner_sums(
 
 
 def winner_messages(
-    messages: Sequence[tuple[Tensor, Tensor | None]],
+    messages: Iterable[tuple[Tensor, Tensor | None]],
+    count: int,
     weight: Tensor,
     linear: Convolution,
     pool: MaxPool,
@@ -94,8 +95,10 @@ def winner_messages(
 
     Parameters
     ----------
-    messages : sequence of (Tensor, Tensor or None)
+    messages : iterable of (Tensor, Tensor or None)
         ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0.
+    count : int
+        Number of rules.
     weight, linear, winners, units
         As for `winner_sums`.
     pool : MaxPool
@@ -108,20 +111,31 @@ def winner_messages(
     list of Tensor
         Per rule, of shape `input_shape`; views of one tensor.
     """
-    count, run = len(messages), input_shape[1]
+    run = input_shape[1]
     positive, negative = _row_weights(weight)
-    up = torch.stack([s for s, _ in messages], dim=-1).flatten(3, 4).numpy()
-    down = up
-    if all(s is None for _, s in messages):
-        negative = np.zeros_like(negative)
-    else:
-        down = torch.stack([torch.zeros_like(p) if n is None else n for p, n in messages], -1).flatten(3, 4).numpy()
+    up = torch.empty((*winners.shape, count), dtype=weight.dtype)
+    down = torch.zeros_like(up)
+    for k, (plus, minus) in enumerate(messages):
+        up[..., k] = plus
+        if minus is not None:
+            down[..., k] = minus
+    sent_up, sent_down = up.flatten(3, 4).numpy(), down.flatten(3, 4).numpy()
     padded = [n + 2 * p for n, p in zip(input_shape[2:], linear.padding, strict=True)]
     out = torch.zeros((input_shape[0], padded[0], padded[1], padded[2] * run, count), dtype=weight.dtype)
     flat, target = winners.flatten(3, 4).numpy(), out.numpy()
     for b in range(input_shape[0]):
         job = functools.partial(
-            _hand_down, positive, negative, flat[b], units[1], units[2], linear.stride, run, up[b], down[b], target[b]
+            _hand_down,
+            positive,
+            negative,
+            flat[b],
+            units[1],
+            units[2],
+            linear.stride,
+            run,
+            sent_up[b],
+            sent_down[b],
+            target[b],
         )
         planes = range(winners.shape[2])
         colours = _colours(linear, pool, weight.shape[2])
