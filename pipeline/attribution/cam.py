@@ -14,13 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.channel_maps import (
-    ratio,
-    require_channels,
-    require_grid,
-    require_nonnegative,
-    weighted_sum,
-)
+from pipeline.attribution.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
 from pipeline.attribution.gap_head import class_weights
 from pipeline.attribution.subject import Subject
 from pipeline.run.errors import UsageError
@@ -166,7 +160,6 @@ class LayerCam:
     name: ClassVar[str] = "layer-cam"
 
     def maps(self, subject: Subject) -> Tensor:
-        require_grid(subject, self.name)
         return layer_cam_map(subject.features, feature_gradient(subject))
 
 
@@ -185,6 +178,5 @@ class HiResCam:
     relu: bool = True
 
     def maps(self, subject: Subject) -> Tensor:
-        require_grid(subject, self.name)
         signed = hires_cam_map(subject.features, feature_gradient(subject))
         return signed.relu() if self.relu else signed

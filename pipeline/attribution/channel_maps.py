@@ -47,28 +47,13 @@ def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]
         yield pairs // channels, pairs % channels
 
 
-def require_grid(subject: Subject, method: str) -> None:
-    """Refuse a boundary whose features have no place in space.
-
-    Raises
-    ------
-    UsageError
-    """
-    if subject.features.dim() != 5:
-        raise UsageError(
-            f"{method} needs features (batch, channel, d, h, w) and meets {tuple(subject.features.shape)} after layer "
-            f"{subject.before[-1][0]}; choose a stage before the volume is flattened or pooled away."
-        )
-
-
 def require_channels(subject: Subject, method: str) -> None:
-    """Refuse boundaries at which one number per channel says nothing: flattened features, and the one-channel input.
+    """Refuse the boundary at which one number per channel says nothing: the input with its one channel.
 
     Raises
     ------
     UsageError
     """
-    require_grid(subject, method)
     if subject.at_input and subject.features.shape[1] == 1:
         raise UsageError(
             f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "

@@ -16,12 +16,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from pipeline.attribution.channel_maps import (
-    require_channels,
-    require_nonnegative,
-    require_positive,
-    weighted_sum,
-)
+from pipeline.attribution.channel_maps import require_channels, require_nonnegative, require_positive, weighted_sum
 from pipeline.attribution.map_range import Normalisation, normalised, require_normalisation
 from pipeline.attribution.masking import Masking, mixed
 from pipeline.attribution.subject import Subject

@@ -314,7 +314,7 @@ def test_voxelwise_methods_work_at_the_input() -> None:
 @pytest.mark.parametrize("method", METHODS, ids=IDS)
 def test_flattened_features_are_refused(method: object) -> None:
     net = nn.Sequential(*network("dense"), nn.Linear(3, 2).double()).eval()
-    with pytest.raises(UsageError, match=r"\(3, 3\) after layer 6"):
+    with pytest.raises(UsageError, match=r"\(3, 3\) and has no voxels"):
         attribute(net, volumes(), 1, method, 7)
 
 
