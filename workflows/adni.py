@@ -44,6 +44,7 @@ from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
 from workflows.check import describe_cohort
 from workflows.command_line import STAGES, main
+from workflows.explain import explain_command
 
 
 @dataclass(frozen=True)
@@ -309,6 +310,9 @@ def _settings(arguments: argparse.Namespace) -> Config:
 def _seed(arguments: argparse.Namespace) -> dict[str, Any]:
     return {} if arguments.seed is None else {"seed": arguments.seed}
 
+
+__all__ = ["check_command", "demo_command", "explain_command", "report_command", "run_command"]
+"""What `workflows.command_line.main` calls."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from pipeline.run.errors import (
     EXIT_INTERNAL,
@@ -51,9 +52,45 @@ def build_parser() -> argparse.ArgumentParser:
     _add_settings(run)
     _add_run_options(run)
 
+    _add_explain(commands)
+
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=Path, metavar="OUT", help="run folder")
     return parser
+
+
+def _add_explain(commands: Any) -> None:
+    explain = commands.add_parser(
+        "explain", help="heatmaps of chosen scans of a finished run, by any method",
+        description="Explain scans of a finished run, each by the network that has not seen its participant. Maps lie "
+        "beside those of the run, which stay as they are; sums per region in OUT/explanations.",
+        epilog="What each method answers, its settings and when not to use it: docs/attribution_methods.md.",
+    )  # fmt: skip
+    explain.add_argument("out", type=Path, metavar="OUT", help="run folder")
+    explain.add_argument(
+        "--method", nargs="+", action="extend", required=True, metavar="NAME", help="e.g. grad-cam occlusion rise"
+    )
+    explain.add_argument("--target", metavar="predicted|CLASS", help="class explained (default: that of the run)")
+    explain.add_argument("--stage", metavar="N|LAYER", help="boundary: after N stages (0 is the input), or a layer")
+    explain.add_argument(
+        "--start", choices=("logit", "probability"), default="logit", help="value that is explained (default logit)"
+    )
+    explain.add_argument(
+        "--participant-label",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="LABEL",
+        help="only these, with or without sub-",
+    )
+    explain.add_argument(
+        "--scan", nargs="+", action="extend", default=[], metavar="ID", help="only these: scan_id, or sub-X_ses-Y"
+    )
+    explain.add_argument(
+        "--setting", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="of the methods, e.g. batch=4; of one of them: METHOD:KEY=VALUE",
+    )  # fmt: skip
+    _add_workers(explain)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +112,13 @@ def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    _add_workers(parser)
+    parser.add_argument("--stop-after", choices=STAGES, default=STAGES[-1], metavar="STAGE", help=", ".join(STAGES))
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-procs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
     parser.add_argument("--executor", type=Path, metavar="FILE", help="Python file with a Parsl config, for clusters")
-    parser.add_argument("--stop-after", choices=STAGES, default=STAGES[-1], metavar="STAGE", help=", ".join(STAGES))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

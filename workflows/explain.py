@@ -1,0 +1,51 @@
+"""``heatlas explain``: heatmaps of chosen scans from a finished run, by any method."""
+
+from __future__ import annotations
+
+import argparse
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.attribution.explain_stage import Request, show_scans
+from pipeline.cohort.records import ScanTable
+from pipeline.cohort.splits import Split
+from pipeline.run.config import read_config
+from pipeline.run.digests import DigestCache
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
+from pipeline.run.executors import open_executor
+from pipeline.run.folder import read_run_input
+from pipeline.run.jobs import clear_stale_scratch
+from pipeline.run.layout import ExplanationLayout
+
+
+def explain_command(arguments: argparse.Namespace) -> int:
+    """Explain scans of a run; the run's own maps, receipts, failures and report stay as they are.
+
+    Raises
+    ------
+    UsageError
+        For a folder without trained networks, or a request that names what does not exist, before any work.
+    """
+    layout = ExplanationLayout(arguments.out.resolve())
+    read_run_input(layout)
+    config = read_config(layout.config)
+    if not (layout.scans.is_file() and layout.splits.is_file()):
+        raise UsageError(f"{layout.root}: this run has no trained networks yet. Finish it with heatlas run.")
+    request = Request(
+        tuple(arguments.method), tuple(arguments.setting), arguments.target, arguments.stage, arguments.start,
+        tuple(arguments.participant_label), tuple(arguments.scan),
+    )  # fmt: skip
+    scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
+    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    digests = DigestCache(layout.digests)
+    clear_stale_scratch(layout)
+    with open_executor(arguments.n_procs, arguments.executor) as executor:
+        outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
+    made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
+    for outcome in outcomes:
+        if not outcome.ok:
+            print(f"  {outcome.job.unit} failed: {outcome.message}")
+    print(f"{len(made)} of {len(outcomes)} explanations are there, in {layout.root}/sub-*/**/relevance")
+    for path in dict.fromkeys(outcome.job.arguments[0].explanation.label for outcome in outcomes if outcome.ok):
+        print(f"  {layout.regions(path)}")
+    return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
