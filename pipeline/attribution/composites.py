@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pipeline.attribution.rules import BetaRule, EpsilonRule, GammaRule, Rule, ZBoxRule, ZPlusRule
+from pipeline.attribution.contributions import Rule
+from pipeline.attribution.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 
 UNWEIGHTED = EpsilonRule(1e-6, bias=False)
 """For average poolings and sums of branches, where the literature shares in proportion to the terms."""

@@ -17,15 +17,19 @@ from pipeline.attribution.batch_norm import folded
 from pipeline.attribution.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
 from pipeline.attribution.pooling import AdaptiveMaxPool, MaxPool
 from pipeline.attribution.subject import split_layers
+from pipeline.attribution.supported import (
+    labelled,
+    require_evaluation_mode,
+    require_known,
+    require_private_in_place,
+)
 from pipeline.attribution.tracing import (
-    KNOWN,
     PASSED,
     POOLINGS,
     Concatenate,
     Gate,
     Operation,
     Program,
-    Reshape,
     Sum,
     trace,
 )
@@ -33,8 +37,6 @@ from pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["fold", "identity"]
 
-MODAL = (nn.Dropout, nn.Dropout3d, nn.BatchNorm3d)
-"""Layers that do something else in training mode."""
 FOLLOWERS = (nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), nn.MaxPool3d, nn.AdaptiveMaxPool3d)
 
 
@@ -125,11 +127,9 @@ def plan_forward(model: nn.Module) -> Program:
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
     for operation in program.operations:
         if operation.value in carrying:
-            _require_known(operation)
-            _require_private_in_place(operation)
-        module = operation.module
-        if isinstance(module, MODAL) and module.training:
-            raise UsageError(f"layer {_labelled(operation)} is in training mode; call model.eval() first.")
+            require_known(operation)
+            require_private_in_place(operation)
+        require_evaluation_mode(operation)
     return program
 
 
@@ -154,6 +154,8 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
     program = plan_forward(model)
     boundary = _boundary(model, program, stage)
+    if batch_norm == "fold":
+        boundary = _past_normalisation(program, boundary)
     carrying = _carrying(program)
     near_input = {program.source}
     steps: list[Step] = []
@@ -238,7 +240,7 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
         if isinstance(operation.module, nn.BatchNorm3d):
             if place != 1 or not isinstance(chain[0].module, nn.Conv3d):
                 raise UsageError(
-                    f"layer {_labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
+                    f"layer {labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
                     "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
                 )
             found = operation.module
@@ -261,54 +263,13 @@ def _boundary(model: nn.Module, program: Program, stage: int | str) -> str:
     return found[-1]
 
 
-def _labelled(operation: Operation) -> str:
-    kind = operation.node.target if operation.module is None else type(operation.module).__name__
-    return f"{operation.name} ({getattr(kind, '__name__', kind)})"
-
-
-def _require_known(operation: Operation) -> None:
-    """Refuse what the steps would get wrong."""
-    module = operation.module
-    kinds = (*KNOWN, Sum, Concatenate, Gate, Reshape)
-    kind = next((kind for kind in kinds if isinstance(module, kind)), None)
-    if module is None or kind is None or type(module).forward is not kind.forward:
-        raise UsageError(
-            f"layer {_labelled(operation)} is not supported by attribution; known are "
-            f"{', '.join(kind.__name__ for kind in KNOWN)}, sums, concatenation of channels, gates, "
-            "and changes of shape."
-        )
-    problem = _unsupported_option(module)
-    if problem:
-        raise UsageError(f"layer {_labelled(operation)}: {problem}.")
-
-
-def _require_private_in_place(operation: Operation) -> None:
-    """Refuse work in place on a value that others read: the model itself then sees the changed value there."""
-    in_place = getattr(operation.module, "inplace", False) or operation.node.kwargs.get("inplace", False)
-    in_place = in_place or str(getattr(operation.node.target, "__name__", "")) == "iadd"
-    source = operation.node.all_input_nodes[0]
-    if in_place and len(source.users) > 1:
-        raise UsageError(
-            f"layer {_labelled(operation)} works in place on a value that other layers read; create it with "
-            "inplace=False."
-        )
-
-
-def _unsupported_option(module: nn.Module) -> str:
-    if isinstance(module, nn.Conv3d):
-        if module.padding_mode != "zeros":
-            return f"padding_mode {module.padding_mode!r} is not supported; use 'zeros'"
-        if module.padding == "same" and any(
-            dilation * (size - 1) % 2 for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
-        ):
-            return "padding 'same' of an even kernel is not symmetric and not supported; use an odd kernel"
-    if isinstance(module, nn.BatchNorm3d) and module.running_mean is None:
-        return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
-    if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:
-        return "return_indices=True is not supported; create it without"
-    if isinstance(module, nn.Flatten) and (module.start_dim != 1 or module.end_dim != -1):
-        return "must flatten everything but the batch (start_dim=1, end_dim=-1)"
-    return ""
+def _past_normalisation(program: Program, value: str) -> str:
+    """The value after the normalisation that is folded into a layer: to the rules, both are the layer's units."""
+    by_value = {operation.value: operation for operation in program.operations}
+    users = [o for o in program.operations if o.inputs[:1] == (value,)]
+    if value not in by_value or not isinstance(by_value[value].module, nn.Conv3d) or len(users) != 1:
+        return value
+    return users[0].value if isinstance(users[0].module, nn.BatchNorm3d) else value
 
 
 def _convolution(module: nn.Conv3d) -> Convolution:

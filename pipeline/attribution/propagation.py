@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from pipeline.attribution.composites import Composite
+from pipeline.attribution.contributions import Contributors, Messages, Rule, merge_copies, products
 from pipeline.attribution.ledger import LedgerEntry, sum_per_volume
 from pipeline.attribution.linear_maps import Averaging, Convolution, paired
 from pipeline.attribution.planner import Plan, Weights
 from pipeline.attribution.pooling import MaxPool, gather, scatter
-from pipeline.attribution.rules import Contributors, Messages, Rule, merge_copies, products
 from pipeline.attribution.tape import Record, Tape
 from pipeline.attribution.tracing import Concatenate, Sum
 from pipeline.attribution.winners import sparse_pays, winner_messages, winner_sums

@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 from lrp_brute_force import conv_matrix, share
 from torch import nn
 
+from pipeline.attribution.contributions import Rule, contribution_floor, merge_copies, products
 from pipeline.attribution.linear_maps import Convolution
 from pipeline.attribution.lrp import lrp_beta
 from pipeline.attribution.rules import (
     BetaRule,
     EpsilonRule,
     GammaRule,
-    Rule,
     ZPlusRule,
-    contribution_floor,
-    merge_copies,
-    products,
 )
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, -1.0, -0.3)
