@@ -6,6 +6,7 @@ beside it; what surrounds it (precision, checks, the boundary, bringing maps up 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar, Protocol
 
 import torch
@@ -15,6 +16,7 @@ from pipeline.attribution.records import Attribution
 from pipeline.attribution.subject import Subject, explaining
 from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import to_input_grid
+from pipeline.run.errors import BadInputError, UsageError
 
 
 class Method(Protocol):
@@ -64,10 +66,16 @@ def attribute(
     UsageError
         For a stage, target, mode or setting that is not supported.
     BadInputError
-        For volumes that do not fit the model or are not finite.
+        For volumes that do not fit the model or are not finite, and for maps that would not be.
     """
     with explaining(model, volumes, target, stage, start) as subject:
+        if subject.features.dim() != 5:
+            raise UsageError(
+                f"stage {stage!r}: what leaves it is {tuple(subject.features.shape)} and has no voxels; explain at an "
+                "earlier stage."
+            )
         values = method.maps(subject).detach()
+        _require_finite(values, method)
         if at_input_grid and not subject.at_input:
             values = to_input_grid(values, subject)
         with torch.no_grad():
@@ -75,10 +83,24 @@ def attribute(
     return Attribution(values, method.name, target, start_value, described(method, stage, start))
 
 
+def _require_finite(maps: Tensor, method: Method) -> None:
+    broken = [index for index, one in enumerate(maps) if not bool(torch.isfinite(one).all())]
+    if broken:
+        raise BadInputError(
+            f"{method.name}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "
+            "overflows or has an infinite slope there; look at the scale of its weights and of the volume."
+        )
+
+
 def described(method: Method, stage: int | str, start: StartValue) -> dict[str, str | float]:
     """Settings of a method for a sidecar: its fields, the stage and the start value."""
     settings: dict[str, str | float] = {"stage": stage, "start": start}
-    for name in getattr(method, "__dataclass_fields__", {}):
+    for name in _settings_of(method):
         value = getattr(method, name)
         settings[name] = value if isinstance(value, str | int | float) else repr(value)
     return settings
+
+
+def _settings_of(method: object) -> list[str]:
+    """Names of its fields; `name` is none, the record of the answer carries it as `method`."""
+    return [field.name for field in dataclasses.fields(method)] if dataclasses.is_dataclass(method) else []

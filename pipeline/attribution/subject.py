@@ -19,6 +19,8 @@ from pipeline.attribution.targets import StartValue, require_explainable, start_
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import UsageError
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -97,8 +99,8 @@ def explaining(
     before, after = split_layers(model, stage)
     with exact_float32(volumes.device):
         with torch.no_grad():
-            features = _run(before, volumes).detach()
-            start_values(_run(after, features), target, start)  # refuses a wrong target before any work
+            features = _run_watched(before, volumes).detach()
+            start_values(_run_watched(after, features), target, start)  # refuses a wrong target before any work
         yield Subject(volumes, features, target, start, before, after)
 
 
@@ -108,7 +110,7 @@ def require_unchanging(model: nn.Module) -> None:
     Raises
     ------
     UsageError
-        Naming the first module in training mode or working in place.
+        Naming the first module in training mode, working in place, or normalising by the batch it happens to see.
     """
     for name, module in model.named_modules():
         where = f"layer {name or 'model'} ({type(module).__name__})"
@@ -116,6 +118,11 @@ def require_unchanging(model: nn.Module) -> None:
             raise UsageError(f"{where} is in training mode; call model.eval() first.")
         if getattr(module, "inplace", False):
             raise UsageError(f"{where} works in place; create it with inplace=False.")
+        if isinstance(module, BATCH_NORMS) and module.running_mean is None:
+            raise UsageError(
+                f"{where} keeps no running statistics, so volumes of a batch change each other's maps; create it with "
+                "track_running_stats=True."
+            )
 
 
 def open_parts(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
@@ -136,8 +143,8 @@ def split_layers(
     elif stage == 0:
         place = 0
     else:
-        children = list(model.stages) if isinstance(model, StagedModel) else list(model.children())
-        if not isinstance(model, StagedModel | nn.Sequential) or not 0 < stage < len(children):
+        children = _children(model)
+        if not 0 < stage < len(children):
             raise UsageError(f"stage {stage} does not exist: {type(model).__name__} has {len(children)} stages.")
         place = sum(len(open_parts(child)) for child in children[:stage])
     if place == len(parts):
@@ -145,19 +152,40 @@ def split_layers(
     return parts[:place], parts[place:]
 
 
+def _children(model: nn.Module) -> list[nn.Module]:
+    """Stages or children that a numbered boundary counts; a module used twice counts twice. Empty if not opened."""
+    if isinstance(model, StagedModel) and type(model).forward is StagedModel.forward:
+        return list(model.stages)
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        return list(model)
+    return []
+
+
 def _open(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    if isinstance(module, StagedModel) and type(module).forward is StagedModel.forward:
-        children = [(f"stages.{number}", stage) for number, stage in enumerate(module.stages)]
-    elif isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        children = [(key, module[place]) for place, key in enumerate(module._modules)]
-    else:
+    children = _children(module)
+    if not children:
         yield name or "model", module
         return
-    for child_name, child in children:
-        yield from _open(f"{name}.{child_name}" if name else child_name, child)
+    keys = module._modules if isinstance(module, nn.Sequential) else [f"stages.{n}" for n in range(len(children))]
+    for key, child in zip(keys, children, strict=True):
+        yield from _open(f"{name}.{key}" if name else key, child)
 
 
 def _run(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
     for _, layer in layers:
         a = layer(a)
+    return a
+
+
+def _run_watched(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
+    """As `_run`, refusing a layer that overwrites what it was given: later calls would explain other features."""
+    for name, layer in layers:
+        version = None if a.is_inference() else a._version
+        after = layer(a)
+        if version is not None and a._version != version:
+            raise UsageError(
+                f"layer {name} ({type(layer).__name__}) changes its own input in place, here the volumes or features "
+                "that are explained; let it work on a copy."
+            )
+        a = after
     return a
