@@ -48,7 +48,10 @@ def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
         table = read_table(layout.statistics("fingerprints"), ["map", "participant_id", "session_id"])
     except BadInputError:  # not there yet, or damaged, which the page says
         return []
-    resolution = read_config(layout.config).registration.resolution_mm
+    config = read_config(layout.config)
+    if config.attribution.keep_maps != "all":
+        return []
+    resolution = config.registration.resolution_mm
     pairs = table[["map", "participant_id", "session_id"]].dropna(subset="participant_id").drop_duplicates()
     paths = [
         layout.scan(participant, None if is_missing(session) else session, resolution).relevance_map(name)

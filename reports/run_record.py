@@ -113,6 +113,14 @@ class RunRecord:
         return (*names, *(["gb"] * settings.guided_backpropagation))
 
     @property
+    def keeps_mean_maps(self) -> bool:
+        return self.config.attribution.keep_maps != "none"
+
+    @property
+    def keeps_single_maps(self) -> bool:
+        return self.config.attribution.keep_maps == "all"
+
+    @property
     def lrp_names(self) -> tuple[str, ...]:
         return tuple(name for name in self.map_names if name != "gb")
 

@@ -23,12 +23,13 @@ _SCALE = (
 
 def build(material: Material) -> Mapping[str, Any]:
     """Mean maps by class for every map, by outcome for the leading ones, and an overview in axial slices."""
-    run, views = material.run, material.group_views
+    run, views = material.run, material.group_views if material.run.keeps_mean_maps else {}
     empty = [group for group in (*run.labels, *OUTCOMES) if not run.group_sizes.get(group, (0, 0))[0]]
     figures = []
     if views:
         figures = [_by_label(material), *_overviews(material), _by_outcome(material)]
-    return {"figures": figures, "empty": listing([OUTCOME_NAMES.get(group, group) for group in empty])}
+    empty_names = listing([OUTCOME_NAMES.get(group, group) for group in empty])
+    return {"figures": figures, "empty": empty_names, "kept": run.config.attribution.keep_maps}
 
 
 def block_title(material: Material, group: str) -> str:

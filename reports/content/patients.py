@@ -61,6 +61,12 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
         f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, "
         f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 same, 1 unrelated)."
     )
+    if not material.run.keeps_single_maps:
+        kept = material.run.config.attribution.keep_maps
+        text += (
+            " Slices of their own maps cannot be shown: this run keeps no maps of single scans ([attribution] "
+            f'keep_maps = "{kept}"). Set it to "all" and give the same command again.'
+        )
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
 
 
@@ -71,6 +77,8 @@ def _name(row: pd.Series) -> str:
 
 def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:
     """Slices of the two scans' own maps, each on its own colour scale."""
+    if not material.run.keeps_single_maps:  # a map of an earlier setting may still lie there
+        return None
     resolution = material.run.config.registration.resolution_mm
     rows = []
     for number_, person in enumerate(people, start=1):

@@ -265,6 +265,22 @@ def test_without_guided_backpropagation_it_is_not_mentioned(quiet_text):
     assert "uided backpropagation" not in quiet_text
 
 
+@pytest.mark.parametrize("kept", ["none", "group"])
+def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=5, overrides={"attribution": {"keep_maps": kept}}))
+    single = list(layout.root.glob("sub-*/**/*_relevance.nii.gz"))
+    assert single  # of an earlier setting: never shown beside tables of this one
+    assert not set(single) & set(report_inputs(layout))
+    page = Page(build_report(layout))
+    drawn = [path.name for path in layout.figures.glob("*")]
+    assert any(name.startswith("fig-01_") for name in drawn) == (kept == "group")
+    assert not any(name.startswith("fig-07a") for name in drawn)
+    assert any(name.startswith("fig-07b") for name in drawn)
+    assert f'keep_maps = "{kept}"' in page.text
+    assert "Slices of their own maps cannot be shown" in page.text
+    assert ("This run keeps no maps" in page.text) == (kept == "none")
+
+
 def test_recovery_of_planted_groups_is_that_of_the_table(quiet, quiet_text):
     table = read_table(quiet.statistics("planted_recovery")).set_index(["map", "metric"])
     row = table.loc["lrpB000", "density"]
