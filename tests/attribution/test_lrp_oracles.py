@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lrp_rules_brute_force import norm_terms
-from torch import nn
-from zennit_oracle import stub_torchvision
+from torch import Tensor, nn
+from zennit_oracle import stub_torchvision, zennit_lrp_beta
 from zennit_rules import FROZEN, MEANS, TARGET, bounds, cases, rules_network, rules_volume, zennit_map
 
 from pipeline.attribution.composites import Composite
+from pipeline.attribution.contributions import Messages, Rule
 from pipeline.attribution.lrp import lrp
-from pipeline.attribution.rules import EpsilonRule, GammaRule, Rule, ZPlusRule
+from pipeline.attribution.rules import BetaRule, EpsilonRule, GammaRule, ZPlusRule
 
 CASES = cases(*bounds())
 
 
-def require_close(ours: torch.Tensor, theirs: torch.Tensor, within: float = 1e-9) -> None:
+def require_close(ours: Tensor, theirs: Tensor, within: float = 1e-9) -> None:
     assert float(theirs.abs().max()) > 0
     torch.testing.assert_close(ours, theirs, rtol=0, atol=within * float(theirs.abs().max()))
 
@@ -63,7 +65,7 @@ def merged(net: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(*modules).eval()
 
 
-def captum_map(net: nn.Sequential, volume: torch.Tensor, rule: Callable[[], Any]) -> torch.Tensor:
+def captum_map(net: nn.Sequential, volume: Tensor, rule: Callable[[], Any]) -> Tensor:
     """Captum forgets the rules after every call, and has none for 3D convolutions, average poolings and flattening."""
     captum = pytest.importorskip("captum.attr")
     from captum.attr._utils.lrp_rules import EpsilonRule as Passing
@@ -109,3 +111,31 @@ def test_lrp_0_equals_input_times_gradient_of_captum() -> None:
     rule = EpsilonRule(0.0)
     (answer,) = lrp(net, volume, TARGET, [Composite("", rule, rule, rule, EpsilonRule(0.0, bias=False))])
     require_close(answer.values, expected)
+
+
+@dataclass(frozen=True)
+class WithoutOneSigned(BetaRule):
+    """The β-rule as zennit has it: units with one sign of contributions get no special treatment."""
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        up = torch.where(positive > 0, (1 + self.beta) * relevance / positive, 0)
+        down = torch.where(negative < 0, -self.beta * relevance / negative, 0)
+        return Messages(up, down, relevance - up * positive - down * negative)
+
+
+@pytest.mark.oracle
+def test_one_signed_units_are_the_whole_difference_to_zennit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a volume with background, where peers and ours part: at its edge contributions often have one sign only."""
+    stub_torchvision(monkeypatch)
+    pytest.importorskip("zennit")
+    net, volume = rules_network(), rules_volume()
+    with torch.no_grad():
+        net[0].weight[0].abs_()
+        net[4].weight[2].abs_()
+        volume[:, :, :, 4:] = 0
+        volume += 0.3 * (volume != 0)
+    theirs = zennit_lrp_beta(net, volume, TARGET, 0.5, fold=True)
+    rules = BetaRule(0.5), WithoutOneSigned(0.5)
+    ours, without = lrp(net, volume, TARGET, [Composite("", rule, rule, rule, MEANS) for rule in rules])
+    require_close(without.values, theirs)
+    assert float((ours.values - theirs).abs().max() / theirs.abs().max()) > 0.1
