@@ -15,6 +15,8 @@ from torch import nn
 from atlases.brain_box import Box
 from pipeline.attribution.cam import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
 from pipeline.attribution.fake_cam import FakeCam
+from pipeline.attribution.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.integrated_gradients import IntegratedGradients
 from pipeline.attribution.lime import Lime
 from pipeline.attribution.method_settings import Setting, build_record
 from pipeline.attribution.methods import Method
@@ -22,6 +24,7 @@ from pipeline.attribution.occlusion import Occlusion, RegionLabels, RegionOcclus
 from pipeline.attribution.opti_cam import OptiCam
 from pipeline.attribution.rise import Rise
 from pipeline.attribution.score_cam import AblationCam, ScoreCam
+from pipeline.attribution.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
 from pipeline.models.contract import StagedModel
 from pipeline.regions.territory import Territory
 from pipeline.run.errors import UsageError
@@ -76,6 +79,12 @@ def _regions(surroundings: Surroundings) -> Mapping[str, Any]:
 
 
 ENTRIES: Sequence[Entry] = (
+    Entry(Gradient, "how strongly the score reacts to a small change, without sign"),
+    Entry(InputTimesGradient, "value times gradient: share of the score, were the network linear; signed"),
+    Entry(IntegratedGradients, "share of the difference between the score and that of air; signed"),
+    Entry(SmoothGrad, "mean gradient over noisy copies of the volume"),
+    Entry(SmoothInputTimesGradient, "value times gradient, smoothed"),
+    Entry(SmoothIntegratedGradients, "integrated gradients, smoothed"),
     Entry(Cam, "channels weighted by a linear head after global pooling (refuses other heads)", "last"),
     Entry(GradCam, "channels weighted by their mean gradient", "last"),
     Entry(GradCamPlusPlus, "channels weighted by their positive gradients", "last"),

@@ -68,6 +68,7 @@ def test_usage_errors(tmp_path, people, capsys):
     assert main(["check", str(tmp_path), "--contrast", "diagnosis"]) == 2
     assert main(["check", str(tmp_path), "--preset", "bohle"]) == 2
     assert main(["report", str(tmp_path)]) == 2
+    assert main(["explain", str(tmp_path), "--method", "grad-cam"]) == 2
     with pytest.raises(SystemExit, match="2"):
         main(["fly"])
     assert "Traceback" not in capsys.readouterr().err
@@ -83,5 +84,5 @@ def test_output_folder_of_something_else(tmp_path, people, capsys):
 
 def test_help_names_every_command():
     text = build_parser().format_help()
-    for name in ("demo", "check", "run", "report"):
+    for name in ("demo", "check", "run", "explain", "report"):
         assert name in text

@@ -114,6 +114,27 @@ def test_nothing_is_left_behind_and_the_input_is_untouched(finished, cohort):
     assert newest < finished.config.stat().st_mtime
 
 
+def test_explanations_leave_the_run_as_it_was(finished, cohort):
+    before = results(finished)
+    scan = read_table(finished.predictions)["scan_id"][0]
+    words = [sys.executable, "-m", "workflows.adni", "explain", str(finished.root), "--n-procs", "1"]
+    answer = subprocess.run([*words, "--method", "grad-cam", "--scan", scan], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    made = set(results(finished)) - set(before)
+    assert [Path(name).name for name in made if name.endswith("desc-gradcam_relevance.nii.gz")]
+    table = read_table(finished.explanations / "desc-gradcam_regions.tsv")
+    assert set(table["scan_id"]) == {scan}
+    assert table["region"].nunique() >= 134
+    for wrong in (["--method", "nothing"], ["--method", "grad-cam", "--scan", "nobody"]):
+        refused = subprocess.run([*words, *wrong], capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("heatlas: --")
+    answer = run(cohort, finished.root)
+    assert answer.returncode == 0, answer.stderr
+    after = results(finished)
+    assert {name: after[name] for name in before} == before
+
+
 KILL_WHEN: dict[str, Callable[[RunLayout], bool]] = {
     "registration": lambda run: any((run.logs / "receipts" / "registration").glob("*")),
     "training": lambda run: any(run.root.glob("models/*/checkpoint*")) or any(run.root.glob("models/*/history.tsv")),

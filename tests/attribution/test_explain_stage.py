@@ -1,0 +1,191 @@
+"""Explanations on demand: the right network, the right values, and nothing of the run touched."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+from atlases.brain_box import Box
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.attribution.cam import GradCam
+from pipeline.attribution.explain_stage import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
+from pipeline.attribution.methods import attribute
+from pipeline.attribution.occlusion import Occlusion
+from pipeline.cohort.records import Scan
+from pipeline.cohort.splits import Fold, Split
+from pipeline.models.founding import FoundingCNN
+from pipeline.models.inputs import NetworkInput, read_network_volume
+from pipeline.models.storage import load_model, save_model
+from pipeline.regions.region_sums import index_labels, region_sums
+from pipeline.run.config import Config, RegistrationConfig, TrainingConfig
+from pipeline.run.digests import DigestCache
+from pipeline.run.errors import UsageError
+from pipeline.run.jobs import Outcome
+from pipeline.run.layout import ExplanationLayout, sidecar
+from pipeline.run.tables import read_table
+
+GRID = template_grid(4.0)
+BOX = Box((5, 7, 3), (29, 31, 33))
+CONFIG = Config(registration=RegistrationConfig(resolution_mm=4.0), training=TrainingConfig(device="cpu"))
+SPLIT = Split((Fold(0, ("sub-2",), ("sub-4",), ("sub-1",)), Fold(1, ("sub-1",), ("sub-4",), ("sub-2",))))
+SCANS = (
+    Scan("sub-1", "ses-M000", "I1", "a.nii", label="AD"),
+    Scan("sub-2", None, "I2", "b.nii", label="CN"),
+    Scan("sub-3", None, "I3", "c.nii", label=None),  # MCI, say: in no fold
+    Scan("sub-4", None, "I4", "d.nii", label="CN"),  # validates in every fold
+)
+ATLAS = load_atlas("neuromorphometrics-cat12", GRID)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> ExplanationLayout:
+    layout = ExplanationLayout(tmp_path_factory.mktemp("explain") / "run")
+    for number, scan in enumerate(SCANS):
+        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+        files.t1w.parent.mkdir(parents=True, exist_ok=True)
+        mask = np.zeros(GRID.shape, np.uint8)
+        mask[8:30, 9:36, 6:31] = 1
+        t1w = (np.random.default_rng(number).uniform(20, 90, GRID.shape) * mask).astype(np.float32)
+        nib.save(nib.Nifti1Image(t1w, GRID.affine), files.t1w)
+        nib.save(nib.Nifti1Image(mask, GRID.affine), files.brain_mask)
+    for index in (0, 1):
+        torch.manual_seed(index)
+        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
+        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), {})
+    return layout
+
+
+def show(layout: ExplanationLayout, *methods: str, **request: object) -> list[Outcome]:
+    with ThreadPoolExecutor(1) as executor:
+        digests = DigestCache(layout.digests)
+        asked = Request(methods, **request)  # type: ignore[arg-type]
+        return show_scans(layout, asked, SCANS, SPLIT, ATLAS, CONFIG, executor, digests)
+
+
+def expected(layout: ExplanationLayout, scan: Scan, fold: int, target: int, method, stage: int) -> np.ndarray:
+    loaded = load_model(layout.fold(fold))
+    files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+    volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+    values = attribute(loaded.model, volume, target, method, stage).values[0, 0].numpy()
+    return BOX.paste(values, GRID.shape)
+
+
+def test_maps_of_an_unseen_network_with_sidecar_and_sums(whole: ExplanationLayout) -> None:
+    outcomes = show(whole, "occlusion", "grad-cam", settings=("occlusion:size=12", "occlusion:stride=12"))
+    assert [outcome.status for outcome in outcomes] == ["done"] * 6
+    for scan, fold in ((SCANS[0], 0), (SCANS[1], 1), (SCANS[2], 0)):
+        files = whole.scan(scan.participant_id, scan.session_id, 4.0)
+        for label, method, stage in (("occlusionSize12Stride12", Occlusion(12, 12), 0), ("gradcam", GradCam(), 2)):
+            values = expected(whole, scan, fold, 1, method, stage)
+            image = nib.load(files.relevance_map(label))
+            stored = np.asanyarray(image.dataobj)
+            np.testing.assert_allclose(stored, values, rtol=0, atol=1e-6 * np.abs(values).max())
+            np.testing.assert_array_equal(image.affine, GRID.affine)
+            facts = json.loads(sidecar(files.relevance_map(label)).read_text())
+            assert facts["Fold"] == fold
+            assert facts["Target"] == "AD"
+            assert facts["Stage"] == stage
+            assert all((whole.root / source.removeprefix("bids::")).is_file() for source in facts["Sources"])
+            table = read_table(whole.regions(label), list(REGION_COLUMNS)).set_index(["scan_id", "region"])
+            index = index_labels(ATLAS.labels, ATLAS.regions.numbers)
+            own = table.loc[scan.scan_id].loc[list(index.numbers)]
+            limit = 1e-12 * np.abs(stored).sum(dtype=np.float64)
+            assert (np.abs(own["sum"].to_numpy() - region_sums(stored, index)) <= limit).all()
+            hippocampus = read_table(whole.bilateral(label), list(BILATERAL_COLUMNS))
+            pooled = hippocampus[(hippocampus["scan_id"] == scan.scan_id) & (hippocampus["group"] == "Hippocampus")]
+            assert pooled["sum"].item() == pytest.approx(own.loc[[47, 48], "sum"].sum(), abs=limit)
+            assert pooled["density"].item() * pooled["n_voxels"].item() == pytest.approx(pooled["sum"].item())
+    assert json.loads(whole.regions("gradcam").with_suffix(".json").read_text()).keys() == REGION_COLUMNS.keys()
+
+
+def test_the_predicted_class_is_that_of_each_scan(whole: ExplanationLayout) -> None:
+    outcomes = show(whole, "grad-cam", target="predicted", scans=("I1", "sub-2"))
+    for outcome, scan, fold in zip(outcomes, SCANS, (0, 1), strict=False):
+        loaded = load_model(whole.fold(fold))
+        files = whole.scan(scan.participant_id, scan.session_id, 4.0)
+        volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+        logits = loaded.model(volume)[0]
+        assert outcome.result["target"] == loaded.classes[int(logits.argmax())]
+        assert outcome.result["start_value"] == pytest.approx(float(logits.detach().max()), rel=1e-5)
+
+
+def test_a_second_call_does_nothing_and_tables_gather_earlier_calls(whole: ExplanationLayout) -> None:
+    show(whole, "layer-cam", scans=("I1",))
+    assert set(read_table(whole.regions("layercam"))["scan_id"]) == {"I1"}
+    assert [outcome.status for outcome in show(whole, "layer-cam", scans=("I1",))] == ["unchanged"]
+    show(whole, "layer-cam", participants=("2",))
+    assert set(read_table(whole.regions("layercam"))["scan_id"]) == {"I1", "I2"}
+    bytes_before = whole.regions("layercam").read_bytes()
+    show(whole, "layer-cam", stage="1", scans=("I1",))
+    assert whole.regions("layercam").read_bytes() == bytes_before
+    assert set(read_table(whole.regions("layercamStage1"))["scan_id"]) == {"I1"}
+
+
+def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: ExplanationLayout) -> None:
+    path = whole.scan("sub-2", None, 4.0).t1w
+    content = path.read_bytes()
+    path.write_bytes(b"not an image")
+    try:
+        outcomes = show(whole, "hires-cam", scans=("I1", "I2"))
+    finally:
+        path.write_bytes(content)
+    assert [outcome.ok for outcome in outcomes] == [True, False]
+    assert path.name in read_table(whole.failures)["message"][0]
+    assert not (whole.root / "failures.tsv").exists()
+    assert not (whole.logs / "receipts").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "request_", "words"),
+    [
+        (("grad_cam",), {}, "--method grad_cam: unknown"),
+        (("occlusion",), {"settings": ("sizes=3",)}, "no setting 'sizes'"),
+        (("occlusion", "grad-cam"), {"settings": ("size=20",)}, "grad-cam has no setting 'size'; it has none"),
+        (("occlusion",), {"settings": ("rise:p=0.5",)}, "rise is not among the methods"),
+        (("occlusion",), {"settings": ("batch=0",)}, "batch = 0"),
+        (("grad-cam",), {"target": "MCI"}, "--target MCI: write predicted, CN or AD"),
+        (("grad-cam",), {"stage": "9"}, "stage 9 does not exist"),
+        (("grad-cam",), {"stage": "layer4"}, "no such layer"),
+        (("grad-cam",), {"scans": ("I9",)}, "--scan I9"),
+        (("grad-cam",), {"participants": ("9",)}, "--participant-label sub-9"),
+        (("grad-cam",), {"scans": ("I4",)}, "sub-4: no network of this run may explain it"),
+    ],
+)
+def test_what_does_not_exist_is_named_before_any_work(whole: ExplanationLayout, methods, request_, words) -> None:
+    before = sorted(whole.root.rglob("*"))
+    with pytest.raises(UsageError) as caught:
+        show(whole, *methods, **request_)
+    assert words in str(caught.value)
+    assert sorted(whole.root.rglob("*")) == before
+
+
+def test_unseen_folds() -> None:
+    assert [unseen_fold(SPLIT, f"sub-{number}") for number in (1, 2, 3, 4)] == [0, 1, 0, None]
+    assert unseen_fold(Split(()), "sub-1") is None
+
+
+def test_a_changed_network_is_another_explanation(whole: ExplanationLayout) -> None:
+    show(whole, "xgrad-cam", scans=("I1", "I2"))
+    stored = whole.fold(1).weights.read_bytes(), whole.fold(1).description.read_bytes()
+    torch.manual_seed(7)
+    network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
+    save_model(whole.fold(1), network, NetworkInput(4.0, BOX), ("CN", "AD"), {})
+    try:
+        outcomes = show(whole, "xgrad-cam", scans=("I1",))
+        assert [outcome.status for outcome in outcomes] == ["unchanged"]
+        assert set(read_table(whole.regions("xgradcam"))["scan_id"]) == {"I1"}  # that of I2 is of another network
+        assert show(whole, "xgrad-cam", scans=("I2",))[0].status == "done"
+    finally:
+        whole.fold(1).weights.write_bytes(stored[0])
+        whole.fold(1).description.write_bytes(stored[1])
+
+
+def test_scans_without_a_network_are_left_out_unless_asked_for(whole: ExplanationLayout) -> None:
+    outcomes = show(whole, "fake-cam")
+    assert [outcome.job.arguments[0].scan.scan_id for outcome in outcomes] == ["I1", "I2", "I3"]
