@@ -59,7 +59,7 @@ def test_sum_is_the_difference_to_the_baseline_volume_at_every_stage(
     model, x = network(), volumes(3)
     method = IntegratedGradients(Masking(baseline), steps=400, batch=64)
     answer = attribute(model, x, 1, method, stage, start, at_input_grid=False)
-    with explaining(model, x, 1, 0, start) as subject:
+    with explaining(model, x, 1, 0, start) as subject, torch.no_grad():
         difference = subject.score(x) - subject.score(torch.full_like(x, baseline))
     delta = completeness_delta(answer.values, answer.start_value, answer.start_value - difference)
     assert float((delta.abs() / difference.abs()).max()) < 0.01
