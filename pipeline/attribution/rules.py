@@ -136,7 +136,7 @@ class EpsilonRule:
         offset = bias.expand_as(total) if self.bias and bias is not None else None
         if offset is not None:
             total = total + offset
-        push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
+        push = torch.where(total < 0, -self.epsilon, self.epsilon * torch.ones_like(total))
         stabilised = total + push
         sound = stabilised.abs() > contribution_floor(relevance.dtype)
         message = torch.where(sound, relevance / stabilised, 0)
