@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.planner import plan_forward
+from pipeline.attribution.planner import boundary_value, plan_forward
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.tape import Values
 from pipeline.attribution.targets import StartValue, require_explainable, start_values
@@ -34,8 +34,10 @@ class GuidedReLU(torch.autograd.Function):
         return gradient.clamp(min=0) * (y > 0)
 
 
-def guided_backprop(model: nn.Module, volumes: Tensor, target: int, start: StartValue = "logit") -> Attribution:
-    """Absolute guided gradient of one output with respect to the input.
+def guided_backprop(
+    model: nn.Module, volumes: Tensor, target: int, start: StartValue = "logit", stage: int | str = 0
+) -> Attribution:
+    """Absolute guided gradient of one output with respect to the input, or to the features of a stage.
 
     Parameters
     ----------
@@ -47,6 +49,8 @@ def guided_backprop(model: nn.Module, volumes: Tensor, target: int, start: Start
         Output unit to explain.
     start : {"logit", "probability"}
         Value that is differentiated.
+    stage : int or str
+        Boundary; see `pipeline.attribution.subject.explaining`.
 
     Returns
     -------
@@ -62,11 +66,18 @@ def guided_backprop(model: nn.Module, volumes: Tensor, target: int, start: Start
     """
     program = plan_forward(model)
     require_explainable(model, volumes)
+    boundary = boundary_value(model, program, stage)
     with torch.enable_grad(), exact_float32(volumes.device):
-        leaf = volumes.detach().requires_grad_()
+        leaf = volumes.detach().requires_grad_(boundary == program.source)
         values = Values(program, leaf, relu=GuidedReLU.apply)
         for operation in program.operations:
-            values.run(operation)
+            with torch.set_grad_enabled(leaf.requires_grad):
+                value = values.run(operation)
+            if operation.value == boundary:
+                leaf = value.detach().requires_grad_()
+                values.give(boundary, leaf)
         explained = start_values(values[program.result], target, start)
         (gradient,) = torch.autograd.grad(explained.sum(), leaf)
-    return Attribution(gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start})
+    return Attribution(
+        gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start, "stage": stage}
+    )

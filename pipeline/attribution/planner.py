@@ -153,7 +153,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     if batch_norm not in ("fold", "identity"):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
     program = plan_forward(model)
-    boundary = _boundary(model, program, stage)
+    boundary = boundary_value(model, program, stage)
     if batch_norm == "fold":
         boundary = _past_normalisation(program, boundary)
     carrying = _carrying(program)
@@ -247,8 +247,14 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
     return found
 
 
-def _boundary(model: nn.Module, program: Program, stage: int | str) -> str:
-    """The value that crosses the boundary of a stage."""
+def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
+    """Name of the value that crosses the boundary of a stage.
+
+    Raises
+    ------
+    UsageError
+        For a stage that does not exist or is the output.
+    """
     if stage == 0:
         return program.source
     name = stage

@@ -22,6 +22,7 @@ from pipeline.attribution.method_settings import Setting, build_record
 from pipeline.attribution.methods import Method
 from pipeline.attribution.occlusion import Occlusion, RegionLabels, RegionOcclusion
 from pipeline.attribution.opti_cam import OptiCam
+from pipeline.attribution.propagation_methods import GuidedBackprop, Lrp
 from pipeline.attribution.rise import Rise
 from pipeline.attribution.score_cam import AblationCam, ScoreCam
 from pipeline.attribution.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
@@ -79,6 +80,8 @@ def _regions(surroundings: Surroundings) -> Mapping[str, Any]:
 
 
 ENTRIES: Sequence[Entry] = (
+    Entry(Lrp, "share of the score that each voxel carries, layer by layer"),
+    Entry(GuidedBackprop, "where the score reacts through units that raise it"),
     Entry(Gradient, "how strongly the score reacts to a small change, without sign"),
     Entry(InputTimesGradient, "value times gradient: share of the score, were the network linear; signed"),
     Entry(IntegratedGradients, "share of the difference between the score and that of air; signed"),

@@ -38,6 +38,9 @@ class Subject:
         Which value of the target is explained.
     before, after : tuple of (str, nn.Module)
         The layers on either side of the boundary, by name. `before` is empty at the input.
+    model : nn.Module
+        The whole network, and `stage` the boundary as it was asked for: LRP needs more than a function of the features.
+    stage : int or str
     """
 
     volumes: Tensor
@@ -46,6 +49,8 @@ class Subject:
     start: StartValue
     before: tuple[tuple[str, nn.Module], ...]
     after: tuple[tuple[str, nn.Module], ...]
+    model: nn.Module
+    stage: int | str
 
     def pre(self, volumes: Tensor) -> Tensor:
         """Features of any volumes."""
@@ -101,7 +106,7 @@ def explaining(
         with torch.no_grad():
             features = _run_watched(before, volumes).detach()
             start_values(_run_watched(after, features), target, start)  # refuses a wrong target before any work
-        yield Subject(volumes, features, target, start, before, after)
+        yield Subject(volumes, features, target, start, before, after, model, stage)
 
 
 def require_unchanging(model: nn.Module) -> None:
