@@ -23,7 +23,8 @@ test: $(VENV)/.installed   ## the default tests: minutes, no network
 test-slow: $(VENV)/.installed   ## whole runs, killed and continued
 	$(BIN)/pytest -m slow
 
-test-oracle: $(VENV)/.installed   ## against independent libraries: pip install captum zennit==0.5.1 first
+test-oracle: $(VENV)/.installed   ## against independent libraries
+	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 captum==0.9.0 torchcam==0.5.0  # zennit asks for torchvision; the tests stub it
 	$(BIN)/pytest -m oracle
 
 check: $(VENV)/.installed   ## style, types, direction of imports
