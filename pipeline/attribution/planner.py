@@ -128,7 +128,7 @@ def plan_forward(model: nn.Module) -> Program:
     for operation in program.operations:
         if operation.value in carrying:
             require_known(operation)
-            require_private_in_place(operation)
+        require_private_in_place(operation, program)
         require_evaluation_mode(operation)
     return program
 
@@ -157,6 +157,8 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     if batch_norm == "fold":
         boundary = _past_normalisation(program, boundary)
     carrying = _carrying(program)
+    if boundary != program.source and boundary not in carrying:
+        raise UsageError(f"stage {stage!r} carries no relevance (it leads to a gate only); name another layer.")
     near_input = {program.source}
     steps: list[Step] = []
     taken: set[str] = set()

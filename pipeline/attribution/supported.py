@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from torch import nn
+import operator
 
-from pipeline.attribution.tracing import KNOWN, Concatenate, Gate, Operation, Reshape, Sum
+from torch import fx, nn
+
+from pipeline.attribution.tracing import KNOWN, Concatenate, Gate, Operation, Program, Reshape, Sum
 from pipeline.run.errors import UsageError
 
-MODAL = (nn.Dropout, nn.Dropout3d, nn.BatchNorm3d)
-"""Layers that do something else in training mode."""
+MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+"""Layers that do something else in training mode; all their kinds, since those of a gate are run as they stand."""
+SAME_MEMORY = (Reshape, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
+"""What may hand on the very memory it was given (in evaluation mode)."""
+SHAPE_ONLY = ("size", "dim", getattr)
+"""What reads the shape of a value only."""
+IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
 
 def labelled(operation: Operation) -> str:
@@ -39,22 +46,44 @@ def require_known(operation: Operation) -> None:
         raise UsageError(f"layer {labelled(operation)}: {problem}.")
 
 
-def require_private_in_place(operation: Operation) -> None:
-    """Refuse work in place on a value that others read: the model itself then sees the changed value there.
+def require_private_in_place(operation: Operation, program: Program) -> None:
+    """Refuse work in place on memory that others read: the model itself then sees the changed values there.
+
+    Parameters
+    ----------
+    operation : Operation
+        Any, also one that carries no relevance: a bare ``out.add_(x)`` changes `out` for all who read it later.
+    program : Program
 
     Raises
     ------
     UsageError
         Naming the operation.
     """
-    in_place = getattr(operation.module, "inplace", False) or operation.node.kwargs.get("inplace", False)
-    in_place = in_place or str(getattr(operation.node.target, "__name__", "")) == "iadd"
-    source = operation.node.all_input_nodes[0]
-    if in_place and len(source.users) > 1:
-        raise UsageError(
-            f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
-            "inplace=False."
-        )
+    if not _works_in_place(operation):
+        return
+    by_value = {other.value: other for other in program.operations}
+    source: fx.Node | None = operation.node.all_input_nodes[0]
+    while source is not None:
+        if sum(user.target not in SHAPE_ONLY for user in source.users) > 1:
+            raise UsageError(
+                f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
+                "inplace=False, or write its result to a new value."
+            )
+        shares_memory = source.name in by_value and isinstance(by_value[source.name].module, SAME_MEMORY)
+        source = source.all_input_nodes[0] if shares_memory else None
+
+
+def _works_in_place(operation: Operation) -> bool:
+    node = operation.node
+    if not node.all_input_nodes:
+        return False
+    if node.op == "call_module":
+        return bool(getattr(operation.module, "inplace", False))
+    if node.target in IN_PLACE_OPERATORS or node.kwargs.get("inplace", False) or "out" in node.kwargs:
+        return True
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.op != "get_attr" and name.endswith("_") and not name.endswith("__")
 
 
 def _unsupported_option(module: nn.Module) -> str:

@@ -7,7 +7,7 @@ and the volume only. Nothing larger is kept: sums of contributions are made on t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from pipeline.attribution.planner import Plan, Step
 from pipeline.attribution.pooling import MaxPool
 from pipeline.attribution.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
-from pipeline.run.errors import BadInputError
+from pipeline.run.errors import BadInputError, UsageError
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def record_forward(plan: Plan, volumes: Tensor) -> Tape:
         a: Any = None
         for operation in step.operations:
             a = values.run(operation)
+            if isinstance(operation.module, Sum | Gate):
+                _require_one_shape(operation.name, inputs, a)
         if step.pool is not None:
             a = values[step.inputs[0]] if not step.operations else a
             records.append(_pooled(step, inputs, a, values))
@@ -161,6 +163,15 @@ def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> 
         return getattr(modules.get_submodule(owner), name)
     assert callable(node.target)
     return node.target(*args, **kwargs)
+
+
+def _require_one_shape(name: str, inputs: Sequence[Tensor], result: Tensor) -> None:
+    """Refuse a sum or a gate that stretches what carries relevance to a larger shape."""
+    if any(a.shape != result.shape for a in inputs):
+        shapes = " and ".join(str(tuple(a.shape)) for a in inputs)
+        raise UsageError(
+            f"layer {name} makes {tuple(result.shape)} of {shapes}: stretching is not supported by attribution."
+        )
 
 
 def _require_fit(name: str, module: nn.Module, a: Tensor) -> None:

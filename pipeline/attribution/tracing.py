@@ -189,7 +189,7 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
         return None if node.kwargs else Sum()
     if target in (torch.cat, torch.concat):
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-        return Concatenate() if dim == 1 else None
+        return Concatenate() if dim == 1 and set(node.kwargs) <= {"dim", "tensors"} else None
     if target in (operator.mul, torch.mul, "mul") and _gated(node, modules):
         return Gate()
     if target in ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze):
@@ -201,21 +201,25 @@ def _pooling_function(node: fx.Node) -> nn.Module | None:
     """Functional pooling as its module; the names of the arguments are those of the module."""
     kinds: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
         F.max_pool3d: (nn.MaxPool3d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
-        F.avg_pool3d: (nn.AvgPool3d, ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")),
+        F.avg_pool3d: (
+            nn.AvgPool3d,
+            ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+        ),
         F.adaptive_avg_pool3d: (nn.AdaptiveAvgPool3d, ("output_size",)),
     }
     if node.target not in kinds:
         return None
     kind, names = kinds[node.target]
     settings = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
-    settings.pop("input", None)
+    if any(isinstance(value, fx.Node) for name, value in settings.items() if name in names):
+        return None  # a window as large as the volume is known only when a volume is there
     return kind(**{name: value for name, value in settings.items() if name in names})
 
 
 def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
     """Arguments that are values of the graph, in order and with repetitions; of `torch.cat` those in its list."""
     found: list[fx.Node] = []
-    for argument in node.args:
+    for argument in (*node.args, *node.kwargs.values()):
         found += [item for item in (argument if isinstance(argument, Sequence) else [argument])
                   if isinstance(item, fx.Node)]  # fmt: skip
     return found

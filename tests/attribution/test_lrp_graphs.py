@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import monai.networks.nets as nets
 import pytest
 import torch
@@ -141,6 +143,58 @@ def test_a_normalisation_that_cannot_be_folded_is_refused() -> None:
     model = nets.DenseNet(3, 1, 2, init_features=6, growth_rate=3, block_config=(2, 2)).eval()
     with pytest.raises(UsageError, match=r"denselayer1.*norm1 \(BatchNorm3d\).*identity"):
         lrp(model, torch.rand(1, 1, 33, 33, 33), 0, [founding(0.0)])
+
+
+class Headed(nn.Module):
+    """Four features made of two convolutions by a function, and a linear head."""
+
+    def __init__(self, work: Callable[..., Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.first, self.second, self.head = nn.Conv3d(1, 4, 3), nn.Conv3d(1, 4, 3), nn.LazyLinear(2)
+        self.work = work
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.work(F.relu(self.first(x)), F.relu(self.second(x))).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda a, b: torch.cat(tensors=(a, b), dim=1),
+        lambda a, b: torch.add(a, b),
+        lambda a, b: F.avg_pool3d(a, 2, divisor_override=3),
+        lambda a, b: F.avg_pool3d(a, 3, 2, 1, True, False),
+        lambda a, b: F.max_pool3d(a, 3, 2, 1, 1, True),
+    ],
+    ids=["cat by keyword", "torch.add", "divisor of one's own", "options of averages", "options of maxima"],
+)
+def test_functions_keep_their_options(work: Callable[..., Tensor]) -> None:
+    model, x = Headed(work), volumes(7, 8, 9)
+    model(x.float())
+    model.double().eval()
+    (answer,) = lrp(model, x, 1, [LRP_0])
+    torch.testing.assert_close(answer.start_value, model(x)[:, 1])
+    torch.testing.assert_close(answer.values, x * gradient(model, x, 1), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [
+        (lambda a, b: a + F.adaptive_avg_pool3d(b, 1), "add"),
+        (lambda a, b: F.adaptive_avg_pool3d(a, 1) * torch.sigmoid(b), "mul"),
+    ],
+)
+def test_what_stretches_relevance_is_refused(work: Callable[..., Tensor], name: str) -> None:
+    model, x = Headed(work), volumes(7, 8, 9)
+    model(x.float())
+    with pytest.raises(UsageError, match=rf"layer {name} makes .* stretching is not supported"):
+        lrp(model.double().eval(), x, 1, [LRP_0])
+
+
+def test_a_stage_that_leads_to_a_gate_only_has_no_relevance() -> None:
+    with pytest.raises(UsageError, match="'squeeze' carries no relevance"):
+        lrp(shaken(Gated()), volumes(7, 8, 9), 1, [LRP_0], stage="squeeze")
 
 
 def test_guided_backpropagation_runs_through_the_same_graph() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from lrp_toys import staged, toy_network, toy_volumes
 from torch import nn
 
@@ -50,6 +51,23 @@ class ReadTwice(nn.Module):
         return self.relu(a) + a
 
 
+class Block(nn.Module):
+    """A convolution, and what a function makes of its output."""
+
+    def __init__(self, work: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.conv, self.drop, self.relu = nn.Conv3d(1, 2, 3, padding=1), nn.Dropout(), nn.ReLU(inplace=True)
+        self.norm, self.work = nn.BatchNorm1d(2), work
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.work(self, self.conv(x))
+
+
+def train_norm(block: Block) -> Block:
+    block.eval().norm.train()
+    return block
+
+
 class OwnForward(StagedModel):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return -super().forward(x)
@@ -77,6 +95,25 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "in place on what others read": (
         lambda: nn.Sequential(ReadTwice(), *toy_network()).eval(),
         ["layer 0.relu (ReLU)", "in place", "inplace=False"],
+    ),
+    "in place as a statement": (  # the sum is a value of its own that nobody reads
+        lambda: nn.Sequential(Block(lambda block, a: (a.add_(1), block.relu(a))[1]), *toy_network()).eval(),
+        ["layer 0.add_ (add_)", "in place"],
+    ),
+    "in place on memory that others read": (  # in evaluation mode, dropout hands on what it was given
+        lambda: nn.Sequential(Block(lambda block, a: block.relu(block.drop(a)) + a), *toy_network()).eval(),
+        ["layer 0.relu (ReLU)", "in place", "inplace=False"],
+    ),
+    "window as large as the volume": (
+        lambda: nn.Sequential(Block(lambda _, a: F.avg_pool3d(a, a.shape[2:])), nn.Flatten(), nn.Linear(2, 2)).eval(),
+        ["layer 0.avg_pool3d (avg_pool3d)", "not supported"],
+    ),
+    "gate in training mode": (
+        lambda: nn.Sequential(
+            train_norm(Block(lambda block, a: a * torch.sigmoid(block.norm(a.mean((2, 3, 4)))).view(-1, 2, 1, 1, 1))),
+            nn.Flatten().eval(),
+        ),
+        ["layer 0.norm (BatchNorm1d)", "training mode"],
     ),
     "no order of layers": (lambda: Free().eval(), ["model (Free)"]),
     "training mode": (lambda: toy_network().train(), ["layer 1 (BatchNorm3d)", "training mode", "eval()"]),
