@@ -117,17 +117,19 @@ def show_scans(
     folds = sorted({able[scan.scan_id] for scan in chosen})
     territory = Territory.of(atlas)
     explanations = checked_explanations(request, load_model(layout.fold(folds[0])), territory, config)
-    outcomes: list[Outcome] = []
-    for asked in explanations:
-        jobs = {
+    jobs = [
+        {
             scan.scan_id: _job(layout, asked, scan, able[scan.scan_id], territory, config, digests)
             for scan in scans
             if scan.scan_id in able
         }
-        digests.save()
-        done = run_jobs(layout, [jobs[scan.scan_id] for scan in chosen], executor, asked.method)
-        outcomes += done
-        _write_tables(layout, asked, jobs.values())
+        for asked in explanations
+    ]
+    digests.save()
+    wanted = [by_scan[scan.scan_id] for by_scan in jobs for scan in chosen]
+    outcomes = run_jobs(layout, wanted, executor, "explanations")  # in one go: failures of all methods are listed
+    for asked, by_scan in zip(explanations, jobs, strict=True):
+        _write_tables(layout, asked, by_scan.values())
     return outcomes
 
 

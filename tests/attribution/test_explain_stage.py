@@ -132,11 +132,13 @@ def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: Explanati
     content = path.read_bytes()
     path.write_bytes(b"not an image")
     try:
-        outcomes = show(whole, "hires-cam", scans=("I1", "I2"))
+        outcomes = show(whole, "hires-cam", "ablation-cam", scans=("I1", "I2"))
     finally:
         path.write_bytes(content)
-    assert [outcome.ok for outcome in outcomes] == [True, False]
-    assert path.name in read_table(whole.failures)["message"][0]
+    assert [outcome.ok for outcome in outcomes] == [True, False, True, False]
+    failures = read_table(whole.failures)
+    assert failures["unit"].tolist() == ["sub-2_ablationcam", "sub-2_hirescam"]
+    assert path.name in failures["message"][0]
     assert not (whole.root / "failures.tsv").exists()
     assert not (whole.logs / "receipts").exists()
 
