@@ -82,6 +82,8 @@ def explain_in_parts(
             layout.receipt(STAGE, part.job.unit).unlink()
     done = run_jobs(layout, [part.job for part in parts], executor, "heatmaps")
     for part, outcome in zip(parts, done, strict=True):
+        if not outcome.ok:
+            part.job.outputs["scans"].unlink(missing_ok=True)  # of an earlier state of these scans
         for job in part.scan_jobs:  # tables from before that are in no sum must not pass for finished
             if not outcome.ok or job.unit in json.loads(outcome.result["failed_scans"]):
                 layout.receipt(job.stage, job.unit).unlink(missing_ok=True)
@@ -153,6 +155,8 @@ def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[
                 path.write_bytes(stored.read(f"{name}/{short}"))
             accounts: dict[str, float] = json.loads(stored.read(f"{name}/accounts.json"))
             return accounts
+    except FileNotFoundError as error:
+        raise BadInputError(f"{archive.name}: the scans of this part failed together; see {STAGE}.") from error
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise BadInputError(f"{archive}: not readable ({error}). Remove it and run the same command again.") from error
 

@@ -243,6 +243,29 @@ def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, at
     assert facts["NumberOfScans"] == 3
 
 
+def test_tables_of_an_earlier_part_never_pass_for_those_of_one_that_fails(
+    tmp_path: Path, atlas: Atlas, monkeypatch
+) -> None:
+    """A part as a whole fails (no memory for its sums, say) after the atlas has changed."""
+    layout = small_run(tmp_path / "run")
+    explain(layout, "group", atlas)
+    other = dataclasses.replace(atlas, labels=np.where(atlas.labels == 59, 0, atlas.labels))
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partial, "write_sums", fails)
+        outcomes = explain(layout, "group", other)
+    assert not any(outcome.ok for outcome in outcomes)
+    assert "failed together; see attribution-parts" in outcomes[0].message
+    assert "MemoryError" in set(read_table(layout.failures)["error"])
+    assert all(outcome.ok for outcome in explain(layout, "group", other))
+    for scan in SCANS:
+        table = read_table(layout.scan(scan.participant_id, scan.session_id, 4.0).region_table)
+        assert table.loc[table["region"] == 59, "n_voxels"].eq(0).all()
+
+
 def test_killed_between_parts_continues_to_the_same_maps(
     tmp_path: Path, atlas: Atlas, runs: dict[str, RunLayout], monkeypatch
 ) -> None:
