@@ -54,8 +54,9 @@ def lrp(
     stage : int or str
         Where relevance is wanted; 0 is the input. See `pipeline.attribution.subject.explaining`.
     memory_budget : int, optional
-        Bytes that the call may use beside the model and the volumes. Rules are worked off in as few rounds as fit;
-        the result does not depend on it. None: all in one round.
+        Bytes that the call may use beside the model and the volumes, by estimate: work space that a convolution takes
+        for itself is not known beforehand. Rules are worked off in as few rounds as fit; the result does not depend
+        on it. None: all in one round.
 
     Returns
     -------

@@ -10,13 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.attribution.planner import Plan
+from pipeline.attribution.planner import Plan, Step
+from pipeline.attribution.pooling import MaxPool
 from pipeline.attribution.tape import Values
 from pipeline.attribution.tracing import Program
+from pipeline.attribution.winners import sparse_pays
 from pipeline.run.errors import UsageError
 
-LIVE_VALUES = 2
-"""Full-size tensors alive at once in the forward pass of a step: what an operation reads and what it writes."""
+FORWARD_VALUES = 5
+"""Tensors as large as the units alive at once in the forward pass of a step: what an operation reads and writes, and
+the copies in which a convolution rearranges both."""
+SHARING_VALUES = 13
+"""Tensors as large as the units (or their winners) alive at once where relevance is shared out: sums of both signs,
+messages, what they are made of, and what a convolution rearranges; measured, for the rule that needs most."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +70,31 @@ def memory_need(plan: Plan, volumes: Tensor) -> MemoryNeed:
     for step in plan.steps:
         inputs = [values[name] for name in step.inputs]
         entering = sum(a.nbytes for a in inputs)
+        beside = values.nbytes - entering  # for later steps; on the way back, relevance of the same shape
         a: Any = inputs[0] if inputs else None
         for operation in step.operations:
             a = values.run(operations[operation.value])
-        units = getattr(a, "nbytes", 0)
+        units = leaving = getattr(a, "nbytes", 0)
         if step.pool is not None:
             pooled, winners = step.pool.apply(a)
             values.give(step.value, pooled)
             values.used(step.operations[-1].value if step.operations else step.inputs[0])
             tape += winners.nbytes
-        keeps = step.weights is not None or step.averaging is not None or len(inputs) > 1
-        tape += entering if keeps else 0
-        largest = max(largest, LIVE_VALUES * units)
-        # Densely, messages of both signs at the units; and relevance of the inputs beside its messages.
-        per_rule = max(per_rule, 2 * units + 2 * entering)
+            leaving = pooled.nbytes
+        largest = max(largest, FORWARD_VALUES * units + beside)
+        if step.weights is not None or step.averaging is not None or len(inputs) > 1:
+            tape += entering
+            at_units = 0 if step.pool is None or _winners_only(step, volumes) else 4 * units
+            largest = max(largest, SHARING_VALUES * leaving + at_units + 2 * entering)
+        per_rule = max(per_rule, leaving + entering + beside + (0 if step.pool is None else 2 * leaving))
     return MemoryNeed(tape + largest, per_rule)
+
+
+def _winners_only(step: Step, volumes: Tensor) -> bool:
+    """Whether nothing as large as the units is made where relevance is shared out."""
+    if step.weights is None or not isinstance(step.pool, MaxPool):
+        return False
+    return sparse_pays(step.weights.linear, step.pool, volumes)
 
 
 def _weightless(program: Program) -> Program:
