@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from pipeline.attribution.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
 from pipeline.attribution.gap_head import class_weights
+from pipeline.attribution.gradients import score_gradient
 from pipeline.attribution.subject import Subject
 from pipeline.run.errors import UsageError
 
@@ -24,10 +24,7 @@ SPACE = (2, 3, 4)
 
 def feature_gradient(subject: Subject) -> Tensor:
     """Gradient of the score with respect to the features, (B, K, d, h, w)."""
-    with torch.enable_grad():
-        leaf = subject.features.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(subject.score(leaf).sum(), leaf)
-    return gradient
+    return score_gradient(subject.score, subject.features)
 
 
 def grad_cam_weights(gradient: Tensor) -> Tensor:

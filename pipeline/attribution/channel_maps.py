@@ -75,14 +75,3 @@ def require_nonnegative(subject: Subject, method: str) -> None:
             f"{method} needs features that are not negative, and {layer} gives {lowest:g}; choose a stage that ends "
             "in a ReLU or a pooling after one."
         )
-
-
-def require_positive(method: str, setting: str, value: int) -> None:
-    """Refuse a number of volumes, variants or steps that is not a whole number from 1 on.
-
-    Raises
-    ------
-    UsageError
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{method}: {setting} = {value!r}; it must be a whole number, 1 or more.")

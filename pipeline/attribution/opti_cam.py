@@ -16,9 +16,10 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from pipeline.attribution.channel_maps import require_channels, require_nonnegative, require_positive, weighted_sum
+from pipeline.attribution.channel_maps import require_channels, require_nonnegative, weighted_sum
 from pipeline.attribution.map_range import Normalisation, normalised, require_normalisation
 from pipeline.attribution.masking import Masking, mixed
+from pipeline.attribution.settings import require_whole
 from pipeline.attribution.subject import Subject
 from pipeline.attribution.upsampling import to_input_grid
 from pipeline.run.errors import UsageError
@@ -84,8 +85,8 @@ class OptiCam:
     batch: int = 1
 
     def __post_init__(self) -> None:
-        require_positive(self.name, "batch", self.batch)
-        require_positive(self.name, "iterations", self.iterations)
+        require_whole(self.name, "batch", self.batch, least=1)
+        require_whole(self.name, "iterations", self.iterations, least=1)
         require_normalisation(self.name, self.normalisation)
         for setting, allowed in (("objective", Objective), ("keep", Keep)):
             if getattr(self, setting) not in get_args(allowed):

@@ -13,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.channel_maps import channel_pairs, require_channels, require_positive, weighted_sum
+from pipeline.attribution.channel_maps import channel_pairs, require_channels, weighted_sum
 from pipeline.attribution.map_range import by_range
 from pipeline.attribution.masking import Masking, mixed
+from pipeline.attribution.settings import require_whole
 from pipeline.attribution.subject import Subject
 from pipeline.attribution.upsampling import to_input_grid
 
@@ -94,7 +95,7 @@ class ScoreCam:
     batch: int = 4
 
     def __post_init__(self) -> None:
-        require_positive(self.name, "batch", self.batch)
+        require_whole(self.name, "batch", self.batch, least=1)
 
     def maps(self, subject: Subject) -> Tensor:
         require_channels(subject, self.name)
@@ -120,7 +121,7 @@ class AblationCam:
     batch: int = 16
 
     def __post_init__(self) -> None:
-        require_positive(self.name, "batch", self.batch)
+        require_whole(self.name, "batch", self.batch, least=1)
 
     def maps(self, subject: Subject) -> Tensor:
         require_channels(subject, self.name)

@@ -9,7 +9,7 @@ and ``a * gate``. What no relevance runs through (the branch that computes a gat
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,7 @@ class Gate(nn.Module):
 
 
 class Reshape(nn.Module):
-    """Any change of shape alone, by the model's own call."""
-
-    def __init__(self, call: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(self, a: Tensor) -> Tensor:
-        return self.call(a)
+    """Any change of shape alone; run by the model's own call."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +98,6 @@ class Program:
     source: str
     result: str
     graph: fx.GraphModule
-
-    def users(self, value: str) -> int:
-        """How many operations (or the result) use a value."""
-        return sum(operation.inputs.count(value) for operation in self.operations) + (value == self.result)
 
 
 class _Tracer(fx.Tracer):
@@ -193,7 +182,7 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
     if target in (operator.mul, torch.mul, "mul") and _gated(node, modules):
         return Gate()
     if target in ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze):
-        return Reshape(lambda a: a)
+        return Reshape()
     return _pooling_function(node)
 
 
