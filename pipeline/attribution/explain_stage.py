@@ -186,7 +186,7 @@ def checked_explanations(
     if target != PREDICTED and target not in loaded.classes:
         raise UsageError(f"--target {target}: write {PREDICTED}, {' or '.join(loaded.classes)}.")
     stage: int | str | None = request.stage
-    if isinstance(stage, str) and stage.isdigit():
+    if isinstance(stage, str) and stage.isdecimal():
         stage = int(stage)
     surroundings, explanations = Surroundings(territory, loaded.input.box), []
     for name in dict.fromkeys(request.methods):
