@@ -16,6 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from pipeline.attribution.contributions import Messages
+
 LEDGER_COLUMNS = {
     "map": "Relevance map, named as in the file names",
     "layer": "Layer with weights, named as in the model, output first",
@@ -32,6 +34,21 @@ LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 
 @dataclass(frozen=True)
+class Losses:
+    """What a layer could not pass on, float64 of shape (B,); None for nothing."""
+
+    bias: Tensor | None = None
+    lost: Tensor | None = None
+    stabiliser: Tensor | None = None
+
+    @classmethod
+    def of(cls, message: Messages) -> Losses:
+        """Losses of a message, summed over units."""
+        parts = (message.bias, message.lost, message.stabiliser)
+        return cls(*(None if part is None else sum_per_volume(part) for part in parts))
+
+
+@dataclass(frozen=True)
 class LedgerEntry:
     """One layer's account; every value is float64 of shape (B,), one number per volume."""
 
@@ -41,6 +58,14 @@ class LedgerEntry:
     absorbed_by_bias: Tensor
     lost_no_contribution: Tensor
     stabiliser: Tensor
+
+    @classmethod
+    def of(cls, layer: str, above: Tensor, below: Tensor, losses: Losses) -> LedgerEntry:
+        """Account of a layer from the relevance at its units and at its inputs."""
+        relevance_in = sum_per_volume(above)
+        nothing = torch.zeros_like(relevance_in)
+        lost = [nothing if loss is None else loss for loss in (losses.bias, losses.lost, losses.stabiliser)]
+        return cls(layer, relevance_in, sum_per_volume(below), *lost)
 
     @property
     def residual(self) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeline.attribution.composites import Composite
 from pipeline.attribution.contributions import Contributors, Messages, Rule, merge_copies, products
-from pipeline.attribution.ledger import LedgerEntry, sum_per_volume
+from pipeline.attribution.ledger import LedgerEntry, Losses, sum_per_volume
 from pipeline.attribution.linear_maps import Averaging, Convolution, paired
 from pipeline.attribution.planner import Plan, Weights
 from pipeline.attribution.pooling import MaxPool, gather, scatter
@@ -217,34 +217,9 @@ def _back_unweighted(averaging: Averaging | None, message: Tensor, a: Tensor) ->
     return averaging.transpose(message, a.shape) if averaging is not None else message
 
 
-@dataclass(frozen=True)
-class Losses:
-    """What a step lost, per volume; None for nothing."""
-
-    bias: Tensor | None = None
-    lost: Tensor | None = None
-    stabiliser: Tensor | None = None
-
-    @classmethod
-    def of(cls, message: Messages) -> Losses:
-        """Losses of a message, summed over units."""
-        parts = (message.bias, message.lost, message.stabiliser)
-        return cls(*(None if part is None else sum_per_volume(part) for part in parts))
-
-
 def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Sequence[Losses]) -> list[LedgerEntry]:
     """One account per rule."""
-    entries = []
-    for above, under, lost in zip(relevance, below, losses, strict=True):
-        nothing = torch.zeros(len(above), dtype=torch.float64, device=above.device)
-        entries.append(
-            LedgerEntry(
-                layer=record.step.name,
-                relevance_in=sum_per_volume(above),
-                relevance_out=sum_per_volume(under),
-                absorbed_by_bias=nothing if lost.bias is None else lost.bias,
-                lost_no_contribution=nothing if lost.lost is None else lost.lost,
-                stabiliser=nothing if lost.stabiliser is None else lost.stabiliser,
-            )
-        )
-    return entries
+    return [
+        LedgerEntry.of(record.step.name, above, under, lost)
+        for above, under, lost in zip(relevance, below, losses, strict=True)
+    ]

@@ -41,6 +41,10 @@ def require_known(operation: Operation) -> None:
             f"{', '.join(kind.__name__ for kind in KNOWN)}, sums, concatenation of channels, gates, "
             "and changes of shape."
         )
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise UsageError(
+            f"layer {labelled(operation)} has a forward hook, which may change what LRP would explain; remove it first."
+        )
     problem = _unsupported_option(module)
     if problem:
         raise UsageError(f"layer {labelled(operation)}: {problem}.")

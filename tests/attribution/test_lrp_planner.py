@@ -91,6 +91,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
         ["layer 0.mul (mul)", "not supported"],
     ),
     "model of one's own": (lambda: OwnForward([staged(toy_network())]).eval(), ["layer neg (neg)"]),
+    "a hook that changes what a layer gives": (lambda: hooked(toy_network()), ["layer 2 (ReLU)", "forward hook"]),
     "control flow": (lambda: ByValue(*toy_network()).eval(), ["model (ByValue)", "control flow"]),
     "in place on what others read": (
         lambda: nn.Sequential(ReadTwice(), *toy_network()).eval(),
@@ -136,6 +137,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "partial flattening": (lambda: with_layer(8, nn.Flatten(2)), ["layer 8 (Flatten)", "start_dim=1"]),
 }
+
+
+def hooked(net: nn.Sequential) -> nn.Sequential:
+    net[2].register_forward_hook(lambda module, inputs, output: 2 * output)
+    return net
 
 
 def train_dropout(net: nn.Sequential) -> nn.Sequential:
