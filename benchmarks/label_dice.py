@@ -189,7 +189,7 @@ def page(rows: pd.DataFrame, options: argparse.Namespace) -> str:
         "",
         f"Mean Dice is better than plain in {int((dice['ours'] > dice['plain']).sum())} of {len(table)} people.",
         "",
-        "| person | mean Dice, ours | plain | hippocampi, ours | plain | Jacobian mm³, ours | manual | s, ours | plain |",
+        "| person | mean Dice, ours | plain | hippocampi, ours | plain | Jacobian mm³ | manual mm³ | s, ours | plain |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for person in table.index:
