@@ -62,9 +62,9 @@ class Scan:
     image: str | None
     entry: str = "scan"
     diagnosis: str | None = None
+    label: str | None = None
     diagnosis_source: str | None = None
     progression: str | None = None
-    label: str | None = None
     age: float | None = None
     sex: str | None = None
     site: str | None = None
