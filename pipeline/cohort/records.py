@@ -60,9 +60,9 @@ class Scan:
     session_id: str | None
     scan_id: str
     image: str | None
-    entry: str = "scan"
     diagnosis: str | None = None
     label: str | None = None
+    entry: str = "scan"
     diagnosis_source: str | None = None
     progression: str | None = None
     age: float | None = None
