@@ -16,8 +16,9 @@ from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.ants_transform import Transforms, Volume, resample
-from pipeline.registration.brain_extraction import sidecar_of
-from pipeline.registration.images import load_labels
+from pipeline.registration.brain_extraction import find_brain, sidecar_of
+from pipeline.registration.entry_points import PlacedScan, place_in_template
+from pipeline.registration.images import load_labels, load_t1w
 from pipeline.registration.quality import QUALITY_COLUMNS
 from pipeline.registration.scan import RegisteredScan, register_image
 from pipeline.run.config import RegistrationConfig
@@ -31,6 +32,7 @@ from pipeline.run.tables import write_json, write_table
 STAGE = "registration"
 PACKAGES = (
     "pipeline.registration",
+    "pipeline.cohort.derivatives",
     "pipeline.run.seeds",
     "atlases.templates",
     "atlases.spaces",
@@ -45,6 +47,7 @@ REGISTRATION_COLUMNS = {
     "session_id": "BIDS session",
     "scan_id": "Identifier of the image in its source",
     "status": "registered, or failed (see failures.tsv)",
+    "entry": "What the image was: scan, brain (already extracted) or template (registered by others: no warp)",
     "brain_extraction": "How the brain was found: stripped (the image held nothing else) or deepbet",
     "brain_mm3": "Volume of the brain mask in the scan, before registration",
     "orientation": "Part of the image header that gave its orientation, and what was wrong with the other part",
@@ -120,7 +123,7 @@ def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
 
 
 def register_one(
-    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, seed: int
+    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, seed: int, entry: str = "scan"
 ) -> Mapping[str, Any]:
     """Job: register one scan and write its files; gives its row of ``registration.tsv``.
 
@@ -135,8 +138,11 @@ def register_one(
         Path of the scan relative to the input folder, for the sidecar.
     config : RegistrationConfig
     seed : int
+    entry : {"scan", "brain"}
+        As `Scan.entry`.
     """
-    result = register_image(image, load_template(config.resolution_mm), config, seed, outputs["t1w"].with_name("ants_"))
+    prefix = outputs["t1w"].with_name("ants_")
+    result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry=entry)
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
@@ -155,6 +161,31 @@ def register_one(
     return numbers
 
 
+def place_one(outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig) -> Mapping[str, Any]:
+    """Job: take over a scan that others have registered; gives its row of ``registration.tsv``.
+
+    Parameters
+    ----------
+    outputs : dict of str to Path
+        t1w, t1w_sidecar, brain_mask, quality. There is no transform, so no volume change either.
+    image, source, config
+        As `register_one`.
+    """
+    scan = load_t1w(image)
+    result = place_in_template(scan, find_brain(scan, config.brain_extraction), load_template(config.resolution_mm))
+    write_template_image(outputs["t1w"], result.t1w, result.grid)
+    write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
+    write_json(outputs["t1w_sidecar"], _placed_sidecar(result, source, config))
+    numbers = {
+        "brain_extraction": result.brain.source,
+        "orientation": scan.orientation,
+        "correlation": result.correlation,
+        "dice": result.dice,
+    }
+    write_json(outputs["quality"], numbers)
+    return numbers
+
+
 def _job(
     layout: RunLayout,
     input_root: Path,
@@ -166,7 +197,7 @@ def _job(
 ) -> Job:
     files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
     source = scan.image or ""
-    image = input_root / source
+    image = input_root / scan.file
     scan_seed = derived_seed(seed, STAGE, files.name)
     inputs = {"image": digests.digest(image), "template": template_digest}
     if sidecar_of(image).is_file():
@@ -182,8 +213,11 @@ def _job(
         "inverse_warp": files.inverse_warp,
         "quality": files.quality,
     }
-    key = unit_key(inputs, [source, config, scan_seed], *PACKAGES)
-    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed))
+    key = unit_key(inputs, [source, config, scan_seed, scan.entry], *PACKAGES)
+    if scan.entry == "template":
+        placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
+        return Job(STAGE, files.name, key, placed, place_one, (image, source, config))
+    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed, scan.entry))
 
 
 def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
@@ -193,6 +227,7 @@ def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
         session_id=scan.session_id,
         scan_id=scan.scan_id,
         status="registered" if outcome.ok else "failed",
+        entry=scan.entry,
         **outcome.result,
     )
     return row
@@ -212,6 +247,17 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Interpolation": "linear",
         "RandomSeed": seed,
         "SoftwareVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
+    }
+
+
+def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
+    return {
+        "Sources": [f"bids:raw:{source}"],
+        "SkullStripped": True,
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "BrainExtraction": result.brain.source,
+        "Registration": f"none here: the image was given in the space of {TEMPLATE}",
+        "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
     }
 
 
