@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cohort.headers import header_problem
+from pipeline.cohort.headers import check_header
 from pipeline.cohort.records import Scan
+from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
 from pipeline.run.progress import progress_bar
 
@@ -72,17 +74,44 @@ def _participant_named(name: str, found: set[str]) -> str:
     return next((choice for choice in choices if choice in found), choices[0])
 
 
-def with_readable_headers(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason."""
+def with_readable_headers(
+    root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
+) -> tuple[list[Candidate], list[str]]:
+    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason.
+
+    Parameters
+    ----------
+    root : Path
+    candidates : sequence of Candidate
+        DICOM series pass: their headers were read when they were found.
+    max_voxel_mm : float
+        Images with thicker slices are dropped.
+
+    Returns
+    -------
+    candidates : list of Candidate
+    notes : list of str
+        Which headers contradict themselves, and what holds.
+    """
     checked = []
+    repaired: dict[str, list[str]] = {}
     with progress_bar(len(candidates), "Reading image headers") as bar:
         for candidate in candidates:
-            if candidate.scan.kept and candidate.scan.image is not None:
-                problem = header_problem(root, candidate.scan.image)
-                candidate = candidate if problem is None else candidate.dropped(problem)
+            image = candidate.scan.image
+            if candidate.scan.kept and image is not None and is_nifti(image):
+                finding = check_header(root, image, max_voxel_mm)
+                if finding.problem is not None:
+                    candidate = candidate.dropped(finding.problem)
+                elif finding.repairs:
+                    # Numbers differ from scan to scan: one note per kind.
+                    kind = re.sub(r" by up to .*| with another .*", "", "; ".join(finding.repairs))
+                    repaired.setdefault(kind, []).append(candidate.scan.scan_id)
             checked.append(candidate)
             bar.update()
-    return checked
+    return checked, [
+        f"headers of {len(names)} images are set right in memory ({kind}): {listed(names, 3)}"
+        for kind, names in repaired.items()
+    ]
 
 
 def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:

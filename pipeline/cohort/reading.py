@@ -88,7 +88,9 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
         raise BadInputError(f"{root}: no NIfTI image of a participant found. " + " ".join(note + "." for note in notes))
     labelled = with_labels(candidates, config)
     chosen = only_participants(labelled, participants)
-    used = one_per_session(without_duplicates(with_readable_headers(root, chosen)))
+    readable, header_notes = with_readable_headers(root, chosen, config.max_voxel_mm)
+    notes += header_notes
+    used = one_per_session(without_duplicates(readable))
     notes += unknown_diagnoses(used) if config.contrast_column == "diagnosis" else []
     scans = [candidate.scan for candidate in used]
     if config.shuffle_labels:

@@ -36,6 +36,8 @@ class CohortConfig:
     test_participants_per_class: int = 30
     validation_participants_per_class: int = 18
     shuffle_labels: bool = False
+    max_voxel_mm: float = 5.0
+    """Scans with thicker slices are dropped: the hippocampus is some 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
     """What makes someone CN or AD at a visit: the diagnosis, or the founding study's rule (CDR 0, CDR above 0.5)."""
     mci_horizon_months: int = 36
@@ -160,6 +162,7 @@ def _problems(config: Config) -> list[str]:
         (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
         (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
         (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
+        (cohort.max_voxel_mm > 0, "cohort.max_voxel_mm must be positive"),
         (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
         (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
         (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
