@@ -17,10 +17,13 @@ from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.ants_transform import Transforms, Volume, resample
 from pipeline.registration.brain_extraction import find_brain, sidecar_of
+from pipeline.registration.doubt import DOUBT_COLUMNS, add_doubt
 from pipeline.registration.entry_points import PlacedScan, place_in_template
+from pipeline.registration.given_masks import mask_path
 from pipeline.registration.images import load_labels, load_t1w
 from pipeline.registration.quality import QUALITY_COLUMNS
 from pipeline.registration.scan import RegisteredScan, register_image
+from pipeline.registration.synthstrip import require_synthstrip
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.jobs import Job, Outcome, run_jobs
@@ -48,10 +51,12 @@ REGISTRATION_COLUMNS = {
     "scan_id": "Identifier of the image in its source",
     "status": "registered, or failed (see failures.tsv)",
     "entry": "What the image was: scan, brain (already extracted) or template (registered by others: no warp)",
-    "brain_extraction": "How the brain was found: stripped (the image held nothing else) or deepbet",
+    "brain_extraction": "How the brain was found: stripped (the image held nothing else), given (a mask came with the "
+    "scan), deepbet or synthstrip",
     "brain_mm3": "Volume of the brain mask in the scan, before registration",
     "orientation": "Part of the image header that gave its orientation, and what was wrong with the other part",
     **QUALITY_COLUMNS,
+    **DOUBT_COLUMNS,
 }
 """Columns of ``registration.tsv``."""
 
@@ -87,14 +92,15 @@ def register_scans(
         One per kept scan, in their order; a failed scan does not touch the others.
     """
     kept = [scan for scan in scans if scan.kept]
+    if config.brain_extraction == "synthstrip":
+        require_synthstrip(Path(config.synthstrip_model))
     template_digest = load_template(config.resolution_mm).source_digest if kept else ""
     jobs = [_job(layout, input_root, scan, config, seed, digests, template_digest) for scan in kept]
     digests.save()
     outcomes = run_jobs(layout, jobs, executor, "registration")
     rows = [_row(scan, outcome) for scan, outcome in zip(kept, outcomes, strict=True)]
-    write_table(
-        layout.registration_quality, pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS
-    )
+    frame = add_doubt(pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), kept, layout, config)
+    write_table(layout.registration_quality, frame, REGISTRATION_COLUMNS)
     return outcomes
 
 
@@ -123,7 +129,13 @@ def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
 
 
 def register_one(
-    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, seed: int, entry: str = "scan"
+    outputs: dict[str, Path],
+    image: Path,
+    source: str,
+    config: RegistrationConfig,
+    seed: int,
+    entry: str = "scan",
+    mask: Path | None = None,
 ) -> Mapping[str, Any]:
     """Job: register one scan and write its files; gives its row of ``registration.tsv``.
 
@@ -140,9 +152,11 @@ def register_one(
     seed : int
     entry : {"scan", "brain"}
         As `Scan.entry`.
+    mask : Path, optional
+        Where a brain mask of this scan lies, if there is one.
     """
     prefix = outputs["t1w"].with_name("ants_")
-    result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry=entry)
+    result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry, mask)
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
@@ -202,6 +216,11 @@ def _job(
     inputs = {"image": digests.digest(image), "template": template_digest}
     if sidecar_of(image).is_file():
         inputs["sidecar"] = digests.digest(sidecar_of(image))
+    mask = mask_path(input_root, scan, config.mask_pattern)
+    if mask.is_file():
+        inputs["mask"] = digests.digest(mask)
+    if config.brain_extraction == "synthstrip":
+        inputs["synthstrip"] = digests.digest(Path(config.synthstrip_model))
     outputs = {
         "t1w": files.t1w,
         "t1w_sidecar": sidecar_of(files.t1w),
@@ -213,11 +232,16 @@ def _job(
         "inverse_warp": files.inverse_warp,
         "quality": files.quality,
     }
-    key = unit_key(inputs, [source, config, scan_seed, scan.entry], *PACKAGES)
+    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], *PACKAGES)
     if scan.entry == "template":
         placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
         return Job(STAGE, files.name, key, placed, place_one, (image, source, config))
-    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed, scan.entry))
+    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed, scan.entry, mask))
+
+
+def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
+    """The settings that a registration depends on; files stand in its key by their digests."""
+    return dataclasses.replace(config, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model="")
 
 
 def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
