@@ -1,9 +1,7 @@
 """An ADNI download as LONI unpacks it: ``<PTID>/<sequence>/<date>/<I number>/*.nii`` and ADNIMERGE.
 
-Of several T1-weighted images of a visit one is used: the one that ADNI processed furthest (gradient unwarping, B1,
-N3, scaling), then the first acquisition before a repeat, full before accelerated, then the lowest image number.
-
-The diagnosis is that of the visit (DX); the one at enrolment (DX_bl) stands in only at baseline, where it is the same.
+Of several T1-weighted images of a visit one is used, by the order of `pipeline.cohort.scan_preference`; diagnoses are
+those of `pipeline.cohort.diagnosis`.
 """
 
 from __future__ import annotations
@@ -14,21 +12,18 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort import values
+from pipeline.cohort import adni_files, values
+from pipeline.cohort.adni_clinical import AdniClinical, read_clinical
 from pipeline.cohort.adni_matching import match_visit
-from pipeline.cohort.adni_tables import (
-    CollectionRow,
-    VisitRow,
-    find_adnimerge,
-    image_id,
-    person_number,
-    read_adnimerge,
-    read_collections,
-    visits_by_person,
-)
+from pipeline.cohort.adni_tables import CollectionRow, image_id, read_collections
+from pipeline.cohort.adni_visit_tables import VisitRow, person_number
 from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.image_quality import ImageTables, loni_number, read_image_tables
 from pipeline.cohort.records import Scan
+from pipeline.cohort.scan_preference import CRITERIA, days_between, preference
+from pipeline.cohort.volumes_tables import problem_notes
 from pipeline.cohort.walking import InputFiles, image_stem
+from pipeline.run.config import CohortConfig
 
 PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
 _DATE_FOLDER = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -37,9 +32,6 @@ _T1W = re.compile(
     r"mp-?_?rage|(^|_)mpr(_|-|$)|spgr|(^|_)mt1(_|$)|(^|[_-])t1w?([_-]|$)|bravo|mdeft|(^|_)tfe", re.IGNORECASE
 )
 _DERIVED = re.compile(r"mask|label|(^|_)seg|harp", re.IGNORECASE)
-_PROCESSING = ("gradwarp", "b1_correction", "n3", "scaled")
-_REPEAT = re.compile(r"repeat|(^|_)mpr-?r(_|$)|(^|_)(rep|2nd)(_|$)", re.IGNORECASE)
-_ACCELERATED = re.compile(r"accel|grappa|sense|(^|_)p2(_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -106,7 +98,7 @@ def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
     return (of_image[-1:] or ([in_name[1]] if in_name else []) or numbers[-1:] or [whole])[0]
 
 
-def read_adni(root: Path, files: InputFiles, contrast_column: str) -> tuple[list[Candidate], list[str]]:
+def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
     """Read an ADNI download.
 
     Parameters
@@ -114,8 +106,8 @@ def read_adni(root: Path, files: InputFiles, contrast_column: str) -> tuple[list
     root : Path
     files : InputFiles
         What lies below `root`.
-    contrast_column : str
-        ``diagnosis`` needs ADNIMERGE's DX; another column need only be there.
+    config : CohortConfig
+        A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; another column need only be there.
 
     Returns
     -------
@@ -128,18 +120,20 @@ def read_adni(root: Path, files: InputFiles, contrast_column: str) -> tuple[list
     BadInputError
         If ADNIMERGE is missing or lacks a needed column.
     """
-    table, found_notes = find_adnimerge(root, files.tables)
-    collection = read_collections(root, files.tables)
-    has_visits = any(row.visit is not None for row in collection.values())
-    frame, table_notes = read_adnimerge(table, not has_visits, contrast_column)
-    ptids = list(dict.fromkeys(frame["PTID"]))
     images = [image for image in map(parse_image, files.images) if image is not None]
+    collection, notes = read_collections(root, files.tables)
+    tables, table_notes = read_image_tables(root, adni_files.newest_tables(files.tables)[0])
+    known = [*collection.values(), *tables.visits.values()]
     persons = {person_number(image.ptid) for image in images}
-    visits, visit_notes = visits_by_person(frame, persons)
-    names = _names_by_person(ptids, images)
-    candidates = [_candidate(image, names, visits, collection) for image in images]
-    notes = [*found_notes, *table_notes, *visit_notes, *_roll_over_notes(ptids, images, names)]
-    notes += _rows_without_scan(ptids, visits, names, candidates)
+    clinical, clinical_notes = read_clinical(
+        root, files.tables, persons, config, any(row.visit is not None for row in known)
+    )
+    names = _names_by_person(clinical.ptids, images)
+    problems: list[str] = []
+    candidates = [_candidate(image, names, clinical, collection, tables, problems) for image in images]
+    notes += [*table_notes, *clinical_notes, *problem_notes(problems)]
+    notes += _roll_over_notes(clinical.ptids, images, names)
+    notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
     if len(images) < len(files.images):
         outside = [path for path in files.images if parse_image(path) is None]
         notes.append(
@@ -165,71 +159,33 @@ def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: M
 def _candidate(
     image: AdniImage,
     names: Mapping[int, str],
-    visits: Mapping[int, Sequence[VisitRow]],
+    clinical: AdniClinical,
     collection: Mapping[str, CollectionRow],
+    tables: ImageTables,
+    problems: list[str],
 ) -> Candidate:
     person = person_number(image.ptid)
-    listed_row = collection.get(image_id(image.image_id), CollectionRow(None, None))
+    listed_row = collection.get(image_id(image.image_id)) or tables.visits.get(
+        loni_number(image.image_id) or 0, CollectionRow(None, None)
+    )
+    facts = tables.of(image.image_id, image.path)
     scan_date = image.date or listed_row.date
-    matched = match_visit(visits.get(person, ()), scan_date, listed_row.visit)
-    scan = Scan(adni_participant(names[person]), None, image.image_id, image.path)
+    matched = match_visit(clinical.visits.get(person, ()), scan_date, listed_row.visit)
+    scan = Scan(
+        adni_participant(names[person]), None, image.image_id, image.path, field_strength=facts.field_strength
+    )
     if not _T1W.search(image.sequence_or_name) or _DERIVED.search(image.sequence_or_name):
         return Candidate(scan.dropped(f"not named as a T1-weighted sequence (MPRAGE, SPGR): {image.sequence_or_name}"))
     if isinstance(matched, str):
         return Candidate(scan.dropped(matched))
-    return Candidate(_scan_at(scan, matched, scan_date, visits[person]), matched.columns, preference(image))
-
-
-def preference(image: AdniImage) -> tuple[int | str, ...]:
-    """Rank of an image among those of its visit, smallest first; see the module's docstring."""
-    name = image.sequence_or_name
-    steps = sum(step in name.lower() for step in _PROCESSING)
-    number = re.fullmatch(r"[A-Za-z]?(\d+)", image.image_id)
-    return (-steps, bool(_REPEAT.search(name)), bool(_ACCELERATED.search(name)), int(number[1]) if number else 0)
-
-
-def _scan_at(scan: Scan, visit: VisitRow, scan_date: date | None, visits: Sequence[VisitRow]) -> Scan:
-    """The scan with what ADNIMERGE says at its visit."""
-    row = visit.columns
-    diagnosis = values.diagnosis(row.get("DX"))
-    if "DX" not in row and visit.months == 0:
-        diagnosis = values.diagnosis(row.get("DX_bl"))
-    hippocampus = values.positive(row.get("Hippocampus"))
-    version = row.get("FSVERSION")
-    return Scan(
-        participant_id=scan.participant_id,
-        session_id=visit.session_id,
-        scan_id=scan.scan_id,
-        image=scan.image,
-        diagnosis=diagnosis,
-        age=_age(visit, scan_date, visits),
-        sex=values.sex(row.get("PTGENDER")),
-        site=values.identifier(row.get("SITE")),
-        field_strength=values.field_strength(row.get("FLDSTRENG")),
-        apoe4=values.count(row.get("APOE4")),
-        mmse=values.score(row.get("MMSE")),
-        cdr=values.score(values.first_value(row, "CDGLOBAL", "CDR")),
-        tiv_mm3=values.positive(row.get("ICV")),
-        hippocampus_mm3=hippocampus,
-        hippocampus_source=None if hippocampus is None else "ADNIMERGE" + (f" ({version})" if version else ""),
-    )
-
-
-def _age(visit: VisitRow, scan_date: date | None, visits: Sequence[VisitRow]) -> float | None:
-    """AGE is the age at baseline: add the years from the baseline examination to the scan, or to its visit."""
-    baseline_age = values.positive(visit.columns.get("AGE"))
-    if baseline_age is None:
-        return None
-    baseline = values.calendar_date(visit.columns.get("EXAMDATE_bl")) or next(
-        (row.exam_date for row in visits if row.months == 0), None
-    )
-    when = scan_date or visit.exam_date
-    if baseline is not None and when is not None:
-        years: float | None = (when - baseline).days / 365.25
-    else:
-        years = values.number(visit.columns.get("Years_bl"))
-        years = visit.months / 12 if years is None and visit.months is not None else years
-    return None if years is None else round(baseline_age + years, 2)
+    filled, columns, found = clinical.at(scan, person, matched, scan_date)
+    problems += found
+    days = days_between(scan_date, matched.exam_date)
+    rank = preference(image.sequence_or_name, image.image_id, facts, days, clinical.config)
+    candidate = Candidate(filled, columns, rank, CRITERIA)
+    if facts.failed is not None and clinical.config.failed_quality == "drop":
+        return candidate.dropped(f"failed ADNI's quality control: {facts.failed}")
+    return candidate
 
 
 def _rows_without_scan(

@@ -26,11 +26,14 @@ class Candidate:
         All filled cells of the source tables at the scan's visit; a contrast may use any of them.
     preference : tuple
         Of several images of one session the one with the smallest is used.
+    criteria : tuple of str
+        What speaks for an image by position in `preference`, in words; may be shorter.
     """
 
     scan: Scan
     columns: Mapping[str, str] = field(default_factory=dict)
     preference: tuple[int | str, ...] = ()
+    criteria: tuple[str, ...] = ()
 
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))
@@ -139,9 +142,18 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [
         candidate
         if not candidate.scan.kept or best[candidate.scan.name] is candidate
-        else candidate.dropped(f"another scan of this session is preferred: {best[candidate.scan.name].scan.scan_id}")
+        else candidate.dropped(
+            f"another scan of this session is preferred: {_why(best[candidate.scan.name], candidate)}"
+        )
         for candidate in candidates
     ]
+
+
+def _why(best: Candidate, beaten: Candidate) -> str:
+    """The scan that is used, and the first point on which the two differ."""
+    pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
+    decided = next((words for one, other, words in pairs if one != other), None)
+    return best.scan.scan_id + (f" ({decided})" if decided else "")
 
 
 def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.cohort import adni, bids
+from pipeline.cohort.anonymise import Disguise, capped_ages
+from pipeline.cohort.bids_tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
+    Candidate,
     listed,
     one_per_session,
     only_participants,
@@ -17,6 +20,8 @@ from pipeline.cohort.candidates import (
     without_duplicates,
 )
 from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from pipeline.cohort.derivatives import over_template, with_entries
+from pipeline.cohort.manifest import Manifest, Match, select
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.walking import InputFiles, walk_input
 from pipeline.run.config import CohortConfig
@@ -33,22 +38,47 @@ class InputCohort:
     Parameters
     ----------
     root : Path
-        Resolved; `Scan.image` is relative to it.
+        Resolved; `Scan.file` is relative to it.
     layout : {"adni", "bids"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
         What no row can say: table rows without a scan, absent columns, links not followed.
+    problem : str
+        Why the cohort has no labels; empty if it has.
+    matches : tuple of Match
+        How the images of a manifest were found; empty without one.
     """
 
     root: Path
     layout: Literal["adni", "bids"]
     table: ScanTable
     notes: tuple[str, ...]
+    problem: str = ""
+    matches: tuple[Match, ...] = ()
 
 
-def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Sequence[str] = ()) -> InputCohort:
-    """Read an ADNI download or a BIDS dataset; nothing is written.
+@dataclass(frozen=True)
+class Selection:
+    """Which scans of an input are wanted, and how they are shown.
+
+    Parameters
+    ----------
+    participants : tuple of str
+        Use only these (with or without ``sub-``, or as PTID); empty for all.
+    manifest : Manifest or None
+        Use only these images.
+    disguise : Disguise or None
+        How records are anonymised.
+    """
+
+    participants: tuple[str, ...] = ()
+    manifest: Manifest | None = None
+    disguise: Disguise | None = None
+
+
+def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
+    """Read an ADNI download or a BIDS dataset whose scans can be labelled; nothing is written.
 
     Parameters
     ----------
@@ -58,8 +88,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
         Which contrast to label, and whether to shuffle the labels as a control.
     seed : int
         For the shuffle only.
-    participants : sequence of str
-        Use only these (with or without ``sub-``, or as PTID); empty for all.
+    selection : Selection or sequence of str
+        Which scans; a sequence names participants.
 
     Returns
     -------
@@ -69,13 +99,62 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
     Raises
     ------
     BadInputError
-        If the folder is neither layout or holds no image, a table or column is missing, or the contrast names a
-        value that does not occur.
+        As `inspect_cohort`, or if the contrast names a column or value that does not occur.
     """
+    cohort = inspect_cohort(root, config, seed, selection)
+    if cohort.problem:
+        raise BadInputError(cohort.problem)
+    return cohort
+
+
+def inspect_cohort(
+    root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()
+) -> InputCohort:
+    """Read an input as `read_cohort` does, also if its scans cannot be labelled; `InputCohort.problem` then says why.
+
+    Raises
+    ------
+    BadInputError
+        If the folder is neither layout or holds no image, a table or column is missing, or a participant is unknown.
+    """
+    if not isinstance(selection, Selection):
+        selection = Selection(tuple(selection))
+    root = _input_folder(root)
+    layout, candidates, notes = _found(root, config)
+    candidates, entry_notes = with_entries(candidates, config.start_at)
+    problem = ""
+    try:
+        candidates = with_labels(candidates, config)
+    except BadInputError as error:
+        problem = str(error)
+    candidates = only_participants(candidates, selection.participants)
+    candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
+    candidates = without_duplicates(over_template(root, candidates))
+    matches: list[Match] = []
+    if selection.manifest is not None:
+        candidates, matches = select(root, candidates, selection.manifest)
+    candidates = one_per_session(candidates)
+    scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
+    notes += [*entry_notes, *header_notes, *age_notes]
+    notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
+    if config.shuffle_labels:
+        kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
+        scans = [scan for scan in scans if not scan.kept] + kept
+        notes.append("labels are shuffled between participants: a control run")
+    if selection.disguise is not None:
+        scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
+    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches))
+
+
+def _input_folder(root: Path) -> Path:
     if not root.is_dir():
         what = "is a file" if root.exists() else "no such folder"
         raise BadInputError(f"{root}: {what}. Give the folder of an ADNI download or a BIDS dataset.")
-    root = root.resolve()
+    return root.resolve()
+
+
+def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], list[Candidate], list[str]]:
+    """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root)
     if layout == "bids":
         files = walk_input(root, bids.enters)
@@ -86,18 +165,7 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
     notes = [*notes, *_file_notes(files)]
     if not candidates:
         raise BadInputError(f"{root}: no NIfTI image of a participant found. " + " ".join(note + "." for note in notes))
-    labelled = with_labels(candidates, config)
-    chosen = only_participants(labelled, participants)
-    readable, header_notes = with_readable_headers(root, chosen, config.max_voxel_mm)
-    notes += header_notes
-    used = one_per_session(without_duplicates(readable))
-    notes += unknown_diagnoses(used) if config.contrast_column == "diagnosis" else []
-    scans = [candidate.scan for candidate in used]
-    if config.shuffle_labels:
-        kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
-        scans = [scan for scan in scans if not scan.kept] + kept
-        notes.append("labels are shuffled between participants: a control run")
-    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes))
+    return layout, candidates, notes
 
 
 def detect_layout(root: Path) -> Literal["adni", "bids"]:
@@ -109,7 +177,7 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
         If neither; says what each looks like.
     """
     names = {entry.name for entry in root.iterdir()}
-    if names & {bids.PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
+    if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
         return "bids"
     if any(re.fullmatch(r"adnimerge.*\.csv", name, re.IGNORECASE) for name in names):
         return "adni"

@@ -122,11 +122,12 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
         notes.append(f"{path.name}: dates such as {slashed[0]} are read month first, as LONI writes them")
     for name, texts in cells.items():
         found = {text: read_date(text, order or "month first") for text in texts}
-        frame = frame.assign(**{name: frame[name].map({text: day.isoformat() for text, day in found.items() if day})})
+        iso = {text: day.isoformat() for text, day in found.items() if day is not None}
+        frame = frame.assign(**{name: [iso.get(text, "") for text in frame[name]]})
         bad = [repr(text) for text, day in found.items() if day is None]
         if bad:
             notes.append(f"{path.name}: {len(bad)} values of {name} are no dates (YYYY-MM-DD): {listed(bad, 3)}")
-    return frame.assign(**{name: frame[name].fillna("") for name in present}), notes
+    return frame, notes
 
 
 def _ambiguous(text: str) -> bool:

@@ -60,7 +60,7 @@ def read_text_table(path: Path, separator: str | None = None, used: Collection[s
             index_col=None,
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise BadInputError(f"{path}: not a readable table ({error}). Download or export it again.") from error
+        raise BadInputError(f"{path}: not a readable table ({str(error).strip()}). Download or export it again.") from error
     if not isinstance(frame.index, pd.RangeIndex):
         raise BadInputError(f"{path}: its rows have more cells than its header. Download or export it again.")
     header = [str(name).strip() for name in frame.iloc[0]]
