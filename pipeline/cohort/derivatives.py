@@ -14,9 +14,11 @@ to it. A raw image with a background of 0 enters as ``scan`` and is recognised a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +27,9 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid
 from atlases.templates import load_template
+from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.headers import read_raw_header
+from pipeline.cohort.orientation import Orientation, choose_orientation
 from pipeline.run.layout import TEMPLATE
 
 Entry = Literal["scan", "brain", "template"]
@@ -97,6 +102,61 @@ def read_sidecar(image: Path) -> dict[str, Any]:
     if not isinstance(content.get("SkullStripped"), bool | None):
         raise ValueError(f"sidecar {path.name}: SkullStripped must be true or false, not {content['SkullStripped']!r}")
     return content
+
+
+def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
+    """Let images enter as recognised, or where the user says.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        With the entry recognised by name and sidecar.
+    start_at : str
+        As `CohortConfig.start_at`. Where some images are recognised as what is asked for, the others are dropped; where
+        none is, all are taken for it.
+
+    Returns
+    -------
+    candidates : list of Candidate
+    notes : list of str
+        What enters where, unless all images enter as scans.
+    """
+    found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
+    if start_at == "auto":
+        return list(candidates), _entry_notes(found)
+    if found[start_at]:
+        return [
+            candidate
+            if candidate.scan.entry == start_at or not candidate.scan.kept
+            else candidate.dropped(f"enters as {candidate.scan.entry}, and --start-at is {start_at}")
+            for candidate in candidates
+        ], [f"--start-at {start_at}: {found[start_at]} images are used, all others dropped"]
+    told = [dataclasses.replace(one, scan=dataclasses.replace(one.scan, entry=start_at)) for one in candidates]
+    return told, [f"--start-at {start_at}: no image is recognised as such, so all {found.total()} are taken for it"]
+
+
+def _entry_notes(found: Counter[str]) -> list[str]:
+    if set(found) <= {"scan"}:
+        return []
+    meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
+    told = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
+    mixed = "; mixed origins may be told apart instead of the classes (--start-at)" if len(found) > 1 else ""
+    return [f"images enter {told}{mixed}"]
+
+
+def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Drop images said to lie in template space whose grid does not reach over its brain; only headers are read."""
+    return [_checked_grid(root, one) if one.scan.kept and one.scan.entry == "template" else one for one in candidates]
+
+
+def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
+    header = read_raw_header(root / candidate.scan.file)
+    orientation = choose_orientation(header)
+    if not isinstance(orientation, Orientation):
+        return candidate.dropped(orientation)
+    i, j, k = (int(side) for side in header.get_data_shape()[:3])
+    problem = template_space_problem(Grid((i, j, k), orientation.affine))
+    return candidate if problem is None else candidate.dropped(problem)
 
 
 def template_space_problem(grid: Grid) -> str | None:

@@ -36,6 +36,9 @@ class CohortConfig:
     test_participants_per_class: int = 30
     validation_participants_per_class: int = 18
     shuffle_labels: bool = False
+    start_at: Literal["auto", "scan", "brain", "template"] = "auto"
+    """Where images enter: as recognised one by one (auto), or all as scans, as brains already extracted, or as brains
+    already in template space."""
     max_voxel_mm: float = 5.0
     """Scans with thicker slices are dropped: the hippocampus is some 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
@@ -48,6 +51,15 @@ class CohortConfig:
     """Scans that ADNI's own quality control failed; kept ones are used only if the visit has no other."""
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What outputs do not tell; the secret behind it is a file of its own (`pipeline.cohort.anonymise`)."""
+
+    shift_dates: bool = False
+    pseudonyms: tuple[str, ...] = ()
+    """``sites``, ``ids`` (of participants and images), both or none."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +152,7 @@ class Config:
 
     seed: int = 43
     cohort: CohortConfig = field(default_factory=CohortConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -163,6 +176,11 @@ def _problems(config: Config) -> list[str]:
         (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
         (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
         (cohort.max_voxel_mm > 0, "cohort.max_voxel_mm must be positive"),
+        (set(config.privacy.pseudonyms) <= {"sites", "ids"}, 'privacy.pseudonyms may hold "sites" and "ids"'),
+        (
+            "sites" not in config.privacy.pseudonyms or cohort.contrast_column != "site",
+            'privacy.pseudonyms may not hold "sites" where the contrast is site',
+        ),
         (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
         (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
         (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
