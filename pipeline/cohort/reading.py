@@ -23,6 +23,7 @@ from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_la
 from pipeline.cohort.derivatives import over_template, with_entries
 from pipeline.cohort.manifest import Manifest, Match, select
 from pipeline.cohort.records import ScanTable
+from pipeline.cohort.segmented_subjects import with_segmented_volumes
 from pipeline.cohort.walking import InputFiles, walk_input
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
@@ -122,6 +123,7 @@ def inspect_cohort(
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
     candidates, entry_notes = with_entries(candidates, config.start_at)
+    candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
     problem = ""
     try:
         candidates = with_labels(candidates, config)
@@ -135,7 +137,7 @@ def inspect_cohort(
         candidates, matches = select(root, candidates, selection.manifest)
     candidates = one_per_session(candidates)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
-    notes += [*entry_notes, *header_notes, *age_notes]
+    notes += [*entry_notes, *volume_notes, *header_notes, *age_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
         kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
@@ -161,7 +163,7 @@ def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], l
         candidates, notes = bids.read_bids(root, files)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
-        candidates, notes = adni.read_adni(root, files, config.contrast_column)
+        candidates, notes = adni.read_adni(root, files, config)
     notes = [*notes, *_file_notes(files)]
     if not candidates:
         raise BadInputError(f"{root}: no NIfTI image of a participant found. " + " ".join(note + "." for note in notes))
