@@ -10,6 +10,7 @@ and size in every message.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any
 
 import pydicom
 from pydicom.errors import InvalidDicomError
+from pydicom.uid import UID
 
 from pipeline.cohort.dicom_geometry import Slice, stack_problem
 from pipeline.cohort.headers import link_problem
@@ -136,26 +138,38 @@ def _read(root: Path, path: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning quotes the odd value, which may be a name
-            header = pydicom.dcmread(root / path, stop_before_pixels=True, force=True, specific_tags=list(_TAGS))
+            with (root / path).open("rb") as handle:
+                header = pydicom.dcmread(handle, stop_before_pixels=True, force=True, specific_tags=list(_TAGS))
+                read, size = handle.tell(), os.fstat(handle.fileno()).st_size
             if "SOPClassUID" not in header and "SeriesInstanceUID" not in header:
                 return "not a DICOM file"
             for element in header:  # values are decoded only when they are asked for
                 _ = element.value
-        return _truncation(header, (root / path).stat().st_size) or header
+            return _truncation(header, size - read) or header
     except PermissionError:
         return "no permission to read it"
     except (InvalidDicomError, OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError):
         return "not a readable DICOM file"
 
 
-def _truncation(header: Any, size: int) -> str | None:
-    """Whether an uncompressed file is shorter than its pixels alone."""
+def _truncation(header: Any, rest: int) -> str | None:
+    """Whether a file ends too early: in its header, or, if uncompressed, before the last pixel.
+
+    Parameters
+    ----------
+    header : pydicom.FileDataset
+    rest : int
+        Bytes after the header.
+    """
+    if not header.get("Rows"):
+        kind = UID(str(header.get("SOPClassUID") or ""))  # one without a name is cut off, or of no known kind
+        return "truncated in its header" if kind.name == kind or "Image Storage" in kind.name else None
     syntax = getattr(header, "file_meta", {}).get("TransferSyntaxUID", _UNCOMPRESSED[0])
     if str(syntax) not in _UNCOMPRESSED:
-        return None
+        return None if rest else "truncated: no pixels"
     bits = int(header.get("BitsAllocated") or 0) * int(header.get("SamplesPerPixel") or 1)
     pixels = int(header.get("Rows") or 0) * int(header.get("Columns") or 0) * int(header.get("NumberOfFrames") or 1)
-    return "truncated: shorter than its pixels" if size < pixels * bits // 8 else None
+    return "truncated: fewer bytes than its pixels need" if rest < pixels * bits // 8 else None
 
 
 def _slice(path: str, header: Any) -> Slice:

@@ -20,7 +20,7 @@ def nobody(folder: Path) -> Iterator[None]:
     parents = [path for path in [folder, *folder.parents] if path.is_relative_to(tempfile.gettempdir())]
     modes = {path: path.stat().st_mode & 0o7777 for path in parents}
     for path, mode in modes.items():
-        path.chmod(mode | 0o005)
+        path.chmod(mode | 0o055)
     os.seteuid(NOBODY)
     try:
         yield
