@@ -1,7 +1,7 @@
 """Which of an ADNI download's CSV files is which table: by name, whatever LONI appended to it.
 
-``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv`` and ``DXSUM_18Feb2025 (1).csv`` are one table. Of several downloads
-of a table the newest is used, by the date in its name, and a note names the others.
+``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv`` and ``DXSUM_18Feb2025 (1).csv`` are one table. Of several
+downloads of a table the newest is used, by the date in its name, and a note names the others.
 """
 
 from __future__ import annotations

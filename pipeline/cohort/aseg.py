@@ -64,7 +64,8 @@ def structure_volumes(text: str) -> dict[int, float]:
 
     Examples
     --------
-    >>> structure_volumes("# ColHeaders Index SegId NVoxels Volume_mm3 StructName\\n 9 17 4166 3987.2 Left-Hippocampus")
+    >>> header = "# ColHeaders Index SegId NVoxels Volume_mm3 StructName"
+    >>> structure_volumes(f"{header}{chr(10)} 9 17 4166 3987.2 Left-Hippocampus")
     {17: 3987.2}
     """
     columns: list[str] = []

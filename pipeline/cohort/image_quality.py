@@ -1,20 +1,20 @@
 """What ADNI's tables say about single images: protocol, field strength, processing, and how they were graded.
 
-==========================================  ==================================================================
-MPRAGEMETA                                  sequence, field, series, visit and date of each T1-weighted image
-MRIQC                                       description, field and series (an inventory, no quality in spite of its name)
-MRIQUALITY, since 2024 MRIPROT (ADNI1)      PASS per series
-MAYOADIRL_MRI_IMAGEQC, ..._QUALITY_ADNI3    the Mayo Clinic's series_selected, and series_quality from 1 (best) to 4 (unusable)
-==========================================  ==================================================================
+========================================  =========================================================================
+MPRAGEMETA                                sequence, field, series, visit and date of each T1-weighted image
+MRIQC                                     description, field, series: an inventory, no grades in spite of its name
+MRIQUALITY, since 2024 MRIPROT (ADNI1)    PASS per series
+MAYOADIRL_MRI_IMAGEQC, ..._QUALITY_ADNI3  the Mayo Clinic's series_selected; series_quality, 1 best to 4 unusable
+========================================  =========================================================================
 
-A grade belongs to a series, that is, to the image as acquired and to all that was made from it. No table is needed, and an
-image that a table does not list is none the worse for it.
+A grade belongs to a series, that is, to the image as acquired and to all that was made from it. No table is needed,
+and an image that a table does not list is none the worse for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -178,7 +178,8 @@ def _yes(text: str | None) -> bool | None:
 
 def _filled(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
     """Facts with the gaps filled from another's."""
-    return ImageFacts(*(one if one is not None else two for one, two in _pairs(facts, other)))
+    gaps = {name: value for name, value in vars(other).items() if getattr(facts, name) is None}
+    return replace(facts, **gaps)
 
 
 def _worse(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
@@ -188,10 +189,6 @@ def _worse(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
     return replace(
         _filled(facts, other), grade=max(grades, default=None), selected=max(chosen, default=None), description=None
     )
-
-
-def _pairs(one: ImageFacts, other: ImageFacts) -> Iterable[tuple[object, object]]:
-    return zip(vars(one).values(), vars(other).values(), strict=True)
 
 
 def _squeezed(column: str) -> str:

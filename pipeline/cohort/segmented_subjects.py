@@ -87,13 +87,13 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
             continue
         filled[scan_id] = volumes
         problems += [f"{scan_id}: {problem}" for problem in volumes.problems]
-    notes = [f"{len(filled)} scans have volumes from {folder}", *problem_notes(problems), *unread[:5]]
+    notes = [f"{len(filled)} scans have volumes from cohort.freesurfer_folder", *problem_notes(problems)]
     missing = [scan.scan_id for scan in scans if scan.scan_id not in owners]
     for names, text in (
         (missing, "scans have no subject there, and keep volumes from elsewhere"),
         (lonely, "subjects there belong to no scan"),
         (doubtful, "subjects there may belong to several scans and are left alone"),
-        (unread[5:], "more subjects there cannot be read"),
+        (unread, "subjects there cannot be read"),
     ):
         if names:
             notes.append(f"{len(names)} {text}: {listed(names, 3)}")

@@ -86,9 +86,7 @@ def joined(first: Volumes, second: Volumes) -> Volumes:
     if first.total is None and first.left is None:
         hippocampus = second
     elif first.total is not None and first.left is None and _adds_up(second, first.total):
-        hippocampus = replace(
-            second, total=first.total, source=f"{first.source}; left and right: {second.source}"
-        )
+        hippocampus = replace(second, total=first.total, source=f"{first.source}; left and right: {second.source}")
     else:
         hippocampus = first
     head = first if first.intracranial is not None else second
@@ -105,7 +103,5 @@ def joined(first: Volumes, second: Volumes) -> Volumes:
 
 def _adds_up(halves: Volumes, total: float) -> bool:
     return (
-        halves.left is not None
-        and halves.right is not None
-        and abs(halves.left + halves.right - total) <= 0.01 * total
+        halves.left is not None and halves.right is not None and abs(halves.left + halves.right - total) <= 0.01 * total
     )

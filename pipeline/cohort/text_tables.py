@@ -19,6 +19,7 @@ from pipeline.run.errors import BadInputError
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
+
 def read_text_table(path: Path, separator: str | None = None, used: Collection[str] | None = None) -> pd.DataFrame:
     """Read a table, every cell as text.
 
@@ -60,7 +61,9 @@ def read_text_table(path: Path, separator: str | None = None, used: Collection[s
             index_col=None,
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise BadInputError(f"{path}: not a readable table ({str(error).strip()}). Download or export it again.") from error
+        raise BadInputError(
+            f"{path}: not a readable table ({str(error).strip()}). Download or export it again."
+        ) from error
     if not isinstance(frame.index, pd.RangeIndex):
         raise BadInputError(f"{path}: its rows have more cells than its header. Download or export it again.")
     header = [str(name).strip() for name in frame.iloc[0]]

@@ -75,9 +75,7 @@ def _of_adnimerge(columns: Mapping[str, str]) -> Volumes:
     return checked(None, None, total, intracranial, source)
 
 
-def _of_table(
-    name: str, table: VisitTable, person: int, image_id: str, session_id: str, when: date | None
-) -> Volumes:
+def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_id: str, when: date | None) -> Volumes:
     rows = [row for row in table.of(person) if row.columns.get("OVERALLQC", "").lower() != "fail"]
     number = loni_number(image_id)
     of_image = [row for row in rows if number is not None and loni_number(row.columns.get("IMAGEUID")) == number]
