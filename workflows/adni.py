@@ -24,7 +24,7 @@ from pipeline.attribution.stage import explain_scans
 from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.records import Scan
+from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split, make_split
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.regions.stage import aggregate_relevance
@@ -46,6 +46,7 @@ from reports.build import build_report, report_inputs, written_files
 from workflows.check import describe_cohort
 from workflows.command_line import STAGES, main
 from workflows.explain import explain_command
+from workflows.registration import finish_registration
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,16 @@ class Work:
         return self.input_root / "truth" / "planted.json"
 
     def labelled(self, *stages: str) -> list[Scan]:
-        """Scans of the contrast that failed in none of the given stages."""
+        """Scans of the contrast that failed in none of the given stages, as registration has left them.
+
+        Registration may drop scans and add volumes, and says so in ``scans.tsv``.
+        """
         failures = read_table(self.layout.failures)
         failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
-        return [scan for scan in self.scans if scan.label is not None and scan.name not in failed]
+        return [
+            scan for scan in ScanTable.read(self.layout.scans).kept
+            if scan.label is not None and scan.name not in failed
+        ]  # fmt: skip
 
     def predicted(self, *stages: str) -> list[Scan]:
         """Those with an out-of-fold prediction: the scans that a network may be asked to explain."""
@@ -109,7 +116,10 @@ def register(work: Work) -> Result:
     registrations = register_scans(
         work.layout, work.input_root, scans, config.registration, config.seed, work.executor, work.digests
     )
-    return Result([*(o for o in conversions if o.status != "unchanged"), *registrations])
+    kept = [scan for scan in scans if scan.kept]
+    later = finish_registration(work.layout, kept, registrations, config, work.executor, work.digests)
+    told = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
+    return Result(told, step_done=any(o.status == "done" for o in later))
 
 
 def train(work: Work) -> Result:

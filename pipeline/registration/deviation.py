@@ -1,4 +1,8 @@
-"""The largest place where a registered brain looks like no brain at all: a lesion, a hole, a gross misplacement."""
+"""The largest place where a registered brain is dark and the template is not: a lesion, a hole, a misplacement.
+
+Old lesions, resections and defects of an image are dark in T1-weighted images. Bright places are not looked for: where
+the template has fluid and a scan has tissue, as in the young with their narrow ventricles, is anatomy.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ THRESHOLD = 1.3
 """In standard deviations of the template brain."""
 
 
-def deviating_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.ndarray, voxel_mm: float) -> float:
-    """Volume of the largest connected part that is much darker, or much brighter, than the template there.
+def dark_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.ndarray, voxel_mm: float) -> float:
+    """Volume of the largest connected part that is much darker than the template there.
 
     The intensities of the brain are first matched to those of the template by rank, so that contrast and scanner do not
     matter.
@@ -43,8 +47,7 @@ def deviating_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.nda
     share = scipy.ndimage.gaussian_filter(mask.astype(np.float32), sigma, mode="constant")
     smooth = scipy.ndimage.gaussian_filter(difference, sigma, mode="constant") / np.maximum(share, np.float32(1e-3))
     inner = scipy.ndimage.binary_erosion(mask, iterations=max(round(RIM_MM / voxel_mm), 1))
-    bodies = [_largest_body(inner & (sign * smooth > THRESHOLD)) for sign in (-1, 1)]
-    return max(bodies) * voxel_mm**3 * 1e-3
+    return _largest_body(inner & (smooth < -THRESHOLD)) * voxel_mm**3 * 1e-3
 
 
 def _matched(values: np.ndarray, reference: np.ndarray) -> np.ndarray:

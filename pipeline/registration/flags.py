@@ -24,7 +24,7 @@ OUTLYING = 3.5
 ROBUST_SD = 1.4826
 """Median absolute deviation to standard deviation, for normal values."""
 ADULT_YEARS = 18.0
-MAX_ANISOTROPY = 1.4
+MAX_ANISOTROPY = 1.3
 """Largest ratio of the affine's factors along two axes; beyond, a voxel size in the header is wrong."""
 
 
@@ -63,7 +63,7 @@ MEASURES = (
     Measure("affine_residual_mm", "displacement left to the warp (mm)", "high", 0.3, high=12.0),
     Measure("scale", "size of the head against the template", "both", 0.02, low=0.75, high=1.2),
     Measure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.2e6),
-    Measure("deviating_ml", "part unlike any brain (ml)", "high", 1.0, high=10.0),
+    Measure("dark_ml", "part dark as a lesion (ml)", "high", 1.0, high=10.0),
 )
 
 

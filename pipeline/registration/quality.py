@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.registration.deviation import deviating_volume
+from pipeline.registration.deviation import dark_volume
 
 BINS = 32
 
@@ -26,7 +26,7 @@ class RegistrationQuality:
     scale_x: float
     scale_y: float
     scale_z: float
-    deviating_ml: float
+    dark_ml: float
 
 
 QUALITY_COLUMNS = {
@@ -43,8 +43,8 @@ QUALITY_COLUMNS = {
     "scale_x": "Length in the scan of 1 mm of the template from left to right, by the affine map",
     "scale_y": "The same from back to front",
     "scale_z": "The same from bottom to top",
-    "deviating_ml": "Largest connected part of the registered brain that is darker or brighter than the template "
-    "there by far more than anatomy explains, in ml of template space: lesions, holes, gross misplacement",
+    "dark_ml": "Largest connected part of the registered brain that is far darker than the template there, as fluid is "
+    "beside tissue, in ml of template space: lesions, holes, gross misplacement",
 }
 
 
@@ -90,7 +90,7 @@ def assess(
         scale_x=float(lengths[0]),
         scale_y=float(lengths[1]),
         scale_z=float(lengths[2]),
-        deviating_ml=deviating_volume(brain, template_brain, template_mask, voxel_mm),
+        dark_ml=dark_volume(brain, template_brain, template_mask, voxel_mm),
     )
 
 
