@@ -1,7 +1,7 @@
 """The images of an ADNI download, NIfTI files and DICOM series alike: what path and header say, before any table.
 
-LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside. A
-series goes by the path of its first file. Where one such folder holds several series, each is listed; if one alone
+LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside.
+A series goes by the path of its first file. Where one such folder holds several series, each is listed; if one alone
 can be used it is the image, and if more can, none is: nothing tells which of them the image id means.
 """
 
@@ -184,9 +184,7 @@ def _of_folder(found: Sequence[DicomSeries]) -> list[AdniImage]:
 
 
 def _unlike_t1w(series: DicomSeries) -> str | None:
-    if not series.description.strip() or (
-        _T1W.search(series.description) and not _DERIVED.search(series.description)
-    ):
+    if not series.description.strip() or (_T1W.search(series.description) and not _DERIVED.search(series.description)):
         return None
     return f"not named as a T1-weighted sequence by its DICOM header: {series.name}"
 

@@ -1,14 +1,12 @@
-"""ADNI's tables as LONI gives them: ADNIMERGE, and the list of an image collection.
+"""ADNIMERGE as LONI gives it, anywhere below the input folder and with any date suffix.
 
-Both are found by name or header anywhere below the input folder, with any date suffix, and need only the columns
-that are used. Who is who goes by RID: a person who rolled over from one ADNI phase to the next is one person.
+Only the columns that are used are needed. Who is who goes by RID: a person who rolled over from one ADNI phase to the
+next is one person.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -17,9 +15,9 @@ import pandas as pd
 from pipeline.cohort.adni_visit_tables import VisitRow, person_number, todays_spelling
 from pipeline.cohort.candidates import listed
 from pipeline.cohort.table_dates import with_iso_dates
-from pipeline.cohort.text_tables import filled_rows, read_header, read_text_table, require_columns
+from pipeline.cohort.text_tables import filled_rows, read_text_table, require_columns
 from pipeline.cohort.values import calendar_date, number
-from pipeline.cohort.visits import Visit, month_session, visit_code, visit_of
+from pipeline.cohort.visits import month_session, visit_code, visit_of
 from pipeline.run.errors import BadInputError
 
 DOWNLOAD = (
@@ -34,14 +32,6 @@ _USED_NAMES = (
     *("RID", "PTID", "VISCODE", "VISCODE2", "EXAMDATE", "EXAMDATE_bl", "DX_bl", "Years_bl", "COLPROT", "ORIGPROT"),
     *_MEASURED,
 )
-
-
-@dataclass(frozen=True)
-class CollectionRow:
-    """What LONI's list of an image collection says about one image."""
-
-    visit: Visit | None
-    date: date | None
 
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -177,41 +167,3 @@ def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:
 
 def _same(one: str, other: str) -> bool:
     return one == other or (number(one) is not None and number(one) == number(other))
-
-
-def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, CollectionRow], list[str]]:
-    """Visit and date by image id, from LONI's lists of image collections (Image Data ID, Visit, Acq Date).
-
-    A list that is empty or broken is named in a note.
-    """
-    found: dict[str, CollectionRow] = {}
-    notes: list[str] = []
-    codes: set[str] = set()
-    for name in tables:
-        header = {_squeezed(column) for column in read_header(root / name)}
-        if not {"imagedataid", "visit"} <= header and not {"imagedataid", "acqdate"} <= header:
-            continue
-        try:
-            frame = read_text_table(root / name).rename(columns=_squeezed)
-            frame, date_notes = with_iso_dates(root / name, frame, ("acqdate",))
-        except BadInputError as error:
-            notes.append(f"{name} is not used: {error}")
-            continue
-        notes += date_notes
-        for cells in filled_rows(frame):
-            if "imagedataid" in cells:
-                visit = visit_of(cells["visit"]) if "visit" in cells else None
-                codes |= {cells["visit"]} if visit is not None and not visit.known else set()
-                found[image_id(cells["imagedataid"])] = CollectionRow(visit, calendar_date(cells.get("acqdate")))
-    if codes:
-        notes.append(f"visits of collection lists that are not ADNI's, matched by date only: {listed(sorted(codes))}")
-    return found, notes
-
-
-def image_id(text: str) -> str:
-    """Image id with its letter: ``118690`` and ``I118690`` are one."""
-    return text if text[:1].isalpha() else f"I{text}"
-
-
-def _squeezed(column: str) -> str:
-    return re.sub(r"[^a-z]", "", column.lower())

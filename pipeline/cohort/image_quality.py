@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pipeline.cohort import values
 from pipeline.cohort.adni_files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
-from pipeline.cohort.adni_tables import CollectionRow
+from pipeline.cohort.image_records import ImageRecord
 from pipeline.cohort.table_dates import with_iso_dates
 from pipeline.cohort.text_tables import filled_rows, read_text_table
 from pipeline.cohort.visits import visit_of
@@ -72,7 +72,7 @@ class ImageTables:
 
     by_image: Mapping[int, ImageFacts]
     by_series: Mapping[int, ImageFacts]
-    visits: Mapping[int, CollectionRow]
+    visits: Mapping[int, ImageRecord]
 
     def of(self, image_id: str, path: str) -> ImageFacts:
         """Facts of an image, those of its series where no table lists itself.
@@ -115,7 +115,7 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
     """
     images: dict[int, ImageFacts] = {}
     series: dict[int, ImageFacts] = {}
-    visits: dict[int, CollectionRow] = {}
+    visits: dict[int, ImageRecord] = {}
     notes: list[str] = []
     for table in (MPRAGEMETA, MRIQC, *QUALITY_MAYO, *QUALITY_ADNI1):
         if table not in files:
@@ -129,7 +129,7 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
                 images[number] = _filled(images.get(number, ImageFacts()), facts)
                 if table == MPRAGEMETA:
                     visit = visit_of(cells["visit"]) if "visit" in cells else None
-                    visits[number] = CollectionRow(visit, values.calendar_date(cells.get("scandate")))
+                    visits[number] = ImageRecord(visit=visit, date=values.calendar_date(cells.get("scandate")))
             if facts.series is not None:
                 series[facts.series] = _worse(series.get(facts.series, ImageFacts()), facts)
     return ImageTables(images, series, visits), notes

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.cohort import values
 from pipeline.cohort.candidates import listed
+from pipeline.cohort.records import Scan
 from pipeline.cohort.table_dates import with_iso_dates
 from pipeline.cohort.text_tables import filled_rows, read_header, read_text_table
 from pipeline.cohort.visits import Visit, visit_of
@@ -59,6 +60,8 @@ class ImageRecord:
 
 SILENT = ImageRecord()
 """The record of an image that nothing describes."""
+AGE_TOLERANCE_YEARS = 2.0
+"""ADNIMERGE counts from the age at baseline, which is rounded in some versions; LONI gives whole years in lists."""
 _WORDS = {"ptid": "participant", "sex": "sex", "date": "date", "visit": "visit"}
 """Fields that two sources must agree on, and what they are called."""
 
@@ -182,6 +185,28 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
     return [f"{len(apart)} {text}: {listed(apart)}"] if apart else []
 
 
+def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
+    """Scans of which ADNIMERGE and the image's own record say different things, as a mix-up would make them.
+
+    Parameters
+    ----------
+    said : mapping of str to pair of Scan and ImageRecord
+        By image id.
+    """
+    sex = [number for number, (scan, record) in said.items() if _differ(scan.sex, record.sex)]
+    age = [
+        number
+        for number, (scan, record) in said.items()
+        if scan.age is not None and record.age is not None and abs(scan.age - record.age) > AGE_TOLERANCE_YEARS
+    ]
+    both = "the collection list or XML and ADNIMERGE disagree on the"
+    notes = [f"{both} sex of {len(sex)} scans, ADNIMERGE holds: {listed(sex)}"] if sex else []
+    if age:
+        years = f"by more than {AGE_TOLERANCE_YEARS:g} years"
+        notes.append(f"{both} age of {len(age)} scans {years}, ADNIMERGE holds: {listed(age)}")
+    return notes
+
+
 def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> list[str]:
     """Images of the list without a file, and files without a row in it."""
     if not records:
@@ -217,6 +242,10 @@ def image_id(text: str) -> str:
 def _person(ptid: str) -> int:
     """RID: a participant who rolled over to another site has another PTID and the same RID."""
     return int(ptid.rsplit("_", 1)[1])
+
+
+def _differ(first: str | None, second: str | None) -> bool:
+    return first is not None and second is not None and first != second
 
 
 def _differences(first: ImageRecord, second: ImageRecord) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.cohort import adni, bids
+from pipeline.cohort.adni_images import parse_image
 from pipeline.cohort.anonymise import Disguise, capped_ages
 from pipeline.cohort.bids_tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
@@ -164,9 +165,9 @@ def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], l
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
         candidates, notes = adni.read_adni(root, files, config)
-    notes = [*notes, *_file_notes(files)]
+    notes = [*notes, *_file_notes(files, layout)]
     if not candidates:
-        raise BadInputError(f"{root}: no NIfTI image of a participant found. " + " ".join(note + "." for note in notes))
+        raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
     return layout, candidates, notes
 
 
@@ -185,19 +186,24 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
         return "adni"
     files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
-    if any(name.startswith("adnimerge") for name in tables) or any(map(adni.parse_image, files.images)):
+    if any(name.startswith("adnimerge") for name in tables) or _has_participants(files):
         return "adni"
     raise BadInputError(
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor a BIDS dataset "
         f"(participants.tsv, folders sub-*); {len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
-        + (" DICOM is not read: download as NIfTI, or convert with dcm2niix." if files.dicom_count else "")
+        + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
     )
 
 
-def _file_notes(files: InputFiles) -> list[str]:
+def _has_participants(files: InputFiles) -> bool:
+    series = (f"{folder}/{names[0]}" for folder, names in files.dicom.items())
+    return any(parse_image(path) is not None for path in (*files.images, *series))
+
+
+def _file_notes(files: InputFiles, layout: str) -> list[str]:
     notes = []
-    if files.dicom_count:
-        notes.append(f"{files.dicom_count} DICOM files are not read; convert them to NIfTI (dcm2niix)")
+    if files.dicom and layout == "bids":
+        notes.append(f"{files.dicom_count} DICOM files are left alone: BIDS holds images as NIfTI; convert them")
     if files.linked_folders:
         notes.append(
             f"{len(files.linked_folders)} links to folders are not followed; give the real folder: "

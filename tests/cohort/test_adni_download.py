@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, image_bytes
 
-from pipeline.cohort.adni import parse_image
+from pipeline.cohort.adni_images import parse_image
 from pipeline.cohort.adni_matching import match_visit
 from pipeline.cohort.adni_visit_tables import VisitRow
 from pipeline.cohort.visits import visit_of

@@ -57,7 +57,7 @@ def test_a_folder_that_is_neither_says_what_each_looks_like(tmp_path: Path) -> N
 
 def test_a_layout_without_any_image_is_refused(bids: BidsTree) -> None:
     bids.table("participants.tsv", "participant_id sex", "sub-01 F")
-    with pytest.raises(BadInputError, match="no NIfTI image of a participant found"):
+    with pytest.raises(BadInputError, match="no image of a participant found"):
         bids.read()
 
 
