@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cohort.manifest import Match
 from pipeline.cohort.records import Scan
 from pipeline.run.config import PrivacyConfig
 from pipeline.run.errors import UsageError
@@ -95,6 +96,12 @@ class Disguise:
         reason = None if moved.reason is None else moved.reason.partition(":")[0]
         participant = "sub-P" + self.pseudonym("participant", scan.participant_id)
         return dataclasses.replace(moved, participant_id=participant, scan_id=scan_id, image=image, reason=reason)
+
+    def matches(self, matches: Sequence[Match], scans: Iterable[Scan]) -> list[Match]:
+        """Comparison with a manifest, in the scan ids that outputs show and without details."""
+        shown = {scan.scan_id: shifted_dates(scan.scan_id, self.days_back(scan.participant_id)) for scan in scans}
+        missing = [match for match in matches if match.scan_id not in shown]  # as the manifest names them
+        return [Match(shown[match.scan_id], match.status) for match in matches if match.scan_id in shown] + missing
 
     def notes(self, notes: Sequence[str]) -> list[str]:
         """Notes on the input, without what they name after a colon: people, files, visits."""

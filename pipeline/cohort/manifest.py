@@ -3,12 +3,14 @@
 A manifest is a table of two columns, ``scan_id`` and ``sha256``, with its data dictionary beside. It holds no age, no
 diagnosis, no path: whoever has the images has these too, from the same source. The digest is one of the image, not of
 the file: the stored voxels, their type, scaling, shape and affine. So compression, the file's name and free text in its
-header, which LONI writes anew with each download, make no difference; one voxel does.
+header, which LONI writes anew with each download, make no difference; one voxel does. For a DICOM series it is one of
+its files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import zlib
 from collections import Counter
@@ -24,7 +26,9 @@ import pandas as pd
 from nibabel.filebasedimages import ImageFileError
 
 from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.dicom import series_of
 from pipeline.cohort.records import Scan
+from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.digests import file_digest, text_digest
 from pipeline.run.errors import BadInputError
 from pipeline.run.progress import progress_bar
@@ -175,7 +179,7 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
 
     def digest(scan: Scan) -> str | BadInputError:
         try:
-            return image_digest(root / scan.file)
+            return image_digest(root / scan.file) if is_nifti(scan.file) else _series_digest(root, scan.file)
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 
@@ -190,10 +194,25 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
     return found
 
 
-def image_digest(path: Path) -> str:
-    """SHA-256 of an image: of its voxels as stored, their type, scaling, shape and affine.
+def _series_digest(root: Path, image: str) -> str:
+    """One digest of the files of a DICOM series, whatever their names.
 
-    For a folder (a DICOM series) it is one of the digests of its files, whatever their names.
+    Raises
+    ------
+    BadInputError
+        If the series is not there any more, or a file cannot be read.
+    """
+    series = series_of(root, image, dicom_files(root / image), math.inf)
+    if series is None:
+        raise BadInputError(f"{root / image}: belongs to no DICOM series. Download the scan again.")
+    try:
+        return text_digest("\n".join(sorted(file_digest(root / file) for file in series.files)))
+    except OSError as error:
+        raise BadInputError(f"{root / image}: a file of its series cannot be read ({error.strerror}).") from error
+
+
+def image_digest(path: Path) -> str:
+    """SHA-256 of a NIfTI image: of its voxels as stored, their type, scaling, shape and affine.
 
     Raises
     ------
@@ -201,8 +220,6 @@ def image_digest(path: Path) -> str:
         If the image cannot be read to its end.
     """
     try:
-        if path.is_dir():
-            return text_digest("\n".join(sorted(file_digest(file) for file in path.iterdir() if file.is_file())))
         image: Any = nib.load(path)
         stored = np.asarray(image.dataobj.get_unscaled())
     except (OSError, EOFError, ValueError, zlib.error, ImageFileError) as error:

@@ -145,6 +145,7 @@ def inspect_cohort(
         scans = [scan for scan in scans if not scan.kept] + kept
         notes.append("labels are shuffled between participants: a control run")
     if selection.disguise is not None:
+        matches = selection.disguise.matches(matches, scans)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
     return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches))
 

@@ -198,6 +198,11 @@ class RunLayout:
         return self.root / "scans.tsv"
 
     @property
+    def manifest_comparison(self) -> Path:
+        """How the images of a manifest were found in the input."""
+        return self.root / "manifest_comparison.tsv"
+
+    @property
     def splits(self) -> Path:
         return self.root / "splits.tsv"
 
