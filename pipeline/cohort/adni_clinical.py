@@ -1,8 +1,8 @@
 """What all of ADNI's tables say about a scan at its visit.
 
-ADNIMERGE names the visits and most values; DXSUM completes diagnoses and visits (people of ADNI4 are in no ADNIMERGE), the
-table CDR the clinical dementia rating, UCSF's FreeSurfer tables left and right hippocampus. One of the first two must
-be there.
+ADNIMERGE names the visits and most values; DXSUM completes diagnoses and visits (people of ADNI4 are in no
+ADNIMERGE), the table CDR the clinical dementia rating, UCSF's FreeSurfer tables left and right hippocampus. One of the
+first two must be there.
 """
 
 from __future__ import annotations

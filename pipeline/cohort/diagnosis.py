@@ -1,8 +1,8 @@
 """What was known of a person's diagnosis, when, and from which table.
 
 ADNI writes it in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2: where from
-and where to) and DIAGNOSIS (ADNI3 and 4, in newer files of all phases). A dementia that DXSUM puts down to another cause
-than Alzheimer's disease is no AD. ADNIMERGE does not tell the two apart, so there DXSUM has the last word.
+and where to) and DIAGNOSIS (ADNI3 and 4, in newer files of all phases). A dementia that DXSUM puts down to another
+cause than Alzheimer's disease is no AD. ADNIMERGE does not tell the two apart, so there DXSUM has the last word.
 
 The diagnosis of a scan is the one at its visit; failing that the nearest within
 `pipeline.cohort.adni_visit_tables.WINDOW_DAYS`; at baseline failing that the one at enrolment (DX_bl).

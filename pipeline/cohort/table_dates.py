@@ -1,9 +1,9 @@
 """Dates of a table, whoever saved it: each column becomes ISO, and what cannot be read is named.
 
 LONI writes ``2006-04-18`` or month/day/year. A spreadsheet opened and saved elsewhere may turn that into
-day/month/year. One date cannot tell the two apart, a whole table usually can: a part above 12 is a day. If dates of one table
-demand both orders the table is refused; if none demands one, it is read as LONI writes it, and a note says so.
-Dates with dots (``18.4.2006``) are day first everywhere. Two-digit years are not read.
+day/month/year. One date cannot tell the two apart, a whole table usually can: a part above 12 is a day. If dates of
+one table demand both orders the table is refused; if none demands one, it is read as LONI writes it, and a note says
+so. Dates with dots (``18.4.2006``) are day first everywhere. Two-digit years are not read.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
     if day_first and month_first:
         raise BadInputError(
             f"{path}: column {', '.join(present)} holds dates of both orders, {day_first} (day first) and "
-            f"{month_first} (month first), so that none can be trusted. Download the table again, or write its dates as YYYY-MM-DD."
+            f"{month_first} (month first), so that none can be trusted. Download the table again, or write its dates "
+            "as YYYY-MM-DD."
         )
     notes = []
     slashed = [text for texts in cells.values() for text in texts if _SLASHED.match(text.strip())]

@@ -96,8 +96,10 @@ def diagnosis(text: str | None) -> str | None:
     --------
     >>> diagnosis("Dementia"), diagnosis("MCI to Dementia"), diagnosis("LMCI"), diagnosis("FTD")
     ('AD', 'AD', 'MCI', None)
+    >>> diagnosis("Stable: NL"), diagnosis("Reversion: Dementia to MCI")
+    ('CN', 'MCI')
     """
-    last = re.split(r"\s+to\s+", (text or "").strip(), flags=re.IGNORECASE)[-1]
+    last = re.split(r"\s+to\s+|:\s+", (text or "").strip(), flags=re.IGNORECASE)[-1]
     return DIAGNOSES.get(last.lower())
 
 
