@@ -26,6 +26,11 @@ _ID_FOLDER = re.compile(r"[ISD]\d+")
 _T1W = re.compile(
     r"mp-?_?rage|(^|[_ ])mpr([_ -]|$)|spgr|(^|_)mt1(_|$)|(^|[_ -])t1w?([_ -]|$)|bravo|mdeft|(^|[_ ])tfe", re.IGNORECASE
 )
+_OTHER = re.compile(
+    r"flair|t2|(^|[_ -])pd([_ -]|$)|dti|dwi|diff|bold|fmri|epi|asl|pcasl|swi|gre|field|b1|loc|scout|survey|hippo|pet",
+    re.IGNORECASE,
+)
+"""Names of other sequences of ADNI's protocols."""
 _DERIVED = re.compile(r"mask|label|(^|_)seg|harp", re.IGNORECASE)
 
 
@@ -77,7 +82,9 @@ class AdniImage:
             What a collection list or XML file calls it.
         """
         names = [name for name in (self.sequence_or_name, recorded, self.description) if name]
-        if any(map(_T1W.search, names)) and not any(map(_DERIVED.search, names)):
+        # Others may name what the folder leaves open, not overrule it.
+        is_t1w = _T1W.search(names[0]) or (not _OTHER.search(names[0]) and any(map(_T1W.search, names)))
+        if is_t1w and not any(map(_DERIVED.search, names)):
             return None
         return f"not named as a T1-weighted sequence (MPRAGE, SPGR): {self.sequence_or_name}"
 
