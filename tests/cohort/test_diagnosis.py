@@ -122,7 +122,9 @@ def test_without_adnimerge_dxsum_is_enough(adni: AdniTree) -> None:
         "I1002": ("AD", "AD"),
         "I1003": ("CN", "CN"),
     }
-    assert any(note.startswith("no ADNIMERGE*.csv: visits and diagnoses come from DXSUM_18Feb") for note in cohort.notes)
+    assert any(
+        note.startswith("no ADNIMERGE*.csv: visits and diagnoses come from DXSUM_18Feb") for note in cohort.notes
+    )
 
 
 def test_dementia_of_another_cause_is_kept_without_a_class(adni: AdniTree) -> None:
@@ -160,7 +162,9 @@ def test_the_cdr_rule_takes_its_classes_from_the_cdr_table(adni: AdniTree) -> No
 def test_the_cdr_rule_without_a_cdr_says_what_to_get(adni: AdniTree) -> None:
     adni.image(P)
     adni.row(P)
-    with pytest.raises(BadInputError, match=r"diagnosis_rule = 'cdr' needs the table CDR\*\.csv .* Download it at LONI"):
+    with pytest.raises(
+        BadInputError, match=r"diagnosis_rule = 'cdr' needs the table CDR\*\.csv .* Download it at LONI"
+    ):
         adni.read(diagnosis_rule="cdr")
 
 

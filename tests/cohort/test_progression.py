@@ -25,23 +25,23 @@ def history(*later: tuple[float, str], dated: bool = True) -> list[Diagnosis]:
 
 
 COURSES = (
-        ([(12, "MCI"), (24, "AD")], "pMCI"),
-        ([(36, "AD")], "pMCI"),
-        ([(38.9, "AD")], "pMCI"),  # the visit of 36 months, late
-        ([(39.2, "AD"), (35, "MCI")], "sMCI"),  # after it
-        ([(12, "MCI"), (36, "MCI")], "sMCI"),
-        ([(33.1, "MCI")], "sMCI"),  # the visit of 36 months, early
-        ([(32.9, "MCI")], "uMCI"),  # follow-up ends before the horizon: not stable, unknown
-        ([], "uMCI"),
-        ([(12, "MCI"), (24, "CN"), (36, "CN")], "rMCI"),
-        ([(12, "CN"), (36, "MCI")], "sMCI"),  # back for a while
-        ([(12, "CN")], "uMCI"),
-        ([(12, "AD"), (24, "MCI"), (36, "MCI")], "uMCI"),  # diagnosed and withdrawn
-        ([(12, "AD"), (24, "MCI"), (36, "AD")], "pMCI"),
-        ([(24, "MCI"), (48, "AD")], "uMCI"),  # converted somewhere between 24 and 48 months
-        ([(24, "MCI"), (48, "MCI"), (60, "AD")], "sMCI"),
-        ([(24, "MCI"), (48, "CN")], "rMCI"),
-        ([(12, OTHER_DEMENTIA), (36, OTHER_DEMENTIA)], "uMCI"),
+    ([(12, "MCI"), (24, "AD")], "pMCI"),
+    ([(36, "AD")], "pMCI"),
+    ([(38.9, "AD")], "pMCI"),  # the visit of 36 months, late
+    ([(39.2, "AD"), (35, "MCI")], "sMCI"),  # after it
+    ([(12, "MCI"), (36, "MCI")], "sMCI"),
+    ([(33.1, "MCI")], "sMCI"),  # the visit of 36 months, early
+    ([(32.9, "MCI")], "uMCI"),  # follow-up ends before the horizon: not stable, unknown
+    ([], "uMCI"),
+    ([(12, "MCI"), (24, "CN"), (36, "CN")], "rMCI"),
+    ([(12, "CN"), (36, "MCI")], "sMCI"),  # back for a while
+    ([(12, "CN")], "uMCI"),
+    ([(12, "AD"), (24, "MCI"), (36, "MCI")], "uMCI"),  # diagnosed and withdrawn
+    ([(12, "AD"), (24, "MCI"), (36, "AD")], "pMCI"),
+    ([(24, "MCI"), (48, "AD")], "uMCI"),  # converted somewhere between 24 and 48 months
+    ([(24, "MCI"), (48, "MCI"), (60, "AD")], "sMCI"),
+    ([(24, "MCI"), (48, "CN")], "rMCI"),
+    ([(12, OTHER_DEMENTIA), (36, OTHER_DEMENTIA)], "uMCI"),
 )
 
 
