@@ -126,12 +126,13 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
             facts = _facts(cells, files[table])
             number = loni_number(values.first_value(cells, *_IMAGE))
             if number is not None:
-                images[number] = _filled(images.get(number, ImageFacts()), facts)
+                images[number] = _filled(images[number], facts) if number in images else facts
                 if table == MPRAGEMETA:
                     visit = visit_of(cells["visit"]) if "visit" in cells else None
                     visits[number] = ImageRecord(visit=visit, date=values.calendar_date(cells.get("scandate")))
             if facts.series is not None:
-                series[facts.series] = _worse(series.get(facts.series, ImageFacts()), facts)
+                known = series.get(facts.series)
+                series[facts.series] = replace(facts, description=None) if known is None else _worse(known, facts)
     return ImageTables(images, series, visits), notes
 
 

@@ -132,10 +132,18 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
 
 def filled_rows(frame: pd.DataFrame) -> list[dict[str, str]]:
     """The rows of a table, each with only the cells that hold something."""
+    columns = [_filled_cells(frame[name].tolist()) for name in frame.columns]
+    names = [str(name) for name in frame.columns]
     return [
-        {str(name): value.strip() for name, value in row.items() if isinstance(value, str) and not is_missing(value)}
-        for row in frame.to_dict("records")
+        {name: cell for name, cell in zip(names, row, strict=True) if cell is not None}
+        for row in zip(*columns, strict=True)
     ]
+
+
+def _filled_cells(cells: Sequence[object]) -> list[str | None]:
+    """Cells without blanks around them, None for those that hold nothing; each distinct text is looked at once."""
+    held = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
+    return [held.get(text) if isinstance(text, str) else None for text in cells]
 
 
 def _decoded(path: Path) -> str:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
+from functools import cache
 
 DIAGNOSES = {
     "cn": "CN",
@@ -103,6 +104,7 @@ def diagnosis(text: str | None) -> str | None:
     return DIAGNOSES.get(last.lower())
 
 
+@cache
 def calendar_date(text: str | None) -> date | None:
     """A date: ISO as in ADNIMERGE and LONI's folders, or month/day/year as in LONI's collection tables.
 

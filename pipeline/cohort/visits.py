@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 _MONTHLESS = {
     **{"nv": "NV", "novisitdefined": "NV", "f": "F", "fail": "F", "screenfail": "F", "tau": "TAU", "tauonly": "TAU"},
@@ -83,6 +84,7 @@ def month_session(months: int) -> str:
     return f"ses-M{months:03d}"
 
 
+@cache
 def visit_of(code: str) -> Visit:
     """Visit of an ADNI code or of LONI's visit text.
 

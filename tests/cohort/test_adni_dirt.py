@@ -141,7 +141,7 @@ def test_the_tables_are_found_by_name_whatever_is_appended() -> None:
 
 
 @pytest.mark.parametrize(
-    "older, newer",
+    ("older", "newer"),
     [
         ("DXSUM.csv", "DXSUM_01Jan2019.csv"),
         ("DXSUM_30Dec2024.csv", "DXSUM_02Jan2025.csv"),
