@@ -23,6 +23,7 @@ from pipeline.cohort.candidates import (
 from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from pipeline.cohort.derivatives import over_template, with_entries
 from pipeline.cohort.manifest import Manifest, Match, select
+from pipeline.cohort.persons import roll_over_notes
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.segmented_subjects import with_segmented_volumes
 from pipeline.cohort.walking import InputFiles, walk_input
@@ -138,6 +139,7 @@ def inspect_cohort(
         candidates, matches = select(root, candidates, selection.manifest)
     candidates = one_per_session(candidates)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
+    notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
     notes += [*entry_notes, *volume_notes, *header_notes, *age_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
