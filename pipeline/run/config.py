@@ -68,12 +68,12 @@ class RegistrationConfig:
 
     resolution_mm: float = 1.0
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
+    bias_correction: bool = True
+    transform: Literal["antsRegistrationSyNQuick[s]"] = "antsRegistrationSyNQuick[s]"
     mask_pattern: str = ""
     """Where the mask of a scan lies, from the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
     synthstrip_model: str = ""
     """Weights file of SynthStrip; the command mri_synthstrip of FreeSurfer must be installed too."""
-    bias_correction: bool = True
-    transform: Literal["antsRegistrationSyNQuick[s]"] = "antsRegistrationSyNQuick[s]"
     flagged: Literal["keep", "drop", "ask"] = "keep"
     """What happens to scans whose registration is in doubt; ``ask`` stops until each has a decision."""
     hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
