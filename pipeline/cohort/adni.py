@@ -131,7 +131,10 @@ def _candidate(
     )
     scan_date = image.date or record.date
     matched = match_visit(clinical.visits.get(person, ()), scan_date, record.visit)
-    scan = Scan(adni_participant(names[person]), None, image.image_id, image.path, field_strength=facts.field_strength)
+    session = None if isinstance(matched, str) else matched.session_id
+    scan = Scan(
+        adni_participant(names[person]), session, image.image_id, image.path, field_strength=facts.field_strength
+    )
     problem = (
         image.problem or image.sequence_problem(record.sequence) or identity_problem(record, image.ptid, image.patient)
     )
