@@ -139,8 +139,8 @@ def _registration(run: RunRecord) -> str:
     doubtful = int(run.tables["registration"]["flags"].notna().sum())
     if doubtful:
         parts.append(
-            f"In doubt, beyond fixed limits or, in a cohort of ten and more, more than 3.5 robust standard deviations from "
-            f"its median: {count(doubtful, 'registration')}; what happened to each stands in the run's tables."
+            "In doubt, beyond fixed limits or, in a cohort of ten and more, more than 3.5 robust standard deviations "
+            f"from its median: {count(doubtful, 'registration')}; what happened to each stands in the run's tables."
         )
     return " ".join(parts)
 
