@@ -44,10 +44,9 @@ from pipeline.run.tables import read_table
 from pipeline.statistics.stage import analyse
 from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
-from workflows.check import check_command, describe_cohort
+from workflows.check import describe_cohort
 from workflows.command_line import STAGES, main
 from workflows.explain import explain_command
-from workflows.manifest import manifest_command
 from workflows.registration import finish_registration
 from workflows.settings import seed_of, selection_of, settings_of
 
@@ -306,9 +305,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-__all__ = [
-    "check_command", "demo_command", "explain_command", "manifest_command", "report_command", "run_command",
-]  # fmt: skip
+__all__ = ["demo_command", "explain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""
 
 if __name__ == "__main__":

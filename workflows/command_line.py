@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from pipeline.run.errors import (
     ResumableError,
 )
 
+_HOMES = {"check": "workflows.check", "manifest": "workflows.manifest"}
+"""Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
@@ -173,9 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _on_terminate)
     try:
-        from workflows import adni
-
-        return int(getattr(adni, f"{arguments.command}_command")(arguments))
+        home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
+        return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
         print(f"heatlas: {error}", file=sys.stderr)
         return error.exit_code
