@@ -46,6 +46,10 @@ def test_each_point_goes_before_all_later_ones(position: int, pair: tuple[tuple[
     assert len(better) == len(CRITERIA) == len(PAIRS)
 
 
+def test_an_image_without_a_grade_is_none_the_worse_for_it() -> None:
+    assert rank() == rank(facts=ImageFacts(grade=1, selected=True))
+
+
 def test_protocol_and_field_strength_are_options() -> None:
     fast, full = "Accelerated_Sag_IR-FSPGR", "Sag_IR-SPGR"
     assert rank(full) < rank(fast)

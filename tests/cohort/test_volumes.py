@@ -70,7 +70,7 @@ def test_aseg_of_old_freesurfer_and_of_fastsurfer(tmp_path: Path) -> None:
 
 def test_a_measure_in_another_unit_is_not_taken(tmp_path: Path) -> None:
     path = aseg(tmp_path, "x")
-    path.write_text(path.read_text().replace("1500000.5, mm^3", "1500.5, ml"))
+    path.write_text(path.read_text().replace("1500000.5, mm^3", "1500000.5, unitless"))
     assert read_aseg(path).intracranial is None
 
 
@@ -122,12 +122,16 @@ def test_adnimerge_and_ucsf_tables(adni: AdniTree) -> None:
     adni.image(P, "2006-04-18", "I1")
     adni.image("002_S_0300", "2006-04-18", "I2")
     adni.row(P, Hippocampus="8000", ICV="1500000", FSVERSION="Cross-Sectional FreeSurfer (5.1)")
+    adni.image("002_S_0301", "2006-04-18", "I3")
     adni.row("002_S_0300", Hippocampus="-4", ICV="")
+    adni.row("002_S_0301")
     content = (
         "RID,VISCODE,VISCODE2,EXAMDATE,VERSION,IMAGEUID,OVERALLQC,ST10CV,ST29SV,ST88SV\n"
         "295,v03,bl,2006-04-12,2012-01-01,77,Pass,1500000,3980,4020\n"
-        "300,v03,bl,2006-04-12,2012-01-01,78,Fail,1400000,1111,1111\n"
+        "300,v03,bl,2006-04-12,2012-01-01,78,Pass,1400000,1111,1111\n"
         "300,v03,bl,2006-07-12,2012-01-01,2,Partial,1400000,3000,3100\n"
+        "301,v03,bl,2006-04-12,2012-01-01,80,Fail,1400000,1111,1111\n"
+        "301,v03,bl,2006-05-12,2012-01-01,81,,1400000,3200,3300\n"
     )
     write_csv(adni.root / "UCSFFSX51_11_08_19.csv", content)
     scans = {scan.scan_id: scan for scan in adni.read().table}
@@ -137,6 +141,7 @@ def test_adnimerge_and_ucsf_tables(adni: AdniTree) -> None:
     )
     assert volumes_of(scans["I2"]) == (3000.0, 3100.0, 6100.0, 1_400_000.0)
     assert scans["I2"].hippocampus_source == scans["I2"].tiv_source == "UCSFFSX51 (FreeSurfer 5.1)"
+    assert volumes_of(scans["I3"])[:2] == (3200.0, 3300.0)  # not those of the failed segmentation
     assert scans["I9999"].hippocampus_source is None
 
 
