@@ -38,7 +38,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("position", "pair"), enumerate(PAIRS))
+@pytest.mark.parametrize(("position", "pair"), list(enumerate(PAIRS)))
 def test_each_point_goes_before_all_later_ones(position: int, pair: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     better, worse = pair
     assert better < worse
