@@ -108,8 +108,8 @@ def page(rows: list[tuple[str, int, int, float, float, int]], options: argparse.
         "",
         f"`python benchmarks/check_speed.py{'' if options.scans == 10_000 else f' --scans {options.scans}'}` on "
         f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; one process, one thread. "
-        "Files are tiny, tables as large as those of a full download. Seconds of the processor are the command's own; those "
-        "of the clock include whatever else the machine was doing.",
+        "Files are tiny, tables as large as those of a full download. Seconds of the processor are the command's own; "
+        "those of the clock include whatever else the machine was doing.",
         "",
         "| input | scans found | kept | seconds (clock) | seconds (processor) | peak memory | within 60 s and 1 GB |",
         "|---|---|---|---|---|---|---|",

@@ -127,8 +127,12 @@ def test_the_real_brains_by_age(real_data: Path) -> None:
     assert (len(cohort.table), len(cohort.table.kept), len(cohort.table.labelled)) == (20, 20, 18)
     assert sum(scan.label == "old" for scan in cohort.table) == 5
     oldest = cohort.table.scans[-1]
-    assert (oldest.participant_id, oldest.age, oldest.hippocampus_mm3) == ("sub-1128", 90.0, 6212.0)
-    assert cohort.notes == ("brain_volume_mm3 stands in for the intracranial volume of 20 scans",)
+    assert (oldest.participant_id, oldest.age, oldest.hippocampus_mm3) == ("sub-1128", 89.0, 6212.0)  # 90 years
+    assert cohort.notes == (
+        "brain_volume_mm3 stands in for the intracranial volume of 20 scans",
+        "images enter 20 brain-extracted",
+        "ages above 89 of 1 scans are written as 89",
+    )
     split = make_split(cohort.table, OLD_YOUNG, 43)
     labels = {scan.participant_id: scan.label for scan in cohort.table}
     for fold in split.folds:
