@@ -28,6 +28,7 @@ from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.jobs import Job, Outcome, run_jobs
 from pipeline.run.layout import TEMPLATE, RunLayout, ScanFiles
+from pipeline.run.private_paths import shown_as
 from pipeline.run.provenance import package_versions
 from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import write_json, write_table
@@ -156,7 +157,8 @@ def register_one(
         Where a brain mask of this scan lies, if there is one.
     """
     prefix = outputs["t1w"].with_name("ants_")
-    result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry, mask)
+    with shown_as(image, source):
+        result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry, mask)
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
@@ -175,18 +177,23 @@ def register_one(
     return numbers
 
 
-def place_one(outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig) -> Mapping[str, Any]:
+def place_one(
+    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, mask: Path | None = None
+) -> Mapping[str, Any]:
     """Job: take over a scan that others have registered; gives its row of ``registration.tsv``.
 
     Parameters
     ----------
     outputs : dict of str to Path
         t1w, t1w_sidecar, brain_mask, quality. There is no transform, so no volume change either.
-    image, source, config
+    image, source, config, mask
         As `register_one`.
     """
-    scan = load_t1w(image)
-    result = place_in_template(scan, find_brain(scan, config.brain_extraction), load_template(config.resolution_mm))
+    model = Path(config.synthstrip_model) if config.synthstrip_model else None
+    with shown_as(image, source):
+        scan = load_t1w(image)
+        brain = find_brain(scan, config.brain_extraction, mask, model)
+        result = place_in_template(scan, brain, load_template(config.resolution_mm))
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_json(outputs["t1w_sidecar"], _placed_sidecar(result, source, config))
@@ -235,7 +242,7 @@ def _job(
     key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], *PACKAGES)
     if scan.entry == "template":
         placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
-        return Job(STAGE, files.name, key, placed, place_one, (image, source, config))
+        return Job(STAGE, files.name, key, placed, place_one, (image, source, config, mask))
     return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed, scan.entry, mask))
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
+
+from pipeline.run.errors import HeatlasError
 
 
 def without_home(text: str | Path) -> str:
@@ -33,3 +37,22 @@ def relative_to_folder(path: Path, folder: Path) -> str:
 def relative_uri(path: Path, folder: Path) -> str:
     """The same as a relative URI reference, as BIDS allows in ``DatasetLinks``."""
     return quote(relative_to_folder(path, folder))
+
+
+@contextmanager
+def shown_as(path: Path, name: str) -> Iterator[None]:
+    """Let errors of this program name a file as `name` does, in messages and tracebacks, instead of by its path.
+
+    Examples
+    --------
+    >>> with shown_as(Path("/home/jane/adni/a.nii"), "a.nii"):
+    ...     raise HeatlasError("/home/jane/adni/a.nii: truncated.")
+    Traceback (most recent call last):
+    pipeline.run.errors.HeatlasError: a.nii: truncated.
+    """
+    try:
+        yield
+    except HeatlasError as error:
+        if str(path) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(path), name)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,33 @@ def test_a_head_called_a_brain_is_refused(write: Any, template: Template, one_th
     path = write(nib.Nifti1Image(head, template.grid.affine))
     with pytest.raises(BadInputError, match=r"is said to be brain-extracted .* litres of it are not 0"):
         register_image(path, template, CONFIG, 1, tmp_path / "ants_", entry="brain")
+
+
+def test_a_head_in_template_space_is_stripped_by_the_mask_beside_it(
+    write: Any, template: Template, tmp_path: Path
+) -> None:
+    """As fMRIPrep leaves it; failures name the image as the input does, without the way to it."""
+    name = "sub-a_space-MNI152NLin2009cAsym_res-4_desc"
+    noise = np.random.default_rng(3).integers(1, 90, template.grid.shape)
+    head = np.where(template.brain_mask, template.t1w * 10, noise).astype(np.int16)
+    write(nib.Nifti1Image(head, template.grid.affine), "LAS", f"in/{name}-preproc_T1w.nii.gz")
+    write(
+        nib.Nifti1Image(template.brain_mask.astype(np.uint8), template.grid.affine), name=f"in/{name}-brain_mask.nii.gz"
+    )
+    brain = np.round(template.t1w * 10).astype(np.int16)
+    write(nib.Nifti1Image(brain, np.diag([4.0, 4, 4, 1])), name="in/b.nii.gz")
+    images = {"sub-a": f"{name}-preproc_T1w.nii.gz", "sub-b": "shown.nii.gz"}
+    scans = [Scan(person, None, person, image, entry="template") for person, image in images.items()]
+    scans[1] = dataclasses.replace(scans[1], location="b.nii.gz")
+    layout = RunLayout(tmp_path / "run")
+    with open_executor(1) as executor:
+        good, bad = register_scans(layout, tmp_path / "in", scans, CONFIG, 43, executor, DigestCache(layout.digests))
+    assert good.ok, good.message
+    assert good.result["brain_extraction"] == "given"
+    placed = np.asarray(nib.load(layout.scan("sub-a", None, 4.0).t1w).dataobj)
+    assert np.array_equal(placed != 0, template.brain_mask & (head != 0))
+    assert "shown.nii.gz: not in the space of MNI152NLin2009cAsym" in bad.message
+    assert str(tmp_path) not in bad.message + bad.traceback.replace(str(Path(nib.__file__).parents[1]), "")
 
 
 def test_a_cohort_of_registered_images_needs_no_registration(write: Any, tmp_path: Path) -> None:
