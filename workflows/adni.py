@@ -271,6 +271,8 @@ def _write_provenance(work: Work, input_layout: str) -> None:
         },
     }
     command = [without_home(argument) for argument in sys.argv[1:]]
+    if "ids" in config.privacy.pseudonyms:  # --participant-label names them
+        command = [*command[:1], "(arguments not recorded: ids are pseudonyms)"]
     write_provenance(work.layout, ["heatlas", *command], config.seed, sources)
 
 
