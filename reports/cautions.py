@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.layout import map_title
 from reports.caution import Caution
 from reports.content.conservation import LOSSES, shares
@@ -140,14 +141,33 @@ def _registration(run: RunRecord) -> Caution | None:
     bad = good[outlying_scans(good)]
     if bad.empty:
         return None
+    dropped = int((bad["decision"] == "drop").sum())
     return Caution(
-        "serious",
+        "note" if dropped == len(bad) else "serious",
         "Registration is doubtful.",
-        f"Badly placed on the template or with a folded warp: {number(len(bad))} of {count(len(good), 'scan')}, "
-        f"first of all {bad.sort_values('correlation')['participant_id'].iloc[0]}. Their relevance may be counted in "
-        "the wrong regions.",
+        f"In doubt: {number(len(bad))} of {count(len(good), 'scan')}, first of all "
+        f"{bad.sort_values('correlation')['participant_id'].iloc[0]}; {number(dropped)} dropped, "
+        f"{number(len(bad) - dropped)} kept. The relevance of kept ones may be counted in the wrong regions.",
         "registration",
     )
+
+
+def _own_volumes(run: RunRecord) -> Caution | None:
+    """Hippocampal volumes that come from the registration, not from a segmentation."""
+    if not run.has("scans"):
+        return None
+    kept = run.tables["scans"][run.tables["scans"]["kept"].astype(bool)]
+    known = kept[kept["hippocampus_mm3"].notna()]
+    own = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
+    if not own.any():
+        return None
+    text = (
+        f"{number(int(own.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian determinant of "
+        "the registration: what the warp does not follow is missing from them."
+    )
+    if not own.all():
+        text += " The others come from the input, and the two kinds differ by more than anatomy."
+    return Caution("note" if own.all() else "serious", "Hippocampal volumes are our own.", text, "volume")
 
 
 def _chance(run: RunRecord) -> Caution | None:
@@ -258,6 +278,6 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _not_learned,
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _own_volumes, _not_learned,
     _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *METHOD_CHECKS,
 )  # fmt: skip

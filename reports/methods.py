@@ -125,6 +125,10 @@ def _registration(run: RunRecord) -> str:
         parts.append(f"Brains were extracted with deepbet{_version(run, 'deepbet')} [@deepbet].")
     if "stripped" in sources:
         parts.append("Scans that held nothing but the brain were taken as they were.")
+    if "given" in sources:
+        parts.append("Brain masks that came with scans were used.")
+    if "synthstrip" in sources:
+        parts.append("Brains were extracted with SynthStrip [@synthstrip].")
     if settings.bias_correction:
         parts.append("Intensity inhomogeneity was corrected with N4 [@n4].")
     parts.append(
@@ -132,6 +136,12 @@ def _registration(run: RunRecord) -> str:
         f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of the ICBM152 "
         f"2009c nonlinear asymmetric template [@template] at {number(settings.resolution_mm)} mm."
     )
+    doubtful = int(run.tables["registration"]["flags"].notna().sum())
+    if doubtful:
+        parts.append(
+            "In doubt, beyond fixed limits or, in a cohort of ten and more, more than 3.5 robust standard deviations "
+            f"from its median: {count(doubtful, 'registration')}; what happened to each stands in the run's tables."
+        )
     return " ".join(parts)
 
 

@@ -55,6 +55,11 @@ REFERENCES: Mapping[str, Reference] = {
         "convolutional neural networks. Comput Biol Med 179:108845.",
         "https://doi.org/10.1016/j.compbiomed.2024.108845",
     ),
+    "synthstrip": Reference(
+        "Hoopes A, Mora JS, Dalca AV, Fischl B, Hoffmann M (2022). SynthStrip: skull-stripping for any brain image. "
+        "NeuroImage 260:119474.",
+        "https://doi.org/10.1016/j.neuroimage.2022.119474",
+    ),
     "adam": Reference(
         "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. ICLR.",
         "https://arxiv.org/abs/1412.6980",

@@ -37,6 +37,8 @@ class Column:
         Set in figures of equal width, to the right, sorted by value.
     hint : str
         Longer explanation.
+    link : str
+        Column with the address, relative to the page, that the cell leads to.
     """
 
     key: str
@@ -44,6 +46,7 @@ class Column:
     form: Callable[[object], str] = text
     numeric: bool = False
     hint: str = ""
+    link: str = ""
 
 
 def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:
@@ -53,10 +56,11 @@ def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: 
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell, and the value it is sorted by (empty for text)."""
+    """Text of a cell, the value it is sorted by (empty for text), and where it leads (empty for nowhere)."""
 
     text: str
     order: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,23 @@ def page_table(
         if column.key in frame.columns and (column.form is not remark or frame[column.key].notna().any())
     )  # fmt: skip
     shown = frame if at_most is None else frame.head(at_most)
-    cells = [[_cell(column, value) for value in shown[column.key].tolist()] for column in there]
+    cells = [
+        [
+            _cell(column, value, link)
+            for value, link in zip(shown[column.key].tolist(), _links(shown, column), strict=True)
+        ]
+        for column in there
+    ]
     keys = tuple(map(str, shown[row_key])) if row_key else ()
     rows = tuple(zip(*cells, strict=True)) if cells else ()
     return PageTable(caption, there, rows, len(frame) - len(shown), keys)
 
 
-def _cell(column: Column, value: object) -> Cell:
+def _links(frame: pd.DataFrame, column: Column) -> list[object]:
+    return frame[column.link].tolist() if column.link in frame.columns else [None] * len(frame)
+
+
+def _cell(column: Column, value: object, link: object) -> Cell:
     if not column.numeric:
-        return Cell(column.form(value))
+        return Cell(column.form(value), "", "" if is_missing(link) else str(link))
     return Cell(column.form(value), "" if is_missing(value) else repr(float(value)))  # type: ignore[arg-type]

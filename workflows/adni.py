@@ -14,28 +14,30 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from atlases.templates import load_template
 from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.records import Scan
+from pipeline.cohort.manifest import write_comparison
+from pipeline.cohort.reading import inspect_cohort
+from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split, make_split
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.stage import register_scans
 from pipeline.run.config import Config, load_config, read_config
 from pipeline.run.digests import DigestCache
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError
 from pipeline.run.executors import open_executor
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input
+from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, require_same_privacy
 from pipeline.run.jobs import Outcome, clear_stale_scratch
 from pipeline.run.layout import RunLayout
 from pipeline.run.log import open_log
+from pipeline.run.private_paths import without_home
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table
@@ -45,6 +47,8 @@ from reports.build import build_report, report_inputs, written_files
 from workflows.check import describe_cohort
 from workflows.command_line import STAGES, main
 from workflows.explain import explain_command
+from workflows.registration import finish_registration
+from workflows.settings import seed_of, selection_of, settings_of
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,16 @@ class Work:
         return self.input_root / "truth" / "planted.json"
 
     def labelled(self, *stages: str) -> list[Scan]:
-        """Scans of the contrast that failed in none of the given stages."""
+        """Scans of the contrast that failed in none of the given stages, as registration has left them.
+
+        Registration may drop scans and add volumes, and says so in ``scans.tsv``.
+        """
         failures = read_table(self.layout.failures)
-        failed = set(failures.loc[failures["stage"].isin(stages), "unit"])
-        return [scan for scan in self.scans if scan.label is not None and scan.name not in failed]
+        failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
+        return [
+            scan for scan in ScanTable.read(self.layout.scans).kept
+            if scan.label is not None and scan.name not in failed
+        ]  # fmt: skip
 
     def predicted(self, *stages: str) -> list[Scan]:
         """Those with an out-of-fold prediction: the scans that a network may be asked to explain."""
@@ -100,13 +110,18 @@ class Result:
 
 
 def register(work: Work) -> Result:
-    """Bring every kept scan, labelled or not, to template space."""
+    """Bring every kept scan, labelled or not, to template space; DICOM series become NIfTI first."""
     config = work.config
-    return Result(
-        register_scans(
-            work.layout, work.input_root, work.scans, config.registration, config.seed, work.executor, work.digests
-        )
+    scans, conversions = convert_scans(
+        work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor
     )
+    registrations = register_scans(
+        work.layout, work.input_root, scans, config.registration, config.seed, work.executor, work.digests
+    )
+    kept = [scan for scan in scans if scan.kept]
+    later = finish_registration(work.layout, kept, registrations, config, work.executor, work.digests)
+    told = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
+    return Result(told, step_done=any(o.status == "done" for o in later))
 
 
 def train(work: Work) -> Result:
@@ -183,22 +198,30 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         Run folder, new or to be continued.
     config : Config
     options : argparse.Namespace
-        With ``n_procs``, ``executor``, ``participant_label`` and ``stop_after``.
+        With ``n_procs``, ``executor``, ``participant_label``, ``stop_after`` and, unless it is the demo, ``manifest``
+        and ``anonymise``.
     """
+    selection = selection_of(options, config, [source.input, out])
+    require_same_privacy(out, config)
     layout = prepare_run_folder(out, source, config)
     clear_stale_scratch(layout)
     with open_log(layout) as log, open_executor(options.n_procs, options.executor) as executor:
-        cohort = read_cohort(source.input, config.cohort, config.seed, options.participant_label)
+        cohort = inspect_cohort(source.input, config.cohort, config.seed, selection)
+        text = describe_cohort(cohort, config.cohort)
         if not cohort.table.kept:
-            raise BadInputError(describe_cohort(cohort, config.cohort) + "\nNo scan can be used.")
+            raise BadInputError(f"{text}\nNo scan can be used.")
         cohort.table.write(layout.scans)
+        if cohort.matches:
+            write_comparison(layout.manifest_comparison, cohort.matches)
         stages = STAGES[1 : STAGES.index(options.stop_after) + 1]
         split = Split(())
-        if "training" in stages:  # registering a few participants needs no split
+        if "training" in stages:  # registering a few participants needs neither labels nor a split
+            if cohort.problem:
+                raise BadInputError(f"{text}\n{cohort.problem}")
             split = make_split(cohort.table, config.cohort, config.seed)
             split.write(layout.splits)
         write_dataset_description(layout, source.input)
-        log.info("%s", describe_cohort(cohort, config.cohort))
+        log.info("%s", text)
         digests = DigestCache(layout.digests)
         work = Work(layout, source.input, config, cohort.table.kept, split, executor, digests)
         changed = not layout.provenance.is_file()
@@ -247,7 +270,10 @@ def _write_provenance(work: Work, input_layout: str) -> None:
             "empty": [atlas.regions.by_number(number).name for number in atlas.empty],
         },
     }
-    write_provenance(work.layout, ["heatlas", *sys.argv[1:]], config.seed, sources)
+    command = [without_home(argument) for argument in sys.argv[1:]]
+    if "ids" in config.privacy.pseudonyms:  # --participant-label names them
+        command = [*command[:1], "(arguments not recorded: ids are pseudonyms)"]
+    write_provenance(work.layout, ["heatlas", *command], config.seed, sources)
 
 
 def _exit_code(layout: RunLayout) -> int:
@@ -258,30 +284,18 @@ def _exit_code(layout: RunLayout) -> int:
 def run_command(arguments: argparse.Namespace) -> int:
     """``heatlas run``."""
     source = RunInput(arguments.input, arguments.preset)
-    return run_pipeline(source, arguments.out, _settings(arguments), arguments)
+    return run_pipeline(source, arguments.out, settings_of(arguments), arguments)
 
 
 def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
-    config = load_config("demo", arguments.config, _seed(arguments))
+    config = load_config("demo", arguments.config, seed_of(arguments))
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
     with open_executor(arguments.n_procs) as executor:
         write_demo_cohort(cohort, config.seed, executor=executor)
     return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
-
-
-def check_command(arguments: argparse.Namespace) -> int:
-    """``heatlas check``."""
-    config = _settings(arguments)
-    cohort = read_cohort(arguments.input, config.cohort, config.seed, arguments.participant_label)
-    print(describe_cohort(cohort, config.cohort))
-    if not cohort.table.kept:
-        raise BadInputError(f"{arguments.input}: no scan can be used; the reasons are above.")
-    if not arguments.participant_label:  # a few participants may be registered, though not told apart
-        make_split(cohort.table, config.cohort, config.seed)
-    return EXIT_OK
 
 
 def report_command(arguments: argparse.Namespace) -> int:
@@ -293,25 +307,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _settings(arguments: argparse.Namespace) -> Config:
-    """Settings of a command line: preset, then file, then single options."""
-    overrides: dict[str, Any] = _seed(arguments)
-    if arguments.contrast:
-        column, _, values = arguments.contrast.partition("=")
-        negative, _, positive = values.partition(",")
-        if not (column and negative and positive):
-            raise UsageError(f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD.")
-        overrides["cohort"] = {"contrast_column": column, "negative": negative, "positive": positive}
-    if arguments.resolution is not None:
-        overrides["registration"] = {"resolution_mm": arguments.resolution}
-    return load_config(arguments.preset, arguments.config, overrides)
-
-
-def _seed(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {} if arguments.seed is None else {"seed": arguments.seed}
-
-
-__all__ = ["check_command", "demo_command", "explain_command", "report_command", "run_command"]
+__all__ = ["demo_command", "explain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""
 
 if __name__ == "__main__":

@@ -1,13 +1,83 @@
-"""What ``heatlas check`` says about an input."""
+"""``heatlas check``: what a run would use, drop and miss, told from names, tables and headers without computing."""
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from pipeline.cohort.reading import InputCohort
+from pipeline.cohort.manifest import MATCHING, Match, write_comparison
+from pipeline.cohort.reading import InputCohort, inspect_cohort
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.splits import make_split
+from pipeline.run.config import CohortConfig, Config
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from pipeline.run.private_paths import without_home
+from pipeline.run.tables import write_json, write_text
+from workflows.settings import selection_of, settings_of
+
+SUMMARY = "check.json"
+"""Marks a folder as that of a check, which may be written again."""
+_LISTED = 5
+_WANTED = {
+    "hippocampus_mm3": "hippocampal volume",
+    "tiv_mm3": "intracranial volume",
+    "age": "age",
+    "sex": "sex",
+    "field_strength": "field strength",
+}
+
+
+def check_command(arguments: argparse.Namespace) -> int:
+    """Describe an input, on the terminal and in a folder; 1 if a manifest is not matched, 65 if nothing is usable."""
+    config = settings_of(arguments)
+    require_check_folder(arguments.out, arguments.input)
+    folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
+    selection = selection_of(arguments, config, folders)
+    cohort = inspect_cohort(arguments.input, config.cohort, config.seed, selection)
+    problem = cohort.problem or _unusable(cohort, config, bool(arguments.participant_label))
+    text = describe_cohort(cohort, config.cohort)
+    print(text)
+    if arguments.out is not None:
+        write_check(arguments.out, cohort, config.cohort, text, problem)
+        print(f"written to {arguments.out}: scans.tsv, check.txt, {SUMMARY}")
+    if problem:
+        raise BadInputError(problem)
+    return EXIT_OK if all(match.status in MATCHING for match in cohort.matches) else EXIT_SOME_FAILED
+
+
+def require_check_folder(out: Path | None, root: Path) -> None:
+    """Refuse a folder that is, holds or lies in the input, or holds something else than a check.
+
+    Raises
+    ------
+    UsageError
+        Before anything is read.
+    """
+    if out is None:
+        return
+    folder, source = out.resolve(), root.resolve()
+    if folder == source or source in folder.parents or folder in source.parents:
+        raise UsageError(f"{out}: is, holds or lies in the input folder, which is never written to. Choose another.")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{out}: is a file. Choose a new folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / SUMMARY).is_file():
+        raise UsageError(f"{out}: is not empty and not that of an earlier check. Choose an empty or new folder.")
+
+
+def _unusable(cohort: InputCohort, config: Config, some_participants: bool) -> str:
+    """Why a run would stop; empty if it would not."""
+    if not cohort.table.kept:
+        return f"{without_home(cohort.root)}: no scan can be used; the reasons are above."
+    if some_participants:  # a few participants may be registered, though not told apart
+        return ""
+    try:
+        make_split(cohort.table, config.cohort, config.seed)
+    except BadInputError as error:
+        return str(error)
+    return ""
 
 
 def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
@@ -15,22 +85,21 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
     table = cohort.table
     kept, labelled = table.kept, table.labelled
     lines = [
-        f"{cohort.root}: {_KINDS[cohort.layout]}",
+        f"{without_home(cohort.root)}: {_KINDS[cohort.layout]}",
         f"{len(table)} scans found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
     ]
-    dropped = [scan for scan in table if not scan.kept]
-    for kind, count in Counter(_kind_of(scan) for scan in dropped).most_common():
-        names = [scan.scan_id for scan in dropped if _kind_of(scan) == kind]
-        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        lines.append(f"  dropped {count}: {kind} ({shown})")
+    lines += _dropped_lines([scan for scan in table if not scan.kept])
+    lines += _matched_lines(cohort.matches)
     lines.append(f"contrast {config.contrast_column}: {config.negative} against {config.positive}")
+    if cohort.problem:
+        lines.append(f"  no labels: {cohort.problem}")
     for label in (config.negative, config.positive):
         scans = [scan for scan in labelled if scan.label == label]
         lines.append(f"  {label}: {len(scans)} scans of {_people(scans)}")
     outside = [scan for scan in kept if scan.label is None]
     if outside:
         lines.append(f"  outside the contrast: {len(outside)} scans of {_people(outside)} (registered, not trained on)")
-    for name, text in (("hippocampus_mm3", "hippocampal volume"), ("tiv_mm3", "intracranial volume"), ("age", "age")):
+    for name, text in _WANTED.items():
         missing = sum(getattr(scan, name) is None for scan in labelled)
         if missing:
             lines.append(f"  missing {text}: {missing} of {len(labelled)} scans")
@@ -38,7 +107,62 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
     return "\n".join(lines)
 
 
+def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str, problem: str) -> None:
+    """Write ``scans.tsv`` with its dictionary, ``check.txt``, ``check.json``, and how a manifest was matched."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        cohort.table.write(out / "scans.tsv")
+        if cohort.matches:
+            write_comparison(out / "manifest_comparison.tsv", cohort.matches)
+        write_text(out / "check.txt", text + "\n" + (f"problem: {problem}\n" if problem else ""))
+        write_json(out / SUMMARY, summary(cohort, config, problem))
+    except OSError as error:
+        raise UsageError(f"{out}: cannot write there ({error.strerror}).") from error
+
+
+def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str, Any]:
+    """The same as numbers, for programs."""
+    table = cohort.table
+    people = {scan.participant_id for scan in table.kept}
+    return {
+        "layout": cohort.layout,
+        "usable": not problem,
+        "problem": problem or None,
+        "scans": {"found": len(table), "kept": len(table.kept), "labelled": len(table.labelled)},
+        "participants": {"found": len({scan.participant_id for scan in table}), "kept": len(people)},
+        "entries": dict(Counter(scan.entry for scan in table.kept)),
+        "labels": {
+            label: sum(scan.label == label for scan in table.kept) for label in (config.negative, config.positive)
+        },
+        "dropped": dict(Counter(_kind_of(scan) for scan in table if not scan.kept).most_common()),
+        "missing": {name: sum(getattr(scan, name) is None for scan in table.labelled) for name in _WANTED},
+        "manifest": dict(Counter(match.status for match in cohort.matches)),
+        "notes": list(cohort.notes),
+    }
+
+
 _KINDS = {"adni": "ADNI download", "bids": "BIDS dataset"}
+
+
+def _dropped_lines(dropped: Sequence[Scan]) -> list[str]:
+    by_kind: dict[str, list[str]] = {}
+    for scan in dropped:
+        by_kind.setdefault(_kind_of(scan), []).append(scan.scan_id)
+    return [
+        f"  dropped {len(names)}: {kind} ({_shown(names)})"
+        for kind, names in sorted(by_kind.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _matched_lines(matches: Sequence[Match]) -> list[str]:
+    by_status: dict[str, list[str]] = {}
+    for match in matches:
+        by_status.setdefault(match.status, []).append(match.scan_id)
+    return [f"  manifest: {len(names)} {status} ({_shown(names)})" for status, names in by_status.items()]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
 
 def _kind_of(scan: Scan) -> str:

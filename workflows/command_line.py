@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from pipeline.run.errors import (
     ResumableError,
 )
 
+_HOMES = {"check": "workflows.check", "manifest": "workflows.manifest"}
+"""Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
@@ -44,12 +47,15 @@ def build_parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
     check.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
-    _add_settings(check)
+    _add_check_options(check)
+
+    _add_manifest(commands)
 
     run = commands.add_parser("run", help="end to end: cohort, registration, training, heatmaps, statistics, report")
     run.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
     run.add_argument("out", type=Path, metavar="OUT", help="run folder; an unfinished run there is continued")
     _add_settings(run)
+    _add_manifest_option(run)
     _add_run_options(run)
 
     _add_explain(commands)
@@ -57,6 +63,41 @@ def build_parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=Path, metavar="OUT", help="run folder")
     return parser
+
+
+def _add_check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write scans.tsv and a summary there as well")
+    _add_manifest_option(parser)
+    _add_settings(parser)
+
+
+def _add_manifest_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--manifest", type=Path, metavar="FILE", help="use only the images of this manifest, if they are the same"
+    )
+
+
+def _add_manifest(commands: Any) -> None:
+    manifest = commands.add_parser(
+        "manifest", help="share which images a cohort holds, or rebuild one from such a list"
+    )
+    actions = manifest.add_subparsers(dest="action", required=True, metavar="ACTION")
+    export = actions.add_parser(
+        "export", help="write image ids and digests of the scans that a run would use, and nothing else about them"
+    )
+    export.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    export.add_argument("file", type=Path, metavar="FILE", help="manifest to write, .tsv")
+    export.add_argument("--ids-only", action="store_true", help="no digests: images are not read")
+    _add_manifest_option(export)
+    _add_settings(export)
+    rebuild = actions.add_parser(
+        "import", help="find the images of a manifest in an input; the same as check with --manifest",
+        description="Exit code 0 if every image of the manifest is found and the same and none is beside it, else 1.",
+    )  # fmt: skip
+    rebuild.add_argument("manifest", type=Path, metavar="FILE", help="manifest that someone has exported")
+    rebuild.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    rebuild.add_argument("--out", type=Path, metavar="FOLDER", help="write scans.tsv and the comparison there")
+    _add_settings(rebuild)
 
 
 def _add_explain(commands: Any) -> None:
@@ -104,6 +145,15 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"
     )
+    parser.add_argument(
+        "--start-at", choices=("auto", "scan", "brain", "template"),
+        help="what images are: recognised one by one (auto, default), scans, brains, or brains in template space",
+    )  # fmt: skip
+    parser.add_argument(
+        "--anonymise", type=Path, metavar="KEY",
+        help="move the dates of each participant; KEY is a secret file, made if absent, to be kept apart",
+    )  # fmt: skip
+    parser.add_argument("--pseudonymise", metavar="sites,ids", help="with --anonymise: rename sites, people and images")
 
 
 def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:
@@ -126,9 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _on_terminate)
     try:
-        from workflows import adni
-
-        return int(getattr(adni, f"{arguments.command}_command")(arguments))
+        home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
+        return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
         print(f"heatlas: {error}", file=sys.stderr)
         return error.exit_code

@@ -2,7 +2,7 @@
 
 1. the collection list's Visit, if it counts from the first baseline (``bl``, ``sc``, ``m12``), ADNIMERGE has that
    visit, and the two dates, where known, are not more than `CODE_TOLERANCE_DAYS` apart;
-2. otherwise the visit whose EXAMDATE is nearest to the scan date, within `DATE_WINDOW_DAYS`;
+2. otherwise the visit whose EXAMDATE is nearest to the scan date, within `WINDOW_DAYS`;
 3. otherwise, without dates, the collection list's Visit even if it counts within a phase (``y1``).
 """
 
@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from pipeline.cohort.adni_tables import VisitRow
+from pipeline.cohort.adni_visit_tables import WINDOW_DAYS, VisitRow
 from pipeline.cohort.visits import Visit
-
-DATE_WINDOW_DAYS = 92
-"""Half the usual interval between visits: a scan further from every visit belongs to none of them."""
 
 CODE_TOLERANCE_DAYS = 183
 """A visit code whose date disagrees by more counts from something else, or is wrong."""
@@ -33,10 +30,10 @@ def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: Visit
     gaps = [(gap, row) for row in visits if (gap := _days_apart(row, scan_date)) is not None]
     if gaps:
         gap, nearest = min(gaps, key=lambda pair: pair[0])
-        if gap <= DATE_WINDOW_DAYS:
+        if gap <= WINDOW_DAYS:
             return nearest
         return (
-            f"no row in ADNIMERGE within {DATE_WINDOW_DAYS} days of the scan: "
+            f"no row in ADNIMERGE within {WINDOW_DAYS} days of the scan: "
             f"{scan_date}, nearest is {nearest.session_id}, {gap} days away"
         )
     if of_code is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cohort.headers import header_problem
+from pipeline.cohort.headers import check_header
 from pipeline.cohort.records import Scan
+from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
 from pipeline.run.progress import progress_bar
 
@@ -24,11 +26,14 @@ class Candidate:
         All filled cells of the source tables at the scan's visit; a contrast may use any of them.
     preference : tuple
         Of several images of one session the one with the smallest is used.
+    criteria : tuple of str
+        What speaks for an image by position in `preference`, in words; may be shorter.
     """
 
     scan: Scan
     columns: Mapping[str, str] = field(default_factory=dict)
     preference: tuple[int | str, ...] = ()
+    criteria: tuple[str, ...] = ()
 
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))
@@ -72,17 +77,44 @@ def _participant_named(name: str, found: set[str]) -> str:
     return next((choice for choice in choices if choice in found), choices[0])
 
 
-def with_readable_headers(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason."""
+def with_readable_headers(
+    root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
+) -> tuple[list[Candidate], list[str]]:
+    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason.
+
+    Parameters
+    ----------
+    root : Path
+    candidates : sequence of Candidate
+        DICOM series pass: their headers were read when they were found.
+    max_voxel_mm : float
+        Images with thicker slices are dropped.
+
+    Returns
+    -------
+    candidates : list of Candidate
+    notes : list of str
+        Which headers contradict themselves, and what holds.
+    """
     checked = []
+    repaired: dict[str, list[str]] = {}
     with progress_bar(len(candidates), "Reading image headers") as bar:
         for candidate in candidates:
-            if candidate.scan.kept and candidate.scan.image is not None:
-                problem = header_problem(root, candidate.scan.image)
-                candidate = candidate if problem is None else candidate.dropped(problem)
+            image = candidate.scan.image
+            if candidate.scan.kept and image is not None and is_nifti(image):
+                finding = check_header(root, image, max_voxel_mm)
+                if finding.problem is not None:
+                    candidate = candidate.dropped(finding.problem)
+                elif finding.repairs:
+                    # Numbers differ from scan to scan: one note per kind.
+                    kind = re.sub(r" by up to .*| with another .*", "", "; ".join(finding.repairs))
+                    repaired.setdefault(kind, []).append(candidate.scan.scan_id)
             checked.append(candidate)
             bar.update()
-    return checked
+    return checked, [
+        f"headers of {len(names)} images are set right in memory ({kind}): {listed(names, 3)}"
+        for kind, names in repaired.items()
+    ]
 
 
 def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -110,9 +142,18 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [
         candidate
         if not candidate.scan.kept or best[candidate.scan.name] is candidate
-        else candidate.dropped(f"another scan of this session is preferred: {best[candidate.scan.name].scan.scan_id}")
+        else candidate.dropped(
+            f"another scan of this session is preferred: {_why(best[candidate.scan.name], candidate)}"
+        )
         for candidate in candidates
     ]
+
+
+def _why(best: Candidate, beaten: Candidate) -> str:
+    """The scan that is used, and the first point on which the two differ."""
+    pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
+    decided = next((words for one, other, words in pairs if one != other), None)
+    return best.scan.scan_id + (f" ({decided})" if decided else "")
 
 
 def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:

@@ -16,7 +16,7 @@ from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 
-SCAN_TABLE_COLUMNS = ("diagnosis", "sex", "site", "field_strength", "apoe4", "mmse", "cdr")
+SCAN_TABLE_COLUMNS = ("diagnosis", "progression", "sex", "site", "field_strength", "apoe4", "mmse", "cdr")
 """Columns of the scan table that may serve as contrast."""
 
 

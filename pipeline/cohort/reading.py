@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.cohort import adni, bids
+from pipeline.cohort.adni_images import parse_image
+from pipeline.cohort.anonymise import Disguise, capped_ages
+from pipeline.cohort.bids_tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
+    Candidate,
     listed,
     one_per_session,
     only_participants,
@@ -17,7 +21,11 @@ from pipeline.cohort.candidates import (
     without_duplicates,
 )
 from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from pipeline.cohort.derivatives import over_template, with_entries
+from pipeline.cohort.manifest import Manifest, Match, select
+from pipeline.cohort.persons import roll_over_notes
 from pipeline.cohort.records import ScanTable
+from pipeline.cohort.segmented_subjects import with_segmented_volumes
 from pipeline.cohort.walking import InputFiles, walk_input
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
@@ -33,22 +41,47 @@ class InputCohort:
     Parameters
     ----------
     root : Path
-        Resolved; `Scan.image` is relative to it.
+        Resolved; `Scan.file` is relative to it.
     layout : {"adni", "bids"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
         What no row can say: table rows without a scan, absent columns, links not followed.
+    problem : str
+        Why the cohort has no labels; empty if it has.
+    matches : tuple of Match
+        How the images of a manifest were found; empty without one.
     """
 
     root: Path
     layout: Literal["adni", "bids"]
     table: ScanTable
     notes: tuple[str, ...]
+    problem: str = ""
+    matches: tuple[Match, ...] = ()
 
 
-def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Sequence[str] = ()) -> InputCohort:
-    """Read an ADNI download or a BIDS dataset; nothing is written.
+@dataclass(frozen=True)
+class Selection:
+    """Which scans of an input are wanted, and how they are shown.
+
+    Parameters
+    ----------
+    participants : tuple of str
+        Use only these (with or without ``sub-``, or as PTID); empty for all.
+    manifest : Manifest or None
+        Use only these images.
+    disguise : Disguise or None
+        How records are anonymised.
+    """
+
+    participants: tuple[str, ...] = ()
+    manifest: Manifest | None = None
+    disguise: Disguise | None = None
+
+
+def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
+    """Read an ADNI download or a BIDS dataset whose scans can be labelled; nothing is written.
 
     Parameters
     ----------
@@ -58,8 +91,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
         Which contrast to label, and whether to shuffle the labels as a control.
     seed : int
         For the shuffle only.
-    participants : sequence of str
-        Use only these (with or without ``sub-``, or as PTID); empty for all.
+    selection : Selection or sequence of str
+        Which scans; a sequence names participants.
 
     Returns
     -------
@@ -69,33 +102,76 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, participants: Seque
     Raises
     ------
     BadInputError
-        If the folder is neither layout or holds no image, a table or column is missing, or the contrast names a
-        value that does not occur.
+        As `inspect_cohort`, or if the contrast names a column or value that does not occur.
     """
+    cohort = inspect_cohort(root, config, seed, selection)
+    if cohort.problem:
+        raise BadInputError(cohort.problem)
+    return cohort
+
+
+def inspect_cohort(
+    root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()
+) -> InputCohort:
+    """Read an input as `read_cohort` does, also if its scans cannot be labelled; `InputCohort.problem` then says why.
+
+    Raises
+    ------
+    BadInputError
+        If the folder is neither layout or holds no image, a table or column is missing, or a participant is unknown.
+    """
+    if not isinstance(selection, Selection):
+        selection = Selection(tuple(selection))
+    root = _input_folder(root)
+    layout, candidates, notes = _found(root, config)
+    candidates, entry_notes = with_entries(candidates, config.start_at)
+    candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
+    problem = ""
+    try:
+        candidates = with_labels(candidates, config)
+    except BadInputError as error:
+        problem = str(error)
+    candidates = only_participants(candidates, selection.participants)
+    candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
+    candidates = without_duplicates(over_template(root, candidates))
+    matches: list[Match] = []
+    if selection.manifest is not None:
+        candidates, matches = select(root, candidates, selection.manifest)
+    candidates = one_per_session(candidates)
+    scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
+    notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
+    notes += [*entry_notes, *volume_notes, *header_notes, *age_notes]
+    notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
+    if config.shuffle_labels:
+        kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
+        scans = [scan for scan in scans if not scan.kept] + kept
+        notes.append("labels are shuffled between participants: a control run")
+    if selection.disguise is not None:
+        matches = selection.disguise.matches(matches, scans)
+        scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
+    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches))
+
+
+def _input_folder(root: Path) -> Path:
     if not root.is_dir():
         what = "is a file" if root.exists() else "no such folder"
         raise BadInputError(f"{root}: {what}. Give the folder of an ADNI download or a BIDS dataset.")
-    root = root.resolve()
+    return root.resolve()
+
+
+def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], list[Candidate], list[str]]:
+    """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root)
     if layout == "bids":
         files = walk_input(root, bids.enters)
         candidates, notes = bids.read_bids(root, files)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
-        candidates, notes = adni.read_adni(root, files, config.contrast_column)
-    notes = [*notes, *_file_notes(files)]
+        candidates, notes = adni.read_adni(root, files, config)
+    notes = [*notes, *_file_notes(files, layout)]
     if not candidates:
-        raise BadInputError(f"{root}: no NIfTI image of a participant found. " + " ".join(note + "." for note in notes))
-    labelled = with_labels(candidates, config)
-    chosen = only_participants(labelled, participants)
-    used = one_per_session(without_duplicates(with_readable_headers(root, chosen)))
-    notes += unknown_diagnoses(used) if config.contrast_column == "diagnosis" else []
-    scans = [candidate.scan for candidate in used]
-    if config.shuffle_labels:
-        kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
-        scans = [scan for scan in scans if not scan.kept] + kept
-        notes.append("labels are shuffled between participants: a control run")
-    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes))
+        raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
+    return layout, candidates, notes
 
 
 def detect_layout(root: Path) -> Literal["adni", "bids"]:
@@ -107,25 +183,30 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
         If neither; says what each looks like.
     """
     names = {entry.name for entry in root.iterdir()}
-    if names & {bids.PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
+    if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
         return "bids"
     if any(re.fullmatch(r"adnimerge.*\.csv", name, re.IGNORECASE) for name in names):
         return "adni"
     files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
-    if any(name.startswith("adnimerge") for name in tables) or any(map(adni.parse_image, files.images)):
+    if any(name.startswith("adnimerge") for name in tables) or _has_participants(files):
         return "adni"
     raise BadInputError(
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor a BIDS dataset "
         f"(participants.tsv, folders sub-*); {len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
-        + (" DICOM is not read: download as NIfTI, or convert with dcm2niix." if files.dicom_count else "")
+        + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
     )
 
 
-def _file_notes(files: InputFiles) -> list[str]:
+def _has_participants(files: InputFiles) -> bool:
+    series = (f"{folder}/{names[0]}" for folder, names in files.dicom.items())
+    return any(parse_image(path) is not None for path in (*files.images, *series))
+
+
+def _file_notes(files: InputFiles, layout: str) -> list[str]:
     notes = []
-    if files.dicom_count:
-        notes.append(f"{files.dicom_count} DICOM files are not read; convert them to NIfTI (dcm2niix)")
+    if files.dicom and layout == "bids":
+        notes.append(f"{files.dicom_count} DICOM files are left alone: BIDS holds images as NIfTI; convert them")
     if files.linked_folders:
         notes.append(
             f"{len(files.linked_folders)} links to folders are not followed; give the real folder: "

@@ -22,9 +22,13 @@ SCAN_COLUMNS = {
     "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
     "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
     "image": "Path of the image relative to the input folder, POSIX separators; n/a for a row without an image",
+    "entry": "What the image is, and so where it enters: scan (as acquired), brain (already brain-extracted), template "
+    "(already in template space, not registered again)",
     "diagnosis": "Diagnosis at the visit of the scan: CN, MCI or AD",
+    "diagnosis_source": "Table and column that the diagnosis comes from",
+    "progression": "Course after a diagnosis of MCI, within the horizon: sMCI, pMCI, rMCI (reverted) or uMCI (unknown)",
     "label": "Class in the contrast of this run; n/a outside the contrast",
-    "age": "Age at the scan in years",
+    "age": "Age at the scan in years; 89 and above is written as 89, as BIDS asks",
     "sex": "F or M",
     "site": "Acquisition site",
     "field_strength": "Magnetic field in tesla",
@@ -32,12 +36,20 @@ SCAN_COLUMNS = {
     "mmse": "Mini-Mental State Examination at the visit",
     "cdr": "Clinical Dementia Rating (global) at the visit",
     "tiv_mm3": "Total intracranial volume in mm3",
+    "tiv_source": "Where the intracranial volume comes from",
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
-    "hippocampus_source": "Where the hippocampal volume comes from",
+    "hippocampus_left_mm3": "Volume of the left hippocampus in mm3",
+    "hippocampus_right_mm3": "Volume of the right hippocampus in mm3",
+    "hippocampus_source": "Where the hippocampal volumes come from",
     "kept": "true if the scan is used",
     "reason": "Why the scan was dropped; n/a if kept",
 }
 """Columns of ``scans.tsv`` and their descriptions (the BIDS data dictionary)."""
+
+LATER_COLUMNS = frozenset(
+    {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}
+)
+"""Columns that tables of earlier versions lack; their values are then missing."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,9 @@ class Scan:
     image: str | None
     diagnosis: str | None = None
     label: str | None = None
+    entry: str = "scan"
+    diagnosis_source: str | None = None
+    progression: str | None = None
     age: float | None = None
     sex: str | None = None
     site: str | None = None
@@ -58,10 +73,20 @@ class Scan:
     mmse: float | None = None
     cdr: float | None = None
     tiv_mm3: float | None = None
+    tiv_source: str | None = None
     hippocampus_mm3: float | None = None
+    hippocampus_left_mm3: float | None = None
+    hippocampus_right_mm3: float | None = None
     hippocampus_source: str | None = None
     kept: bool = True
     reason: str | None = None
+    location: str | None = None
+    """Where the image lies, if `image` must not say so (``--anonymise``); never written."""
+
+    @property
+    def file(self) -> str:
+        """Path of the image relative to the input folder, for opening it; never for writing it down."""
+        return self.location or self.image or ""
 
     @property
     def name(self) -> str:
@@ -135,7 +160,8 @@ class ScanTable:
             If a column is missing or unknown.
         """
         text = [f.name for f in dataclasses.fields(Scan) if f.type in ("str", "str | None")]
-        frame = read_table(path, required=list(SCAN_COLUMNS), text_columns=text)
+        required = [name for name in SCAN_COLUMNS if name not in LATER_COLUMNS]
+        frame = read_table(path, required=required, text_columns=text)
         unknown = [name for name in frame.columns if name not in SCAN_COLUMNS]
         if unknown:
             raise BadInputError(f"{path}: unknown column {', '.join(unknown)}; known are {', '.join(SCAN_COLUMNS)}.")

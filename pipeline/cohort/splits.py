@@ -1,7 +1,8 @@
 """Who trains, who validates, who tests: always whole participants.
 
 The unit is the participant, stratified by class; someone with scans of both classes counts as positive (see
-`pipeline.cohort.contrast.participant_classes`). scikit-learn's ``StratifiedKFold`` over participants makes the folds.
+`pipeline.cohort.contrast.participant_classes`), and someone with two names is one (`pipeline.cohort.persons`).
+scikit-learn's ``StratifiedKFold`` over participants makes the folds.
 Its ``StratifiedGroupKFold`` over scans balances the number of scans greedily and so may leave a fold without a class.
 """
 
@@ -19,6 +20,7 @@ import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
 from pipeline.cohort.contrast import participant_classes
+from pipeline.cohort.persons import same_person
 from pipeline.cohort.records import ScanTable
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
@@ -125,7 +127,9 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     BadInputError
         If a class is absent or has too few participants; says how many there are and are needed.
     """
-    classes = participant_classes(table.labelled, config.positive)
+    of_participant = participant_classes(table.labelled, config.positive)
+    names = same_person(of_participant)
+    classes = {person: any(of_participant[name] for name in of) for person, of in names.items()}
     by_class = {
         config.negative: sorted(person for person, positive in classes.items() if not positive),
         config.positive: sorted(person for person, positive in classes.items() if positive),
@@ -137,8 +141,14 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
             "(someone with both counts as the second). Check cohort.negative and cohort.positive, or add scans."
         )
     if config.split == "single":
-        return Split((_single_fold(by_class, config, seed, numbers),))
-    return Split(_k_folds(by_class, config, seed, numbers))
+        folds: tuple[Fold, ...] = (_single_fold(by_class, config, seed, numbers),)
+    else:
+        folds = _k_folds(by_class, config, seed, numbers)
+    return Split(tuple(_with_all_names(fold, names) for fold in folds))
+
+
+def _with_all_names(fold: Fold, names: Mapping[str, Sequence[str]]) -> Fold:
+    return _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
 
 
 def _k_folds(by_class: Mapping[str, Sequence[str]], config: CohortConfig, seed: int, numbers: str) -> tuple[Fold, ...]:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
+from functools import cache
 
 DIAGNOSES = {
     "cn": "CN",
@@ -96,11 +97,14 @@ def diagnosis(text: str | None) -> str | None:
     --------
     >>> diagnosis("Dementia"), diagnosis("MCI to Dementia"), diagnosis("LMCI"), diagnosis("FTD")
     ('AD', 'AD', 'MCI', None)
+    >>> diagnosis("Stable: NL"), diagnosis("Reversion: Dementia to MCI")
+    ('CN', 'MCI')
     """
-    last = re.split(r"\s+to\s+", (text or "").strip(), flags=re.IGNORECASE)[-1]
+    last = re.split(r"\s+to\s+|:\s+", (text or "").strip(), flags=re.IGNORECASE)[-1]
     return DIAGNOSES.get(last.lower())
 
 
+@cache
 def calendar_date(text: str | None) -> date | None:
     """A date: ISO as in ADNIMERGE and LONI's folders, or month/day/year as in LONI's collection tables.
 

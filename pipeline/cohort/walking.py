@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
+DICOM_SUFFIXES = (".dcm", ".ima", ".dicom")
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,11 @@ class InputFiles:
         NIfTI files.
     tables : tuple of str
         CSV files.
-    dicom_count : int
-        Files that end in ``.dcm``.
+    dicom : mapping of str to tuple of str
+        By folder, the names of its DICOM files: those that end in ``.dcm`` or ``.ima``, and those without an ending
+        of letters that begin as DICOM does.
+    metadata : tuple of str
+        XML files.
     linked_folders : tuple of str
         Links to folders; not followed, so that no loop is possible.
     unreadable : tuple of str
@@ -30,13 +34,18 @@ class InputFiles:
 
     images: tuple[str, ...]
     tables: tuple[str, ...]
-    dicom_count: int
+    dicom: Mapping[str, tuple[str, ...]]
+    metadata: tuple[str, ...]
     linked_folders: tuple[str, ...]
     unreadable: tuple[str, ...]
 
+    @property
+    def dicom_count(self) -> int:
+        return sum(map(len, self.dicom.values()))
+
 
 def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -> InputFiles:
-    """List the images and tables below a folder; hidden files and folders are left out.
+    """List the images, tables and image descriptions below a folder; hidden files and folders are left out.
 
     Parameters
     ----------
@@ -46,9 +55,10 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     """
     images: list[str] = []
     tables: list[str] = []
+    metadata: list[str] = []
+    dicom: dict[str, tuple[str, ...]] = {}
     linked: list[str] = []
     unreadable: list[str] = []
-    dicom_count = 0
 
     def cannot_list(error: OSError) -> None:
         unreadable.append(_relative(str(error.filename), root))
@@ -60,6 +70,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         links = {name for name in visible if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
         linked += [prefix + name for name in sorted(links)]
         folders[:] = [name for name in visible if name not in links]
+        series = []
         for name in files:
             lower = name.lower()
             if name.startswith("."):
@@ -68,11 +79,51 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
                 images.append(prefix + name)
             elif lower.endswith(".csv"):
                 tables.append(prefix + name)
-            elif lower.endswith(".dcm"):
-                dicom_count += 1
+            elif lower.endswith(".xml"):
+                metadata.append(prefix + name)
+            elif _is_dicom(folder, name):
+                series.append(name)
+        if series:
+            dicom[here] = tuple(sorted(series))
     return InputFiles(
-        tuple(sorted(images)), tuple(sorted(tables)), dicom_count, tuple(sorted(linked)), tuple(sorted(unreadable))
+        images=tuple(sorted(images)),
+        tables=tuple(sorted(tables)),
+        dicom=dict(sorted(dicom.items())),
+        metadata=tuple(sorted(metadata)),
+        linked_folders=tuple(sorted(linked)),
+        unreadable=tuple(sorted(unreadable)),
     )
+
+
+def _is_dicom(folder: str, name: str) -> bool:
+    """Whether a file is taken for DICOM: by its ending, or without one by the four letters after its preamble.
+
+    Names that end in numbers are common: the file is then called after its UID.
+    """
+    ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 speed
+    if ending in DICOM_SUFFIXES:
+        return True
+    if name == "DICOMDIR" or (ending and not ending[1:].isdigit()):
+        return False
+    try:
+        with open(os.path.join(folder, name), "rb") as handle:  # noqa: PTH118, PTH123 speed
+            return handle.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def dicom_files(one: Path) -> tuple[str, ...]:
+    """Names of the DICOM files in the folder of one of them, sorted; hidden files are left out."""
+    try:
+        names = sorted(os.listdir(one.parent))  # noqa: PTH208 names are wanted
+    except OSError:
+        return ()
+    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and _is_dicom(str(one.parent), n))
+
+
+def is_nifti(name: str) -> bool:
+    """Whether a file is NIfTI by its name."""
+    return name.lower().endswith(IMAGE_SUFFIXES)
 
 
 def image_stem(name: str) -> str:

@@ -1,13 +1,22 @@
 """Which voxels of a scan are brain.
 
-``auto`` leaves a stripped image alone and lets deepbet find the brain in every other; ``deepbet`` always uses
-deepbet; ``none`` takes the image for a stripped one. ``template-mask`` finds the brain as ``auto`` does, but only to
-drive the registration: what is kept is what lies under the template's mask afterwards, as in the founding study.
-That study registered whole heads; the template at hand is a brain, to which whole heads register badly (tried on
-three: sizes off by 9 and 17 % in two of them).
+============== =====================================================================================================
+method         what it does
+============== =====================================================================================================
+auto           a stripped image is left alone; else a mask given beside the scan; else deepbet
+given-mask     the mask given beside the scan or by ``mask_pattern``; a scan without one fails
+deepbet        always deepbet
+synthstrip     always the user's own ``mri_synthstrip`` (`pipeline.registration.synthstrip`)
+template-mask  finds the brain as ``auto`` does to drive the registration; what is kept afterwards is what lies under
+               the template's mask, as in the founding study
+none           takes the image for a stripped one
+============== =====================================================================================================
 
-deepbet (Fisch et al. 2024, doi:10.1002/hbm.26606) rather than HD-BET or SynthStrip: its weights come with the
-package, so that nothing is fetched, and it runs on a CPU in seconds.
+The founding study registered whole heads; the template at hand is a brain, to which whole heads register badly (tried
+on three: sizes off by 9 and 17 % in two of them), hence a brain in every case.
+
+deepbet (Fisch et al. 2024, doi:10.1002/hbm.26606) rather than HD-BET or SynthStrip by default: its weights come with
+the package, so that nothing is fetched, and it runs on a CPU in seconds.
 """
 
 from __future__ import annotations
@@ -23,13 +32,15 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
+from pipeline.registration.given_masks import read_mask
 from pipeline.registration.images import T1wImage
+from pipeline.registration.synthstrip import synthstrip_mask
 from pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)
 """Volume of a stripped brain, children and large men included; a head with its skull is far above 2.3 litres."""
 BRAIN_LITRES = (0.4, 2.6)
-"""What deepbet may find; anything else was no head, or not found."""
+"""What may be found; anything else was no head, or not found."""
 MIN_ZERO_SHARE = 0.15
 """A brain fills at most this much less than the whole of even a tightly cut box."""
 
@@ -43,7 +54,7 @@ class BrainMask:
     mask : numpy.ndarray
         (I, J, K), bool, on the voxels of the scan.
     source : str
-        How it was found: ``stripped`` (the voxels that are not 0) or ``deepbet``.
+        How it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet`` or ``synthstrip``.
     litres : float
         Volume of the mask.
     """
@@ -53,27 +64,61 @@ class BrainMask:
     litres: float
 
 
-def find_brain(image: T1wImage, method: str) -> BrainMask:
+def find_brain(
+    image: T1wImage, method: str, given: Path | None = None, synthstrip_model: Path | None = None
+) -> BrainMask:
     """Brain mask of a scan by one of the methods of `RegistrationConfig.brain_extraction`.
+
+    Parameters
+    ----------
+    image : T1wImage
+    method : str
+    given : Path, optional
+        Where a mask of this scan lies or should lie (`pipeline.registration.given_masks.mask_path`).
+    synthstrip_model : Path, optional
+        Weights of SynthStrip.
 
     Raises
     ------
     BadInputError
-        If no brain of a possible size is found.
+        If no brain of a possible size is found, or a given mask is missing or cannot be used.
     MissingDataError
-        If the weights of deepbet are missing.
+        If the weights of deepbet, or the command or weights of SynthStrip, are missing.
     """
-    if method == "none" or (method != "deepbet" and is_stripped(image)):
+    there = given is not None and given.is_file()
+    if method == "given-mask" and not there:
+        raise BadInputError(
+            f"{image.path}: no mask is given at {given}. Put it there, set registration.mask_pattern, or let "
+            'registration.brain_extraction be "auto".'
+        )
+    asks_first = method in ("auto", "template-mask")
+    if method == "none" or (asks_first and is_stripped(image)):
         mask = nonzero_brain(image.data)
         return BrainMask(mask, "stripped", litres(mask, image.affine))
-    mask = _deepbet_mask(image)
+    if given is not None and there and (asks_first or method == "given-mask"):
+        return _of_a_possible_size(image, read_mask(given, image), "given", f"the mask {given}")
+    if method == "synthstrip":
+        if synthstrip_model is None:
+            raise MissingDataError("registration.synthstrip_model is not set. Give the weights file of SynthStrip.")
+        return _of_a_possible_size(image, synthstrip_mask(image, synthstrip_model), "synthstrip", "SynthStrip")
+    return _of_a_possible_size(image, _deepbet_mask(image), "deepbet", "deepbet")
+
+
+def _of_a_possible_size(image: T1wImage, mask: np.ndarray, source: str, finder: str) -> BrainMask:
+    """The mask as a record.
+
+    Raises
+    ------
+    BadInputError
+        If no brain has its size.
+    """
     volume = litres(mask, image.affine)
     if not BRAIN_LITRES[0] <= volume <= BRAIN_LITRES[1]:
         raise BadInputError(
-            f"{image.path}: deepbet finds {volume:.2f} litres of brain, which cannot be. Look at the scan; if it is a "
-            "head, give it stripped."
+            f"{image.path}: {finder} finds {volume:.2f} litres of brain, which cannot be. Look at the scan; if it is a "
+            "head, give it stripped or with another mask."
         )
-    return BrainMask(mask, "deepbet", volume)
+    return BrainMask(mask, source, volume)
 
 
 def is_stripped(image: T1wImage) -> bool:

@@ -4,9 +4,7 @@
 space* is millimetres to the right, to the front and up (RAS+). An image here always travels with the affine that
 takes the one to the other; the order of its axes is never trusted, and kept in reading.
 
-The header of a NIfTI image can state that affine twice, as quaternion (qform) and as matrix (sform), each with a
-code that is 0 for "not known". Which one holds follows the truth table of nipreps (niworkflows ``ValidateImage``),
-except that an image with neither is refused where nipreps guesses: its left and right cannot be told apart.
+The header of a NIfTI image can state that affine twice; which one holds is decided in `pipeline.cohort.orientation`.
 """
 
 from __future__ import annotations
@@ -23,17 +21,14 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.openers import ImageOpener
 from nibabel.spatialimages import HeaderDataError
 
+from pipeline.cohort.headers import MAX_VOXELS
+from pipeline.cohort.orientation import Orientation, by, choose_orientation
 from pipeline.run.errors import BadInputError
 
-VOXEL_SIZE_MM = (0.1, 10.0)
-"""Voxel sizes outside this range are taken for a wrong unit or a broken header."""
 MIN_EXTENT_MM = 80.0
 """No adult brain fits into less along any axis."""
-MAX_VOXELS = 2**30
 MIN_GREY_VALUES = 16
 """With fewer values the file is a mask or a label image, not a scan."""
-AFFINE_TOLERANCE_MM = 0.1
-SHEAR_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class T1wImage:
     affine : numpy.ndarray
         4x4, voxel indices to world RAS+ in mm; invertible, without shear.
     orientation : str
-        Which part of the header gave the affine, and what was wrong with the other part, if anything was.
+        Which part of the header gave the affine, and what in the header was wrong and set right, if anything was.
     """
 
     path: Path
@@ -74,11 +69,11 @@ def load_t1w(path: Path) -> T1wImage:
         raise BadInputError(
             f"{path}: stores {header.get_data_dtype()} values, not grey values. Export the scan as a plain image."
         )
-    affine, orientation = voxel_to_world(header, path)
-    _check_geometry(shape, affine, path)
+    orientation = voxel_to_world(header, path)
+    _check_extent(shape, orientation.affine, path)
     data = _read_values(image, path).reshape(shape)
     _check_values(data, path)
-    return T1wImage(path, data, affine, orientation)
+    return T1wImage(path, data, orientation.affine, str(orientation))
 
 
 def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +93,7 @@ def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """
     image, header = _open(path)
     shape = _spatial_shape(image.shape, path)
-    affine, _ = voxel_to_world(header, path)
+    affine = voxel_to_world(header, path).affine
     values = _read_values(image, path).reshape(shape)
     labels = np.rint(values).astype(np.int32)
     if not np.array_equal(labels, values):
@@ -106,8 +101,8 @@ def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return labels, affine
 
 
-def voxel_to_world(header: Any, path: Path) -> tuple[np.ndarray, str]:
-    """The affine of a header, chosen between sform and qform.
+def voxel_to_world(header: Any, path: Path) -> Orientation:
+    """The affine of a header, chosen between sform and qform by `pipeline.cohort.orientation`.
 
     Parameters
     ----------
@@ -116,47 +111,15 @@ def voxel_to_world(header: Any, path: Path) -> tuple[np.ndarray, str]:
     path : Path
         For the message.
 
-    Returns
-    -------
-    affine : numpy.ndarray
-        4x4, float64.
-    orientation : str
-        ``sform`` or ``qform``, with a remark if the other one was wrong.
-
     Raises
     ------
     BadInputError
         If neither can be used.
     """
-    zooms = np.asarray(header["pixdim"][1:4], dtype=np.float64)
-    if not np.all(np.isfinite(zooms)) or np.any(zooms <= 0):
-        raise BadInputError(
-            f"{path}: voxel size {_by(zooms)} mm is impossible. Convert the scan again from its DICOM files."
-        )
-    sform_problem, qform_problem = "absent", "absent"
-    sform = qform = None
-    if int(header["sform_code"]) > 0:
-        sform = header.get_sform().astype(np.float64)
-        sform_problem = _sform_problem(sform, zooms)
-    if int(header["qform_code"]) > 0:
-        try:
-            qform = header.get_qform().astype(np.float64)
-            qform_problem = "" if np.all(np.isfinite(qform)) else "not finite"
-        except (ValueError, HeaderDataError):
-            qform_problem = "not a rotation"
-    if sform is not None and not sform_problem:
-        if qform is None or qform_problem:
-            return sform, "sform" if qform_problem == "absent" else f"sform (qform {qform_problem})"
-        distance = _largest_distance(sform, qform, header.get_data_shape()[:3])
-        if distance > AFFINE_TOLERANCE_MM:
-            return sform, f"sform (qform differs by up to {distance:.1f} mm)"
-        return sform, "sform"
-    if qform is not None and not qform_problem:
-        return qform, "qform" if sform_problem == "absent" else f"qform (sform {sform_problem})"
-    raise BadInputError(
-        f"{path}: no usable orientation in the header (sform {sform_problem}, qform {qform_problem}), so left and "
-        "right cannot be told apart. Convert the scan again from its DICOM files, or set the right sform."
-    )
+    orientation = choose_orientation(header)
+    if isinstance(orientation, Orientation):
+        return orientation
+    raise BadInputError(f"{path}: {orientation}. Convert the scan again from its DICOM files, or correct its header.")
 
 
 def _open(path: Path) -> tuple[Any, Any]:
@@ -182,25 +145,20 @@ def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
     spatial = shape[:3]
     if len(spatial) < 3 or any(n != 1 for n in shape[3:]):
         raise BadInputError(
-            f"{path}: has shape {_by(shape)}; a T1-weighted scan has three axes. Give a single volume (average the "
+            f"{path}: has shape {by(shape)}; a T1-weighted scan has three axes. Give a single volume (average the "
             "repeats or pick one)."
         )
     if min(spatial) < 2 or np.prod(spatial, dtype=np.int64) > MAX_VOXELS:
-        raise BadInputError(f"{path}: shape {_by(shape)} cannot be a scan of a head. {_AGAIN}")
+        raise BadInputError(f"{path}: shape {by(shape)} cannot be a scan of a head. {_AGAIN}")
     return spatial  # type: ignore[return-value]
 
 
-def _check_geometry(shape: tuple[int, int, int], affine: np.ndarray, path: Path) -> None:
+def _check_extent(shape: tuple[int, int, int], affine: np.ndarray, path: Path) -> None:
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
-    if np.any(sizes < VOXEL_SIZE_MM[0]) or np.any(sizes > VOXEL_SIZE_MM[1]):
-        raise BadInputError(
-            f"{path}: voxel size {_by(sizes)} mm is impossible for a head scan (units other than mm?). Correct the "
-            "header or convert the scan again."
-        )
     extent = sizes * shape
     if np.any(extent < MIN_EXTENT_MM):
         raise BadInputError(
-            f"{path}: covers only {_by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
+            f"{path}: covers only {by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
         )
 
 
@@ -216,7 +174,7 @@ def _read_values(image: Any, path: Path) -> np.ndarray:
 
 def _check_gzip_sum(path: Path) -> None:
     """Read a compressed file to its end, where gzip keeps its checksum; nibabel stops after the last voxel."""
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         with gzip.open(path) as handle:
             while handle.read(2**24):
                 pass
@@ -237,32 +195,6 @@ def _check_values(data: np.ndarray, path: Path) -> None:
             f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "
             "T1-weighted scan itself."
         )
-
-
-def _sform_problem(sform: np.ndarray, zooms: np.ndarray) -> str:
-    """Why an sform cannot be used; empty if it can."""
-    if not np.all(np.isfinite(sform)):
-        return "not finite"
-    columns = sform[:3, :3]
-    lengths = np.linalg.norm(columns, axis=0)
-    if np.any(lengths == 0) or abs(np.linalg.det(columns / lengths)) < 1e-6:
-        return "singular"
-    directions = columns / lengths
-    if np.abs(directions.T @ directions - np.eye(3)).max() > SHEAR_TOLERANCE:
-        return "sheared"  # ITK images know rotation and voxel size only
-    if not np.allclose(lengths, zooms, rtol=1e-3):
-        return f"with another voxel size, {_by(lengths)} mm against {_by(zooms)} mm"
-    return ""
-
-
-def _largest_distance(a: np.ndarray, b: np.ndarray, shape: tuple[int, ...]) -> float:
-    """Largest distance in mm between the places that two affines give to the corners of a volume."""
-    corners = np.stack(np.meshgrid(*[[0, n - 1] for n in shape], [1], indexing="ij"), -1).reshape(-1, 4)
-    return float(np.linalg.norm(corners @ (a - b).T, axis=1).max())
-
-
-def _by(values: object) -> str:
-    return " x ".join(f"{value:g}" for value in np.asarray(values).ravel())
 
 
 def _first_line(error: Exception) -> str:

@@ -25,7 +25,8 @@ from pipeline.registration.ants_transform import (
 )
 from pipeline.registration.bias_field import correct_bias_field
 from pipeline.registration.brain_extraction import BrainMask, find_brain
-from pipeline.registration.images import load_t1w
+from pipeline.registration.entry_points import stated_brain
+from pipeline.registration.images import T1wImage, load_t1w
 from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
 from pipeline.registration.quality import RegistrationQuality, assess
 from pipeline.registration.resolution import around_brain, closest_ras, coarsen
@@ -72,7 +73,13 @@ class RegisteredScan:
 
 
 def register_image(
-    path: Path, template: Template, config: RegistrationConfig, seed: int, prefix: Path
+    path: Path,
+    template: Template,
+    config: RegistrationConfig,
+    seed: int,
+    prefix: Path,
+    entry: str = "scan",
+    mask_path: Path | None = None,
 ) -> RegisteredScan:
     """Bring one scan to template space.
 
@@ -86,16 +93,22 @@ def register_image(
     seed : int
     prefix : Path
         Start of the names of the transform files, in a folder that exists.
+    entry : {"scan", "brain"}
+        ``brain`` for an image that is said to be brain-extracted (`pipeline.cohort.records.Scan.entry`).
+    mask_path : Path, optional
+        Where a mask of this scan lies, if there is one (`pipeline.registration.given_masks`).
+    entry : {"scan", "brain"}
+        As `Scan.entry`; a brain is not extracted again.
 
     Raises
     ------
     BadInputError
-        If the image cannot be used.
+        If the image or its mask cannot be used.
     RegistrationError
         If no transform is found.
     """
     image = load_t1w(path)
-    brain = find_brain(image, config.brain_extraction)
+    brain = stated_brain(image) if entry == "brain" else _find_brain(image, config, mask_path)
     whole_mask = closest_ras(Volume(brain.mask, image.affine))
     mask = around_brain(whole_mask, whole_mask.data, BRAIN_MARGIN_MM)
     scan = around_brain(closest_ras(Volume(image.data, image.affine)), whole_mask.data, BRAIN_MARGIN_MM)
@@ -111,8 +124,12 @@ def register_image(
     keep = box.crop(template.brain_mask) if config.brain_extraction == "template-mask" else own_mask
     values[~keep] = 0
     linear = read_affine(transforms.affine)[:3, :3]
-    determinant = jacobian_determinant(read_displacement(transforms.warp), fixed.affine)
-    quality = assess(values, own_mask, fixed.data, box.crop(template.brain_mask), determinant, linear)
+    displacement = read_displacement(transforms.warp)
+    determinant = jacobian_determinant(displacement, fixed.affine)
+    quality = assess(
+        values, own_mask, fixed.data, box.crop(template.brain_mask), determinant, displacement, linear,
+        float(fixed.voxel_sizes[0]),
+    )  # fmt: skip
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
     volume_change[box.slices] = log_jacobian(determinant, linear)
     return RegisteredScan(
@@ -125,3 +142,8 @@ def register_image(
         brain=brain,
         orientation=image.orientation,
     )
+
+
+def _find_brain(image: T1wImage, config: RegistrationConfig, mask_path: Path | None) -> BrainMask:
+    model = Path(config.synthstrip_model) if config.synthstrip_model else None
+    return find_brain(image, config.brain_extraction, mask_path, model)

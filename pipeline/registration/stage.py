@@ -16,14 +16,19 @@ from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.ants_transform import Transforms, Volume, resample
-from pipeline.registration.brain_extraction import sidecar_of
-from pipeline.registration.images import load_labels
+from pipeline.registration.brain_extraction import find_brain, sidecar_of
+from pipeline.registration.doubt import DOUBT_COLUMNS, add_doubt
+from pipeline.registration.entry_points import PlacedScan, place_in_template
+from pipeline.registration.given_masks import mask_path
+from pipeline.registration.images import load_labels, load_t1w
 from pipeline.registration.quality import QUALITY_COLUMNS
 from pipeline.registration.scan import RegisteredScan, register_image
+from pipeline.registration.synthstrip import require_synthstrip
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.jobs import Job, Outcome, run_jobs
 from pipeline.run.layout import TEMPLATE, RunLayout, ScanFiles
+from pipeline.run.private_paths import shown_as
 from pipeline.run.provenance import package_versions
 from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import write_json, write_table
@@ -31,6 +36,7 @@ from pipeline.run.tables import write_json, write_table
 STAGE = "registration"
 PACKAGES = (
     "pipeline.registration",
+    "pipeline.cohort.derivatives",
     "pipeline.run.seeds",
     "atlases.templates",
     "atlases.spaces",
@@ -45,10 +51,13 @@ REGISTRATION_COLUMNS = {
     "session_id": "BIDS session",
     "scan_id": "Identifier of the image in its source",
     "status": "registered, or failed (see failures.tsv)",
-    "brain_extraction": "How the brain was found: stripped (the image held nothing else) or deepbet",
+    "entry": "What the image was: scan, brain (already extracted) or template (registered by others: no warp)",
+    "brain_extraction": "How the brain was found: stripped (the image held nothing else), given (a mask came with the "
+    "scan), deepbet or synthstrip",
     "brain_mm3": "Volume of the brain mask in the scan, before registration",
     "orientation": "Part of the image header that gave its orientation, and what was wrong with the other part",
     **QUALITY_COLUMNS,
+    **DOUBT_COLUMNS,
 }
 """Columns of ``registration.tsv``."""
 
@@ -84,14 +93,15 @@ def register_scans(
         One per kept scan, in their order; a failed scan does not touch the others.
     """
     kept = [scan for scan in scans if scan.kept]
+    if config.brain_extraction == "synthstrip":
+        require_synthstrip(Path(config.synthstrip_model))
     template_digest = load_template(config.resolution_mm).source_digest if kept else ""
     jobs = [_job(layout, input_root, scan, config, seed, digests, template_digest) for scan in kept]
     digests.save()
     outcomes = run_jobs(layout, jobs, executor, "registration")
     rows = [_row(scan, outcome) for scan, outcome in zip(kept, outcomes, strict=True)]
-    write_table(
-        layout.registration_quality, pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS
-    )
+    frame = add_doubt(pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), kept, layout, config)
+    write_table(layout.registration_quality, frame, REGISTRATION_COLUMNS)
     return outcomes
 
 
@@ -120,7 +130,13 @@ def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
 
 
 def register_one(
-    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, seed: int
+    outputs: dict[str, Path],
+    image: Path,
+    source: str,
+    config: RegistrationConfig,
+    seed: int,
+    entry: str = "scan",
+    mask: Path | None = None,
 ) -> Mapping[str, Any]:
     """Job: register one scan and write its files; gives its row of ``registration.tsv``.
 
@@ -135,8 +151,14 @@ def register_one(
         Path of the scan relative to the input folder, for the sidecar.
     config : RegistrationConfig
     seed : int
+    entry : {"scan", "brain"}
+        As `Scan.entry`.
+    mask : Path, optional
+        Where a brain mask of this scan lies, if there is one.
     """
-    result = register_image(image, load_template(config.resolution_mm), config, seed, outputs["t1w"].with_name("ants_"))
+    prefix = outputs["t1w"].with_name("ants_")
+    with shown_as(image, source):
+        result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry, mask)
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
@@ -155,6 +177,36 @@ def register_one(
     return numbers
 
 
+def place_one(
+    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, mask: Path | None = None
+) -> Mapping[str, Any]:
+    """Job: take over a scan that others have registered; gives its row of ``registration.tsv``.
+
+    Parameters
+    ----------
+    outputs : dict of str to Path
+        t1w, t1w_sidecar, brain_mask, quality. There is no transform, so no volume change either.
+    image, source, config, mask
+        As `register_one`.
+    """
+    model = Path(config.synthstrip_model) if config.synthstrip_model else None
+    with shown_as(image, source):
+        scan = load_t1w(image)
+        brain = find_brain(scan, config.brain_extraction, mask, model)
+        result = place_in_template(scan, brain, load_template(config.resolution_mm))
+    write_template_image(outputs["t1w"], result.t1w, result.grid)
+    write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
+    write_json(outputs["t1w_sidecar"], _placed_sidecar(result, source, config))
+    numbers = {
+        "brain_extraction": result.brain.source,
+        "orientation": scan.orientation,
+        "correlation": result.correlation,
+        "dice": result.dice,
+    }
+    write_json(outputs["quality"], numbers)
+    return numbers
+
+
 def _job(
     layout: RunLayout,
     input_root: Path,
@@ -166,11 +218,16 @@ def _job(
 ) -> Job:
     files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
     source = scan.image or ""
-    image = input_root / source
+    image = input_root / scan.file
     scan_seed = derived_seed(seed, STAGE, files.name)
     inputs = {"image": digests.digest(image), "template": template_digest}
     if sidecar_of(image).is_file():
         inputs["sidecar"] = digests.digest(sidecar_of(image))
+    mask = mask_path(input_root, scan, config.mask_pattern)
+    if mask.is_file():
+        inputs["mask"] = digests.digest(mask)
+    if config.brain_extraction == "synthstrip":
+        inputs["synthstrip"] = digests.digest(Path(config.synthstrip_model))
     outputs = {
         "t1w": files.t1w,
         "t1w_sidecar": sidecar_of(files.t1w),
@@ -182,8 +239,16 @@ def _job(
         "inverse_warp": files.inverse_warp,
         "quality": files.quality,
     }
-    key = unit_key(inputs, [source, config, scan_seed], *PACKAGES)
-    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed))
+    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], *PACKAGES)
+    if scan.entry == "template":
+        placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
+        return Job(STAGE, files.name, key, placed, place_one, (image, source, config, mask))
+    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed, scan.entry, mask))
+
+
+def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
+    """The settings that a registration depends on; files stand in its key by their digests."""
+    return dataclasses.replace(config, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model="")
 
 
 def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
@@ -193,6 +258,7 @@ def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
         session_id=scan.session_id,
         scan_id=scan.scan_id,
         status="registered" if outcome.ok else "failed",
+        entry=scan.entry,
         **outcome.result,
     )
     return row
@@ -212,6 +278,17 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Interpolation": "linear",
         "RandomSeed": seed,
         "SoftwareVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
+    }
+
+
+def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
+    return {
+        "Sources": [f"bids:raw:{source}"],
+        "SkullStripped": True,
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "BrainExtraction": result.brain.source,
+        "Registration": f"none here: the image was given in the space of {TEMPLATE}",
+        "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
     }
 
 

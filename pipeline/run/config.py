@@ -7,6 +7,7 @@ that name only what differs. The resolved configuration is written to the run fo
 from __future__ import annotations
 
 import dataclasses
+import string
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from pipeline.run.errors import UsageError
 Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
+SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
+"""What a pattern of file names may refer to; ``name`` is participant and session as in BIDS names."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,30 @@ class CohortConfig:
     test_participants_per_class: int = 30
     validation_participants_per_class: int = 18
     shuffle_labels: bool = False
+    start_at: Literal["auto", "scan", "brain", "template"] = "auto"
+    """Where images enter: as recognised one by one (auto), or all as scans, as brains already extracted, or as brains
+    already in template space."""
+    max_voxel_mm: float = 5.0
+    """Scans with thicker slices are dropped: the hippocampus is some 8 mm high."""
+    diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
+    """What makes someone CN or AD at a visit: the diagnosis, or the founding study's rule (CDR 0, CDR above 0.5)."""
+    mci_horizon_months: int = 36
+    """Someone with MCI who has AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed so long."""
+    preferred_protocol: Literal["full", "accelerated"] = "full"
+    preferred_field_strength: Literal["1.5", "3"] = "1.5"
+    failed_quality: Literal["drop", "keep"] = "drop"
+    """Scans that ADNI's own quality control failed; kept ones are used only if the visit has no other."""
+    freesurfer_folder: str = ""
+    """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What outputs do not tell; the secret behind it is a file of its own (`pipeline.cohort.anonymise`)."""
+
+    shift_dates: bool = False
+    pseudonyms: tuple[str, ...] = ()
+    """``sites``, ``ids`` (of participants and images), both or none."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +67,18 @@ class RegistrationConfig:
     """How a scan is brought to template space."""
 
     resolution_mm: float = 1.0
-    brain_extraction: Literal["auto", "deepbet", "template-mask", "none"] = "auto"
+    brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     bias_correction: bool = True
     transform: Literal["antsRegistrationSyNQuick[s]"] = "antsRegistrationSyNQuick[s]"
+    mask_pattern: str = ""
+    """Where the mask of a scan lies, from the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
+    synthstrip_model: str = ""
+    """Weights file of SynthStrip; the command mri_synthstrip of FreeSurfer must be installed too."""
+    flagged: Literal["keep", "drop", "ask"] = "keep"
+    """What happens to scans whose registration is in doubt; ``ask`` stops until each has a decision."""
+    hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
+    """Volumes of the input tables; where there are none at all (auto) or where one is missing (fill) our own; or
+    our own for every scan (jacobian), from the Jacobian determinant of the registration."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +152,7 @@ class Config:
 
     seed: int = 43
     cohort: CohortConfig = field(default_factory=CohortConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -138,8 +175,25 @@ def _problems(config: Config) -> list[str]:
         (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
         (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
         (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
+        (cohort.max_voxel_mm > 0, "cohort.max_voxel_mm must be positive"),
+        (set(config.privacy.pseudonyms) <= {"sites", "ids"}, 'privacy.pseudonyms may hold "sites" and "ids"'),
+        (
+            "sites" not in config.privacy.pseudonyms or cohort.contrast_column != "site",
+            'privacy.pseudonyms may not hold "sites" where the contrast is site',
+        ),
         (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
+        (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
         (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
+        (
+            not config.registration.mask_pattern or _names_a_scan(config.registration.mask_pattern),
+            "registration.mask_pattern may hold only "
+            + ", ".join("{" + name + "}" for name in SCAN_FIELDS)
+            + ", and must hold one that tells scans apart",
+        ),
+        (
+            config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
+            'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
+        ),
         (len(config.model.channels) == len(config.model.pools), "model.channels and model.pools must be equally long"),
         (_all_positive(config.model.channels), "model.channels must name at least one block, each 1 or more"),
         (_all_positive(config.model.pools), "model.pools must name at least one block, each 1 or more"),
@@ -165,6 +219,15 @@ def _problems(config: Config) -> list[str]:
         (0.5 < statistics.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
     ]
     return [text for passed, text in checks if not passed]
+
+
+def _names_a_scan(pattern: str) -> bool:
+    """Whether a pattern of file names holds known fields only, and tells scans apart."""
+    try:
+        fields = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
+    except ValueError:
+        return False
+    return fields <= set(SCAN_FIELDS) and bool(fields)
 
 
 def _all_positive(values: tuple[int, ...]) -> bool:

@@ -98,10 +98,11 @@ class DigestCache:
         try:
             status = path.stat()
             stamp = [status.st_size, status.st_mtime_ns]
-            known = self._known.get(str(path))
+            name = text_digest(str(path))  # paths of scans may hold names and dates
+            known = self._known.get(name)
             if known is None or known[:2] != stamp:
                 known = [*stamp, file_digest(path)]
-                self._known[str(path)] = known
+                self._known[name] = known
                 self._changed = True
         except OSError:
             return "unreadable"

@@ -7,15 +7,19 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.run.config import Config, config_to_toml, toml_value
+from pipeline.run.config import Config, config_to_toml, read_config, toml_value
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout import RunLayout
+from pipeline.run.private_paths import relative_to_folder
 from pipeline.run.tables import write_text
 
 
 @dataclass(frozen=True)
 class RunInput:
-    """What a run was made from; the ``[run]`` section of its ``config.toml``."""
+    """What a run was made from; the ``[run]`` section of its ``config.toml``.
+
+    The input is written as seen from the run folder, so that no home folder is named.
+    """
 
     input: Path
     preset: str
@@ -48,12 +52,29 @@ def prepare_run_folder(out: Path, source: RunInput, config: Config) -> RunLayout
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
     try:
         text = (
-            f"{config_to_toml(config)}\n[run]\ninput = {toml_value(str(root))}\npreset = {toml_value(source.preset)}\n"
+            f"{config_to_toml(config)}\n[run]\ninput = {toml_value(relative_to_folder(root, out))}\n"
+            f"preset = {toml_value(source.preset)}\n"
         )
         write_text(layout.config, text)
     except OSError as error:
         raise UsageError(f"{out}: cannot write there ({os.strerror(error.errno or 0)}).") from error
     return layout
+
+
+def require_same_privacy(out: Path, config: Config) -> None:
+    """Refuse to continue a run under other privacy settings: what it hides would stand beside what is to be hidden.
+
+    Raises
+    ------
+    UsageError
+        If `out` is a run with other settings.
+    """
+    layout = RunLayout(out.resolve())
+    if layout.config.is_file() and read_config(layout.config).privacy != config.privacy:
+        raise UsageError(
+            f"{out}: this run was begun with other privacy settings. Give --anonymise and --pseudonymise as then, or "
+            "choose another output folder."
+        )
 
 
 def read_run_input(layout: RunLayout) -> RunInput:
@@ -66,6 +87,6 @@ def read_run_input(layout: RunLayout) -> RunInput:
     """
     try:
         section = tomllib.loads(layout.config.read_text(encoding="utf-8"))["run"]
-        return RunInput(Path(section["input"]), section["preset"])
+        return RunInput((layout.root / section["input"]).resolve(), section["preset"])
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error

@@ -100,6 +100,11 @@ class ScanFiles:
         return self.folder / "anat" / rest
 
     @property
+    def converted(self) -> Path:
+        """NIfTI image made of a DICOM series, in the space of the scan."""
+        return self._anat(f"{self.name}_desc-converted_T1w.nii.gz")
+
+    @property
     def t1w(self) -> Path:
         """Brain in template space, float32, background 0."""
         return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")
@@ -130,6 +135,16 @@ class ScanFiles:
     def quality(self) -> Path:
         """Registration numbers of this scan (JSON)."""
         return self._anat(f"{self._space}_desc-registration_quality.json")
+
+    @property
+    def volumes(self) -> Path:
+        """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
+        return self._anat(f"{self._space}_desc-jacobian_volumes.tsv")
+
+    @property
+    def overview(self) -> Path:
+        """The registered scan under the contours of the template, on three planes (PNG)."""
+        return self.folder / "figures" / f"{self._space}_desc-registration_T1w.png"
 
     def relevance_map(self, map_name: str) -> Path:
         return self.folder / "relevance" / f"{self._space}_desc-{map_name}_relevance.nii.gz"
@@ -183,6 +198,11 @@ class RunLayout:
         return self.root / "scans.tsv"
 
     @property
+    def manifest_comparison(self) -> Path:
+        """How the images of a manifest were found in the input."""
+        return self.root / "manifest_comparison.tsv"
+
+    @property
     def splits(self) -> Path:
         return self.root / "splits.tsv"
 
@@ -197,6 +217,21 @@ class RunLayout:
     @property
     def registration_quality(self) -> Path:
         return self.group / "registration.tsv"
+
+    @property
+    def flagged(self) -> Path:
+        """Scans whose registration is in doubt, for a person to decide on; only where the settings ask."""
+        return self.root / "flagged.tsv"
+
+    @property
+    def volumes(self) -> Path:
+        """Volumes of atlas regions, one row per scan and region, from the Jacobian determinant."""
+        return self.group / "volumes.tsv"
+
+    @property
+    def test_retest(self) -> Path:
+        """How alike the volumes of two scans of one participant are."""
+        return self.group / "test_retest.tsv"
 
     @property
     def predictions(self) -> Path:

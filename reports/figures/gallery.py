@@ -69,13 +69,20 @@ class Gallery:
         # No date: the same run gives the same bytes.
         metadata = {"Date": None} if form == "svg" else {"Software": "heatlas"}
         figure.savefig(buffer, format=form, metadata=metadata, dpi=144)
-        content = buffer.getvalue()
+        width = round(figure.get_figwidth() * 96)
+        dark = sum(to_rgb(figure.get_facecolor())) < 1
+        return self._keep(buffer.getvalue(), name, form, alt, caption, width, dark)
+
+    def add_png(self, content: bytes, name: str, alt: str, caption: str) -> Picture:
+        """Add brain slices that are drawn already, on black."""
+        width = int.from_bytes(content[16:20], "big")  # of the IHDR chunk, which comes first
+        return self._keep(content, name, "png", alt, caption, width, True)
+
+    def _keep(self, content: bytes, name: str, form: str, alt: str, caption: str, width: int, dark: bool) -> Picture:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{name}.{form}"
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         temporary.write_bytes(content)
         temporary.replace(path)
         data = base64.b64encode(content).decode()
-        width = round(figure.get_figwidth() * 96)
-        dark = sum(to_rgb(figure.get_facecolor())) < 1
         return Picture(path.name, f"data:{MEDIA_TYPES[form]};base64,{data}", alt, caption, width, dark)

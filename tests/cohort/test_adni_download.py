@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, image_bytes
 
-from pipeline.cohort.adni import parse_image, preference
+from pipeline.cohort.adni_images import parse_image
 from pipeline.cohort.adni_matching import match_visit
-from pipeline.cohort.adni_tables import VisitRow
+from pipeline.cohort.adni_visit_tables import VisitRow
 from pipeline.cohort.visits import visit_of
 from pipeline.run.errors import BadInputError
 
@@ -209,10 +209,15 @@ def test_one_scan_per_visit_by_preference(adni: AdniTree) -> None:
     adni.row(P)
     person = [scan for scan in adni.read().table if scan.participant_id.endswith("0295")]
     assert [scan.scan_id for scan in person if scan.kept] == ["I5"]
-    assert {scan.reason for scan in person if not scan.kept} == {"another scan of this session is preferred: I5"}
-    images = [parse_image(f"{P}/{sequence}/2006-04-18/{number}/b.nii") for number, sequence in sequences.items()]
-    order = sorted((image for image in images if image is not None), key=preference)
-    assert [image.image_id for image in order] == ["I5", "I4", "I3", "I1", "I12", "I2", "I0"]
+    why = "another scan of this session is preferred: I5"
+    assert {scan.scan_id: scan.reason for scan in person if not scan.kept} == {
+        "I4": f"{why} (the first acquisition, not a repeat)",
+        "I3": f"{why} (more of ADNI's processing steps)",
+        "I1": f"{why} (more of ADNI's processing steps)",
+        "I12": f"{why} (more of ADNI's processing steps)",
+        "I2": f"{why} (the preferred protocol)",
+        "I0": f"{why} (more of ADNI's processing steps)",
+    }
 
 
 @pytest.mark.parametrize(

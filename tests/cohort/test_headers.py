@@ -8,8 +8,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 from input_trees import image_bytes
+from other_user import nobody
 
-from pipeline.cohort.headers import header_problem
+from pipeline.cohort.headers import check_header
+
+MAX_VOXEL_MM = 5.0
+
+
+def header_problem(root: Path, image: str) -> str | None:
+    return check_header(root, image, MAX_VOXEL_MM).problem
+
 
 GOOD = image_bytes()
 
@@ -42,7 +50,13 @@ def test_a_good_image_has_no_problem(tmp_path: Path, name: str, shape: tuple[int
         (image_bytes((7, 9, 11, 3)), "4D image where one 3D volume is needed: 7x9x11x3"),
         (image_bytes((7, 9)), "2D image where one 3D volume is needed: 7x9"),
         (image_bytes((7, 9, 11), np.complex64), "voxels are not plain numbers: data type complex64"),
-        (with_header(pixdim=[1, np.nan, 1, 1, 0, 0, 0, 0]), "impossible voxel size: nan, 1, 1 mm"),
+        (with_header(pixdim=[1, 1, 0, 1, 0, 0, 0, 0]), "impossible voxel size: 1 x 0 x 1 mm"),
+        (with_header(pixdim=[1, 900, 1, 1, 0, 0, 0, 0]), "impossible voxel size: 900 x 1 x 1 mm"),
+        (with_header(sform_code=0), "no usable orientation in the header: sform absent, qform absent"),
+        (with_header(srow_z=[0, 1, 0, 0]), "no usable orientation in the header: sform singular, qform absent"),
+        (with_header(pixdim=[1, 1, 1, 6, 0, 0, 0, 0], srow_z=[0, 0, 6, 0]), "slices too thick: voxels of 1 x 1 x 6 mm"),
+        (with_header(dim=[3, 32767, 32767, 32767, 1, 1, 1, 1]), "more voxels than a scan of a head can have"),
+        (with_header(pixdim=[1, np.nan, 1, 1, 0, 0, 0, 0]), "impossible voxel size: nan x 1 x 1 mm"),
         (with_header(magic=b"xxx"), "not a readable NIfTI file"),
         (with_header(datatype=9999), "not a readable NIfTI file"),
     ],
@@ -75,10 +89,23 @@ def test_links(tmp_path: Path) -> None:
     assert header_problem(root, "loop.nii") is not None
 
 
-def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:  # tests may run as root, whom no mode keeps out
-        raise PermissionError(13, "Permission denied", str(path))
+def test_what_a_header_says_twice_and_differently_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.nii").write_bytes(with_header(qform_code=1, qoffset_x=25.0))
+    finding = check_header(tmp_path, "a.nii", MAX_VOXEL_MM)
+    assert finding.problem is None
+    assert finding.repairs == ("qform differs by up to 25.0 mm",)
 
+
+@pytest.mark.parametrize("image", ["../secret.nii", "/etc/secret.nii", "a/../../secret.nii"])
+def test_paths_outside_the_input(tmp_path: Path, image: str) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "secret.nii").write_bytes(GOOD)
+    assert header_problem(tmp_path / "in", image) == "a path outside the input folder: give one relative to it"
+
+
+def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "a.nii").write_bytes(GOOD)
-    monkeypatch.setattr("pipeline.cohort.headers.nib.load", refuse)
-    assert header_problem(tmp_path, "a.nii") == "no permission to read it"
+    (tmp_path / "a.nii").chmod(0)
+    with nobody(tmp_path):
+        problem = header_problem(tmp_path, "a.nii")
+    assert problem == "no permission to read it"

@@ -148,3 +148,22 @@ def test_a_tampered_split_is_refused(tmp_path: Path) -> None:
     path.write_text(text.replace("validation", "valid"), encoding="utf-8")
     with pytest.raises(BadInputError, match=r"unknown part valid; known are train, validation, test"):
         Split.read(path)
+
+
+@pytest.mark.parametrize("split", ["folds", "single"])
+def test_two_names_of_one_rid_are_in_one_part(split: str) -> None:
+    scans = []
+    for number in range(24):
+        label = "AD" if number % 2 else "CN"
+        for site in ("002", "131")[: 1 + number % 3 // 2]:
+            name = f"sub-ADNI{site}S{number:04d}"
+            scans.append(Scan(name, "ses-M000", f"{site}-{number}", "a.nii", label=label if site == "002" else "AD"))
+    config = CohortConfig(folds=3, split=split, test_participants_per_class=3, validation_participants_per_class=2)
+    for seed in range(5):
+        for fold in make_split(ScanTable(tuple(scans)), config, seed).folds:
+            parts = [{name[-4:] for name in part} for part in (fold.train, fold.validation, fold.test)]
+            assert sum(map(len, parts)) == len(set().union(*parts)) == 24
+            assert {name for part in (fold.train, fold.validation, fold.test) for name in part} == {
+                scan.participant_id for scan in scans
+            }
+            assert len(fold.train) + len(fold.validation) + len(fold.test) == len(scans)

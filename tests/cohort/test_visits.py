@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cohort.visits import Visit, month_session, visit_of
+from pipeline.cohort.visits import Visit, month_session, visit_code, visit_of
 
 KNOWN = {
     "bl": 0,
@@ -16,8 +16,15 @@ KNOWN = {
     "m06": 6,
     "M6": 6,
     " m120 ": 120,
-    "4_m12": 12,
+    "4_sc": 0,
     "4_bl": 0,
+    "scr": 0,
+    "v01": 0,
+    "v02": 0,
+    "v03": 0,
+    "v04": 3,
+    "ADNIGO Screening MRI": 0,
+    "ADNI2 Month 3 MRI-New Pt": 3,
     "v05": 6,
     "Screening": 0,
     "ADNI Baseline": 0,
@@ -27,6 +34,12 @@ KNOWN = {
 }
 WITHIN_PHASE = {
     "y1": 12,
+    "4_m12": 12,
+    "4_y2": 24,
+    "v07": 6,
+    "v21": 24,
+    "ADNI4 Month 12": 12,
+    "ADNI3 Year 1 Visit": 12,
     "Y10": 120,
     "v11": 12,
     "v12": 18,
@@ -57,14 +70,25 @@ def test_codes_that_count_within_a_phase(code: str, months: int) -> None:
         ("f", "ses-F"),
         ("uns1", "ses-UNS1"),
         ("tau", "ses-TAU"),
-        ("", "ses-X"),
-        ("m12.5", "ses-XM125"),
-        ("m1200", "ses-XM1200"),
-        ("m-12", "ses-XM12"),
+        ("4_uns2", "ses-UNS2"),
+        ("Unscheduled", "ses-UNS"),
     ],
 )
 def test_codes_that_say_nothing_about_time(code: str, session: str) -> None:
     assert visit_of(code) == Visit(session)
+
+
+@pytest.mark.parametrize(
+    ("code", "session"), [("", "ses-X"), ("m12.5", "ses-XM125"), ("m1200", "ses-XM1200"), ("m-12", "ses-XM12")]
+)
+def test_codes_that_are_not_adnis_are_marked(code: str, session: str) -> None:
+    assert visit_of(code) == Visit(session, known=False)
+
+
+def test_viscode2_counts_from_the_first_baseline_and_goes_before_viscode() -> None:
+    assert visit_code({"VISCODE": "y1", "VISCODE2": "m132"}) == "m132"
+    assert visit_code({"VISCODE": "m06"}) == "m06"
+    assert visit_code({}) == ""
 
 
 @given(st.text() | st.sampled_from([*KNOWN, *WITHIN_PHASE]) | st.from_regex(r"[a-z0-9_. ]{0,6}", fullmatch=True))

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nibabel.eulerangles import euler2mat
 
+from pipeline.registration.ants_transform import Volume
 from pipeline.registration.images import load_labels, load_t1w, voxel_to_world
+from pipeline.registration.resolution import closest_ras
 from pipeline.run.errors import BadInputError
 
 SHAPE = (14, 18, 22)
@@ -70,6 +72,20 @@ class TestGoodImages:
         np.testing.assert_allclose(loaded.affine, original.affine)
         assert loaded.orientation == "sform"
 
+    @pytest.mark.parametrize("slope", [0.0, np.nan, np.inf])
+    def test_a_slope_that_is_none_leaves_values_as_stored(self, tmp_path: Path, slope: float) -> None:
+        path = save(image(), tmp_path, "scan.nii")
+        patch_header(path, lambda header: header.__setitem__("scl_slope", slope))
+        np.testing.assert_array_equal(load_t1w(path).data, values())
+
+    def test_a_slope_without_an_intercept_is_refused(self, tmp_path: Path) -> None:
+        path = save(image(), tmp_path, "scan.nii")
+
+        def change(header: Any) -> None:
+            header["scl_slope"], header["scl_inter"] = 2.0, np.nan
+
+        refused(patch_header(path, change), "intercept")
+
     def test_scaled_values_are_read(self, tmp_path: Path) -> None:
         path = save(image(), tmp_path, "scan.nii")
         patch_header(path, lambda header: header.set_slope_inter(13.5, -2.0))
@@ -90,6 +106,26 @@ class TestGoodImages:
 
 class TestTruthTable:
     """qform and sform as nipreps' ValidateImage weighs them."""
+
+    def test_swapped_axes_are_the_same_image(self, tmp_path: Path) -> None:
+        """Stored as (z, x, y) with the affine to match, the image is the same in the world, voxel by voxel."""
+        original = image()
+        swapped = nib.Nifti1Image(values().transpose(2, 0, 1), original.affine[:, [2, 0, 1, 3]])
+        loaded = load_t1w(save(swapped, tmp_path))
+        as_ras = [
+            closest_ras(Volume(one.data, one.affine)) for one in (loaded, load_t1w(save(original, tmp_path, "o.nii")))
+        ]
+        np.testing.assert_array_equal(as_ras[0].data, as_ras[1].data)
+        np.testing.assert_allclose(as_ras[0].affine, as_ras[1].affine)
+        assert as_ras[0].data.shape == SHAPE
+        assert as_ras[0].data[0, 3, 5] == values()[-1, 3, 5]
+
+    def test_swapped_axes_in_one_form_only_are_a_conflict(self, tmp_path: Path) -> None:
+        stored = image()
+        stored.set_qform(stored.affine[:, [1, 0, 2, 3]] @ np.diag([8 / 9, 9 / 8, 1, 1]), 1)
+        loaded = load_t1w(save(stored, tmp_path))
+        np.testing.assert_allclose(loaded.affine, image().affine)
+        assert loaded.orientation.startswith("sform (qform differs by up to 2")
 
     def test_sform_absent_qform_holds(self, tmp_path: Path) -> None:
         loaded = load_t1w(save(image(sform_code=0), tmp_path))
@@ -149,9 +185,9 @@ class TestTruthTable:
         header.set_data_shape((50, 60, 70))
         header.set_zooms(sizes)
         getattr(header, f"set_{form}")(affine, 1)
-        found, orientation = voxel_to_world(header, Path("scan.nii"))
-        np.testing.assert_allclose(found, affine, atol=1e-4)
-        assert orientation == form
+        found = voxel_to_world(header, Path("scan.nii"))
+        np.testing.assert_allclose(found.affine, affine, atol=1e-4)
+        assert str(found) == form
 
 
 class TestBadImages:
@@ -236,11 +272,27 @@ class TestBadImages:
         patch_header(path, lambda header: header["pixdim"].__setitem__(3, size))
         refused(path, "voxel size", "impossible")
 
+    def test_metres_are_converted_where_the_header_says_so(self, tmp_path: Path) -> None:
+        stored = image(sizes=(0.008, 0.009, 0.007))
+        stored.set_sform(np.diag([0.001, 0.001, 0.001, 1]) @ image().affine, 1)
+        stored.set_qform(stored.get_sform(), 1)
+        stored.header.set_xyzt_units("meter")
+        loaded = load_t1w(save(stored, tmp_path))
+        np.testing.assert_allclose(loaded.affine, image().affine, atol=1e-4)
+        assert loaded.orientation == "sform (voxel size converted from metres)"
+
+    def test_millimetres_that_are_called_metres_stay(self, tmp_path: Path) -> None:
+        stored = image()
+        stored.header.set_xyzt_units("meter")
+        loaded = load_t1w(save(stored, tmp_path))
+        np.testing.assert_allclose(loaded.affine, image().affine)
+        assert loaded.orientation == "sform"
+
     def test_metres(self, tmp_path: Path) -> None:
         refused(save(image(sizes=(0.008, 0.009, 0.007)), tmp_path), "units other than mm")
 
     def test_huge_voxels(self, tmp_path: Path) -> None:
-        refused(save(image(sizes=(80.0, 90.0, 70.0)), tmp_path), "impossible for a head")
+        refused(save(image(sizes=(80.0, 90.0, 70.0)), tmp_path), "impossible voxel size: 80 x 90 x 70 mm")
 
     def test_less_than_a_head(self, tmp_path: Path) -> None:
         refused(save(image(sizes=(1.0, 9.0, 8.0)), tmp_path), "14 x 162 x 176 mm", "whole head")

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from pipeline.registration.label_overlap import dice_per_label
-from pipeline.registration.quality import QUALITY_COLUMNS, assess, correlation, dice, rotation_angle
+from pipeline.registration.quality import (
+    QUALITY_COLUMNS,
+    assess,
+    correlation,
+    dice,
+    mutual_information,
+    rotation_angle,
+)
 
 SHAPE = (7, 9, 11)
 
@@ -33,6 +40,25 @@ def test_correlation_is_that_of_numpy_and_0_for_a_constant() -> None:
     assert correlation(a, np.ones(501)) == 0
 
 
+def test_mutual_information_sees_through_contrast_and_outliers() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=20_000)
+    inverted = -(values**3)
+    inverted[:3] = 1e9  # vessels
+    assert mutual_information(values, inverted) > 1.95
+    assert mutual_information(values, rng.normal(size=20_000)) < 1.01
+    noisy = [mutual_information(values, values + level * rng.normal(size=20_000)) for level in (0.2, 1, 5)]
+    assert noisy[0] > noisy[1] > noisy[2]
+
+
+def test_mutual_information_of_a_known_table() -> None:
+    """A fair coin copied with certainty: H = ln 2 each and together; 2 at best, as defined by Studholme."""
+    coin = np.repeat([0.0, 1.0], 5000)
+    other = np.tile([0.0, 1.0], 5000)
+    assert mutual_information(coin, coin) == pytest.approx(2)
+    assert mutual_information(coin, other) == pytest.approx(1)
+
+
 def test_dice_of_known_masks() -> None:
     first, second = np.zeros(SHAPE, bool), np.zeros(SHAPE, bool)
     first[:4], second[2:5] = True, True
@@ -49,8 +75,10 @@ def test_assess_looks_inside_the_template_mask_only() -> None:
     determinant = np.full(SHAPE, -5.0, np.float32)
     determinant[mask] = 1.5
     determinant[2, 3, 4] = -0.25
-    linear = 1.2 * Rotation.from_rotvec([0, 0, 0.1]).as_matrix()
-    found = assess(3 * template, mask, template, mask, determinant, linear)
+    linear = Rotation.from_rotvec([0, 0, 0.1]).as_matrix() @ np.diag([1.2, 1.5, 0.96])
+    displacement = np.full((*SHAPE, 3), 99.0, np.float32)
+    displacement[mask] = (1.0, -2.0, 2.0)
+    found = assess(3 * template, mask, template, mask, determinant, displacement, linear, 2.0)
     assert set(QUALITY_COLUMNS) == set(vars(found))
     assert found.correlation == pytest.approx(1)
     assert found.dice == 1
@@ -58,6 +86,10 @@ def test_assess_looks_inside_the_template_mask_only() -> None:
     assert found.nonpositive_jacobian_share == pytest.approx(1 / mask.sum())
     assert found.rotation_degrees == pytest.approx(np.degrees(0.1))
     assert found.scale == pytest.approx(1.2)
+    assert (found.scale_x, found.scale_y, found.scale_z) == pytest.approx((1.2, 1.5, 0.96))
+    assert found.affine_residual_mm == pytest.approx(3)
+    assert found.normalised_mutual_information == pytest.approx(2)
+    assert found.dark_ml == 0
 
 
 @given(st.integers(0, 2**32 - 1))

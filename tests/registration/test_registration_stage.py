@@ -182,6 +182,71 @@ def test_stripped_scans_need_no_deepbet(
     assert sidecar["SoftwareVersions"]["antspyx"] == version("antspyx")
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers scans without worker processes, which take seconds to start."""
+    monkeypatch.setenv("ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS", "1")
+
+    def register(layout: RunLayout, root: Path, scans: list[Scan], config: RegistrationConfig) -> list[str]:
+        with ThreadPoolExecutor(1) as executor:
+            outcomes = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+        return [outcome.status for outcome in outcomes]
+
+    return register
+
+
+def test_a_tiny_head_is_in_doubt_whatever_is_done_with_it(
+    write: Any, phantom: Any, tmp_path: Path, in_this_process: Any
+) -> None:
+    """A head scaled by 0.6 registers well and still is no adult's; its size, not its likeness, says so.
+
+    What happens to it is decided without registering again.
+    """
+    small = nib.Nifti1Image(np.asarray(phantom.dataobj), np.diag([0.6, 0.6, 0.6, 1.0]) @ phantom.affine)
+    path = write(small, "LAS", "sub-01_T1w.nii.gz")
+    scans = [Scan("sub-01", None, "sub-01_T1w", path.name, age=11.0)]
+    layout = RunLayout(tmp_path / "out")
+    tables = {}
+    for policy, status in (("keep", "done"), ("drop", "unchanged"), ("ask", "unchanged")):
+        config = RegistrationConfig(4.0, "none", bias_correction=False, flagged=policy)
+        assert in_this_process(layout, tmp_path, scans, config) == [status]
+        tables[policy] = read_table(layout.registration_quality)
+    row = tables["keep"].iloc[0]
+    assert row["scale"] == pytest.approx(0.6 * 0.95, abs=0.03)
+    for reason in ("size of the head", "brain volume", "aged 11"):
+        assert reason in row["flags"]
+    assert "correlation" not in row["flags"]
+    assert [table["decision"][0] for table in tables.values()][:2] == ["keep", "drop"]
+    assert tables["ask"]["decision"].isna().all()
+    assert read_table(layout.flagged)["flags"][0] == row["flags"]
+
+
+def test_a_given_mask_decides_what_is_brain_and_a_new_one_does_the_scan_again(
+    write: Any, phantom: Any, tmp_path: Path, in_this_process: Any
+) -> None:
+    """In noise, nothing but the mask says where the brain is; half a mask gives half a brain, which is flagged."""
+    data = np.asarray(phantom.dataobj).astype(np.float32)
+    noisy = data + np.random.default_rng(1).uniform(1, 6, data.shape).astype(np.float32)
+    scan = write(nib.Nifti1Image(noisy, phantom.affine), "RAS", "sub-01/sub-01_T1w.nii.gz")
+    write(nib.Nifti1Image((data > 8).astype(np.uint8), phantom.affine), "PSR", "masks/sub-01.nii.gz")
+    config = RegistrationConfig(4.0, "given-mask", False, mask_pattern="masks/{name}.nii.gz")
+    layout = RunLayout(tmp_path / "out")
+    scans = [Scan("sub-01", None, "sub-01_T1w", scan.relative_to(tmp_path).as_posix())]
+    assert in_this_process(layout, tmp_path, scans, config) == ["done"]
+    first = read_table(layout.registration_quality).iloc[0]
+    assert first["brain_extraction"] == "given"
+    assert first["brain_mm3"] == pytest.approx((data > 8).sum() * 27)
+    assert first["dice"] > 0.96
+    upper = (data > 8) & (np.arange(data.shape[2]) > data.shape[2] // 2)
+    write(nib.Nifti1Image(upper.astype(np.uint8), phantom.affine), "RAS", "masks/sub-01.nii.gz")
+    assert in_this_process(layout, tmp_path, scans, config) == ["done"]
+    assert read_table(layout.registration_quality)["flags"].notna().all()
+    assert in_this_process(layout, tmp_path, scans, config) == ["unchanged"]
+    (tmp_path / "masks/sub-01.nii.gz").unlink()
+    assert in_this_process(layout, tmp_path, scans, config) == ["failed"]
+    assert "no mask is given at" in read_table(layout.failures)["message"][0]
+
+
 @pytest.mark.slow
 def test_manual_hippocampi_of_a_real_brain_land_on_the_atlas(real_data: Path, tmp_path: Path) -> None:
     """Left on left: the numbers of the sides are exchanged where an image is mirrored, and Dice falls to 0."""

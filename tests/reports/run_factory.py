@@ -153,10 +153,14 @@ def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan:
     rows = []
     for place, scan in enumerate([*scans, Scan("sub-MCI001", "ses-M000", "I998", "x/mci.nii.gz")]):
         bad = place == 1
-        rows.append([
-            scan.participant_id, scan.session_id, scan.scan_id, "registered", "stripped", 1.4e6, "sform",
-            0.4 if bad else 0.95 + 0.01 * rng.random(), 0.97, -0.2 if bad else 0.3, 0.002 if bad else 0.0, 3.0, 1.01,
-        ])  # fmt: skip
+        rows.append({
+            "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
+            "status": "registered", "entry": "scan", "brain_extraction": "stripped", "brain_mm3": 1.4e6,
+            "orientation": "sform", "correlation": 0.4 if bad else 0.95 + 0.01 * rng.random(), "dice": 0.97,
+            "min_jacobian": -0.2 if bad else 0.3, "nonpositive_jacobian_share": 0.002 if bad else 0.0,
+            "rotation_degrees": 3.0, "scale": 1.01, "affine_residual_mm": 2.0, "dark_ml": 0.5,
+            "flags": f"correlation 0.4 is below 0.45{plan.text}" if bad else None, "decision": "keep" if bad else None,
+        })  # fmt: skip
     write_table(run.registration_quality, pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS)
     failures = pd.DataFrame(
         [["registration", f"sub-BAD{plan.text}", "BadInputError", f"image is 4D{plan.text}", "logs/failures/x.txt"]],

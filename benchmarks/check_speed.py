@@ -1,0 +1,244 @@
+"""``heatlas check`` on ten thousand scans: time and peak memory, on trees of tiny files with tables of full size.
+
+    python benchmarks/check_speed.py --output docs/benchmarks/check.md
+
+Three inputs are generated in a temporary folder: a LONI tree of NIfTI files, one of DICOM files (a hundredth of the
+scans: each is 100 files), and a BIDS dataset as Clinica writes it. The tables are as long and as wide as real ones:
+ADNIMERGE of 16,000 visits and 116 columns, DXSUM, MPRAGEMETA, MRIQUALITY and a collection list. What is measured is
+the command in a process of its own, the start of Python included; the limit is that of issue 4, 60 s and 1 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+
+LIMIT_SECONDS, LIMIT_BYTES = 60.0, 1e9
+REPOSITORY = Path(__file__).parents[1]
+VISITS = {"bl": 0, "m06": 6, "m12": 12, "m24": 24, "m36": 36}
+DIAGNOSES = ("CN", "MCI", "Dementia")
+SLICES = 100
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """A visit with a scan."""
+
+    person: int
+    code: str
+    months: int
+    number: int
+
+    @property
+    def ptid(self) -> str:
+        return f"{self.person % 60:03d}_S_{self.person:04d}"
+
+    @property
+    def day(self) -> date:
+        return date(2006, 1, 1) + timedelta(days=self.person + round(self.months * 30.44))
+
+    @property
+    def diagnosis(self) -> str:
+        return DIAGNOSES[self.person % 3]
+
+
+def main() -> None:
+    options = arguments()
+    rows = []
+    trees: dict[str, tuple[Callable[[Path, int], None], int]] = {
+        "LONI, NIfTI": (write_loni, options.scans),
+        "LONI, DICOM": (write_dicom, options.scans // 100),
+        "BIDS of Clinica": (write_bids, options.scans),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (write, scans) in trees.items():
+            root = Path(folder) / name.replace(" ", "_").replace(",", "")
+            write(root, scans)
+            rows.append((name, *measured(root, Path(folder) / "out" / root.name)))
+            print(rows[-1], flush=True)
+    text = page(rows, options)
+    print(text)
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text, encoding="utf-8")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scans", type=int, default=10_000)
+    parser.add_argument("--output", type=Path, help="Markdown file to write")
+    return parser.parse_args()
+
+
+def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
+    """Scans found and kept, seconds of the clock and of the processor, and peak memory in bytes of a check."""
+    heatlas = "import sys; from workflows.command_line import main; sys.exit(main())"  # as the installed command
+    command = [sys.executable, "-c", heatlas, "check", str(root), "--out", str(out)]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"{shlex.join(command)} failed")
+    found = json.loads((out / "check.json").read_text())["scans"]
+    return found["found"], found["kept"], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
+def page(rows: list[tuple[str, int, int, float, float, int]], options: argparse.Namespace) -> str:
+    lines = [
+        "# Speed of `heatlas check`",
+        "",
+        f"`python benchmarks/check_speed.py{'' if options.scans == 10_000 else f' --scans {options.scans}'}` on "
+        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; one process, one thread. "
+        "Files are tiny, tables as large as those of a full download. Seconds of the processor are the command's own; "
+        "those of the clock include whatever else the machine was doing.",
+        "",
+        "| input | scans found | kept | seconds (clock) | seconds (processor) | peak memory | within 60 s and 1 GB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, found, kept, seconds, busy, memory in rows:
+        good = "yes" if seconds <= LIMIT_SECONDS and memory <= LIMIT_BYTES else "no"
+        lines.append(f"| {name} | {found} | {kept} | {seconds:.1f} | {busy:.1f} | {memory / 1e6:.0f} MB | {good} |")
+    return "\n".join(lines) + "\n"
+
+
+def visits(scans: int) -> list[Scanned]:
+    """People with five visits each."""
+    codes = list(VISITS.items())
+    return [Scanned(i // len(codes), *codes[i % len(codes)], i + 1) for i in range(scans)]
+
+
+def write_loni(root: Path, scans: int) -> None:
+    """A LONI download: half the scans original, half processed; compressed or not, as LONI does both."""
+    image = nifti()
+    packed = gzip.compress(image, 1)
+    for scan in visits(scans):
+        processed = scan.number % 2 == 0
+        sequence = "MPR__GradWarp__B1_Correction__N3__Scaled" if processed else "MPRAGE"
+        folder = root / "ADNI" / scan.ptid / sequence / f"{scan.day}_08_20_30.0" / f"I{scan.number}"
+        folder.mkdir(parents=True)
+        name = f"ADNI_{scan.ptid}_MR_{sequence}_Br_{scan.day:%Y%m%d}0820_S1_I{scan.number}.nii"
+        (folder / (name + ".gz" if processed else name)).write_bytes(packed if processed else image)
+    write_tables(root, visits(scans))
+
+
+def write_dicom(root: Path, scans: int) -> None:
+    for scan in visits(scans):
+        folder = root / "ADNI" / scan.ptid / "MPRAGE" / f"{scan.day}_08_20_30.0" / f"I{scan.number}"
+        folder.mkdir(parents=True)
+        series = generate_uid(entropy_srcs=[str(scan.number)])
+        for index in range(SLICES):
+            write_slice(folder / f"slice_{index:03d}.dcm", series, index)
+    write_tables(root, visits(scans))
+
+
+def write_slice(path: Path, series: str, index: int) -> None:
+    data = Dataset()
+    data.SOPClassUID = "1.2.840.10008.5.1.4.1.1.4"
+    data.SOPInstanceUID = generate_uid(entropy_srcs=[series, str(index)])
+    data.SeriesInstanceUID, data.SeriesNumber, data.InstanceNumber = series, 2, index + 1
+    data.Modality, data.SeriesDescription, data.MRAcquisitionType = "MR", "MPRAGE", "3D"
+    data.ImageType = ["ORIGINAL", "PRIMARY", "M"]
+    data.Rows = data.Columns = 16
+    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+    data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 0
+    data.PixelSpacing, data.SliceThickness = [1.0, 1.0], 1.2
+    data.ImageOrientationPatient = [0, 1, 0, 0, 0, -1]
+    data.ImagePositionPatient = [1.2 * index, 0, 0]
+    data.MagneticFieldStrength = 1.5
+    data.PixelData = np.full((16, 16), index, np.uint16).tobytes()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.save_as(path, enforce_file_format=True)
+
+
+def write_tables(root: Path, scanned: list[Scanned]) -> None:
+    """Tables of everybody, scanned or not."""
+    everybody = [*scanned, *visits(16_000)[len(scanned) :]]
+    fillers = {f"FILLER{i}": "12.5" for i in range(98)}
+    write_csv(root / "ADNIMERGE_18Feb2025.csv", [
+        {"RID": s.person, "PTID": s.ptid, "VISCODE": s.code, "SITE": s.person % 60, "COLPROT": "ADNI1",
+         "EXAMDATE": s.day, "DX_bl": "CN", "AGE": 70, "PTGENDER": "Female", "APOE4": s.person % 3,
+         "MMSE": 28, "Hippocampus": 7000, "ICV": 1_500_000, "FLDSTRENG": "1.5 Tesla MRI", "DX": s.diagnosis,
+         "EXAMDATE_bl": s.day - timedelta(days=round(s.months * 30.44)), "Years_bl": s.months / 12, "Month": s.months,
+         **fillers}
+        for s in everybody
+    ])  # fmt: skip
+    write_csv(root / "DXSUM_18Feb2025.csv", [
+        {"RID": s.person, "PTID": s.ptid, "VISCODE": s.code, "VISCODE2": s.code, "EXAMDATE": s.day,
+         "DIAGNOSIS": s.person % 3 + 1} for s in everybody
+    ])  # fmt: skip
+    write_csv(root / "MPRAGEMETA_18Feb2025.csv", [
+        {"SubjectID": s.ptid, "Visit": s.code, "MagStrength": 1.5, "Sequence": "MPRAGE", "ScanDate": s.day,
+         "ImageUID": s.number} for s in scanned
+    ])  # fmt: skip
+    write_csv(root / "MRIQUALITY_18Feb2025.csv", [
+        {"RID": s.person, "VISCODE": s.code, "LONIUID": f"S{s.number}", "PASS": 1} for s in scanned
+    ])  # fmt: skip
+    write_csv(root / "ADNI_T1_2_18_2025.csv", [
+        {"Image Data ID": f"I{s.number}", "Subject": s.ptid, "Group": "CN", "Sex": "F", "Age": 70, "Visit": s.code,
+         "Modality": "MRI", "Description": "MPRAGE", "Type": "Original", "Acq Date": f"{s.day:%m/%d/%Y}"}
+        for s in scanned
+    ])  # fmt: skip
+
+
+def write_csv(path: Path, rows: list[dict[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, list(rows[0]), quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_bids(root: Path, scans: int) -> None:
+    image = gzip.compress(nifti(), 1)
+    people: dict[str, list[Scanned]] = {}
+    for scan in visits(scans):
+        people.setdefault("sub-ADNI" + scan.ptid.replace("_", ""), []).append(scan)
+    root.mkdir(parents=True)
+    (root / "dataset_description.json").write_text('{"Name": "ADNI", "BIDSVersion": "1.7.0"}', encoding="utf-8")
+    rows = [f"{person}\t{of[0].ptid}\tF\t{70 + of[0].person % 20}\t1" for person, of in people.items()]
+    (root / "participants.tsv").write_text(
+        "participant_id\talternative_id_1\tsex\tage_bl\tapoe4\n" + "\n".join(rows) + "\n", encoding="utf-8"
+    )
+    for person, of in people.items():
+        lines = ["session_id\tdiagnosis\tMMS\tcdr_global"]
+        for scan in of:
+            session = f"ses-M{scan.months:03d}"
+            anat = root / person / session / "anat"
+            anat.mkdir(parents=True)
+            (anat / f"{person}_{session}_T1w.nii.gz").write_bytes(image)
+            (anat / f"{person}_{session}_T1w.json").write_text('{"MagneticFieldStrength": 1.494}', encoding="utf-8")
+            lines.append(f"{session}\t{scan.diagnosis.replace('Dementia', 'AD')}\t28\t0")
+            (root / person / session / f"{person}_{session}_scans.tsv").write_text(
+                f"filename\tscan_id\tmri_field\nanat/{person}_{session}_T1w.nii.gz\t{scan.number}\t1.5\n",
+                encoding="utf-8",
+            )
+        (root / person / f"{person}_sessions.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def nifti() -> bytes:
+    return nib.Nifti1Image(np.ones((7, 9, 11), np.int16), np.diag([-1.0, 1.2, 1, 1])).to_bytes()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""``.bidsignore``: paths that the owner of a BIDS dataset has set aside, in the patterns of ``.gitignore``.
+
+The patterns are matched by `pathspec`, as pip-installed tools such as black do; ``fnmatch`` knows neither negation, nor
+``**``, nor folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from pipeline.run.errors import BadInputError
+
+BIDSIGNORE = ".bidsignore"
+
+
+def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Split paths into those of the dataset and those its ``.bidsignore`` sets aside.
+
+    Parameters
+    ----------
+    root : Path
+        Of the dataset.
+    paths : iterable of str
+        Relative to `root`, POSIX separators.
+
+    Returns
+    -------
+    used, ignored : list of str
+        In their order.
+
+    Raises
+    ------
+    BadInputError
+        If the file cannot be read or a pattern is malformed: guessing would use what was set aside.
+    """
+    patterns = read_patterns(root / BIDSIGNORE)
+    used: list[str] = []
+    ignored: list[str] = []
+    for path in paths:
+        (ignored if patterns.match_file(path) else used).append(path)
+    return used, ignored
+
+
+def read_patterns(path: Path) -> GitIgnoreSpec:
+    """Patterns of a ``.bidsignore``; none without the file."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        lines = []
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read ({error}). Check its permissions and encoding (UTF-8).") from error
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:  # pathspec's pattern errors are ValueErrors
+        raise BadInputError(f"{path}: a pattern is malformed ({error}). Write it as in a .gitignore.") from error

@@ -1,0 +1,38 @@
+"""One person under two names: who rolled over from one ADNI phase to the next at another site.
+
+A PTID ends in the person's RID and begins with the site, so ``002_S_0295`` and ``131_S_0295`` are one person. An ADNI
+download is read by RID. A BIDS dataset made from one has both, ``sub-ADNI002S0295`` and ``sub-ADNI131S0295``; its
+names are left as they are, but a split keeps them together, and a note names them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from pipeline.cohort.candidates import listed
+
+_ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
+
+
+def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Participants by person; the first name in alphabetical order stands for them.
+
+    Examples
+    --------
+    >>> same_person(["sub-ADNI131S0295", "sub-01", "sub-ADNI002S0295"])
+    {'sub-01': ('sub-01',), 'sub-ADNI002S0295': ('sub-ADNI002S0295', 'sub-ADNI131S0295')}
+    """
+    by_person: dict[str, list[str]] = {}
+    for name in sorted(set(participants)):
+        match = _ADNI.fullmatch(name)
+        by_person.setdefault(f"RID {int(match[1])}" if match else name, []).append(name)
+    return {names[0]: tuple(names) for names in by_person.values()}
+
+
+def roll_over_notes(participants: Iterable[str]) -> list[str]:
+    """A note on participants who are one person."""
+    joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]
+    if not joined:
+        return []
+    return [f"{len(joined)} people have several names (one RID) and share one part of every fold: {listed(joined, 3)}"]

@@ -1,0 +1,61 @@
+"""What became of someone with MCI: stable or progressive within a horizon, or not known.
+
+Counted from the diagnosis of the scan. The visit of the horizon may lie up to `WINDOW_DAYS` to either side of it, as
+visits do. With the diagnoses after the scan and up to there:
+
+=====  ===============================================================================================================
+pMCI   one of them is AD, and the last one is
+sMCI   none is AD, follow-up reaches the horizon, and the last is MCI
+rMCI   none is AD, follow-up reaches the horizon, and the last is CN: reverted
+uMCI   unknown: follow-up ends before the horizon without AD (drop-outs are not stable people); or no visit falls at the
+       horizon and the next has AD, so that it cannot be said on which side the conversion lies; or AD was diagnosed
+       and withdrawn; or the dementia has another cause
+=====  ===============================================================================================================
+
+A return to CN in between does not matter: what counts is the last diagnosis. Where no visit falls at the horizon the
+first one after it stands in for it, unless it is the one with AD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.cohort.adni_visit_tables import WINDOW_DAYS
+from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
+
+_DAYS_PER_MONTH = 30.4375
+COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
+
+
+def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
+    """Course of MCI after a scan; None if its diagnosis is not MCI.
+
+    Parameters
+    ----------
+    history : sequence of Diagnosis
+        Of the person, in order of time.
+    at : Diagnosis or None
+        The scan's.
+    horizon_months : int
+    """
+    if at is None or at.value != "MCI":
+        return None
+    horizon = horizon_months * _DAYS_PER_MONTH
+    after = [(days, one.value) for one in history if (days := _days_after(at, one)) is not None and days > 0]
+    until = [value for days, value in after if days <= horizon + WINDOW_DAYS]
+    reaches = any(horizon - WINDOW_DAYS <= days <= horizon + WINDOW_DAYS for days, _ in after)
+    beyond = next((value for days, value in after if days > horizon + WINDOW_DAYS), None)
+    if OTHER_DEMENTIA in until:
+        return "uMCI"
+    if "AD" in until:
+        return "pMCI" if until[-1] == "AD" else "uMCI"
+    last = until[-1] if reaches else beyond
+    return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
+
+
+def _days_after(at: Diagnosis, one: Diagnosis) -> float | None:
+    if at.when is not None and one.when is not None:
+        return (one.when - at.when).days
+    if at.months is not None and one.months is not None:
+        return (one.months - at.months) * _DAYS_PER_MONTH
+    return None

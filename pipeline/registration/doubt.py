@@ -1,0 +1,57 @@
+"""The columns of ``registration.tsv`` that say which registrations are in doubt and what happened to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pandas as pd
+
+from pipeline.cohort.records import Scan
+from pipeline.registration.decisions import decide
+from pipeline.registration.flags import MIN_COHORT, OUTLYING, flag_reasons
+from pipeline.run.config import RegistrationConfig
+from pipeline.run.layout import RunLayout
+
+DOUBT_COLUMNS = {
+    "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
+    f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side; n/a if it "
+    "is not",
+    "decision": "What happened to a scan in doubt: keep or drop; n/a where there is no doubt or no decision yet",
+}
+
+
+def add_doubt(
+    quality: pd.DataFrame, scans: Sequence[Scan], layout: RunLayout, config: RegistrationConfig
+) -> pd.DataFrame:
+    """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
+
+    Parameters
+    ----------
+    quality : pandas.DataFrame
+        One row per scan, in the order of `scans`.
+    scans : sequence of Scan
+    layout : RunLayout
+    config : RegistrationConfig
+
+    Raises
+    ------
+    BadInputError
+        If ``flagged.tsv`` holds a decision that is none.
+    """
+    registered = (quality["status"] == "registered").to_numpy()
+    good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
+    reasons = flag_reasons(quality[registered], [scan.age for scan in good])
+    flags = {scan.name: "; ".join(found) for scan, found in zip(good, reasons, strict=True) if found}
+    figures = {
+        scan.name: os.path.relpath(
+            layout.scan(scan.participant_id, scan.session_id, config.resolution_mm).overview, layout.root
+        )
+        for scan in good
+    }
+    decisions = decide(scans, flags, config.flagged, layout.flagged, figures)
+    columns = {
+        "flags": pd.Series([flags.get(scan.name) for scan in scans], quality.index, dtype=object),
+        "decision": pd.Series([decisions.get(scan.name) or None for scan in scans], quality.index, dtype=object),
+    }
+    return quality.assign(**columns)

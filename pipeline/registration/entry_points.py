@@ -1,0 +1,127 @@
+"""Images that others have worked on: brains already extracted, and brains already in template space.
+
+Where an image enters is decided when the input is read (`pipeline.cohort.derivatives`) and stands in ``scans.tsv``.
+Here it is held to what was said of it: a brain must have the size of one, an image in template space must lie there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.ndimage
+
+from atlases.spaces import Grid
+from atlases.templates import Template
+from pipeline.cohort.derivatives import template_space_problem
+from pipeline.registration.ants_transform import Volume
+from pipeline.registration.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
+from pipeline.registration.images import T1wImage
+from pipeline.registration.quality import correlation, dice
+from pipeline.registration.resolution import coarsen
+from pipeline.run.errors import BadInputError
+
+MIN_DICE = 0.8
+"""Even brains brought to the template by an affine map alone overlap with it more than this."""
+
+
+@dataclass(frozen=True)
+class PlacedScan:
+    """A scan that others have brought to template space.
+
+    Parameters
+    ----------
+    t1w : numpy.ndarray
+        (X, Y, Z) on the template grid, float32, intensities of the image; 0 outside `brain_mask`.
+    brain_mask : numpy.ndarray
+        (X, Y, Z), bool.
+    grid : Grid
+        The template grid.
+    brain : BrainMask
+        On the voxels of the image.
+    source_grid : Grid
+        Grid of the image as given.
+    correlation, dice : float
+        As `pipeline.registration.quality.RegistrationQuality`.
+    """
+
+    t1w: np.ndarray
+    brain_mask: np.ndarray
+    grid: Grid
+    brain: BrainMask
+    source_grid: Grid
+    correlation: float
+    dice: float
+
+    @property
+    def resampled(self) -> bool:
+        """Whether the image lay on another grid of template space."""
+        return not self.source_grid.same_as(self.grid)
+
+
+def stated_brain(image: T1wImage) -> BrainMask:
+    """Brain of an image that is said to hold nothing else.
+
+    Raises
+    ------
+    BadInputError
+        If what is not 0 is no brain by its size.
+    """
+    mask = nonzero_brain(image.data)
+    volume = litres(mask, image.affine)
+    if not STRIPPED_LITRES[0] <= volume <= STRIPPED_LITRES[1]:
+        raise BadInputError(
+            f"{image.path}: is said to be brain-extracted (desc-brain, SkullStripped or --start-at brain), but "
+            f"{volume:.2f} litres of it are not 0. Set what is not brain to 0, or start at scan (--start-at scan)."
+        )
+    return BrainMask(mask, "stripped", volume)
+
+
+def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> PlacedScan:
+    """Bring an image that lies in template space to the template grid, through its affine alone.
+
+    An image on the template grid keeps its values; on another grid it is smoothed to the template's voxel where its
+    own is finer, and interpolated linearly.
+
+    Parameters
+    ----------
+    image : T1wImage
+    brain : BrainMask
+        On the voxels of the image.
+    template : Template
+
+    Raises
+    ------
+    BadInputError
+        If the image does not reach over the template's brain, or its brain does not lie there.
+    """
+    i, j, k = image.data.shape
+    source = Grid((i, j, k), image.affine)
+    problem = template_space_problem(source)
+    if problem is not None:
+        raise BadInputError(f"{image.path}: {problem}")
+    if source.same_as(template.grid):
+        t1w, mask = image.data.astype(np.float32, copy=True), brain.mask.copy()
+    else:
+        t1w = _on_grid(Volume(image.data, image.affine), template.grid)
+        mask = _on_grid(Volume(brain.mask.astype(np.float32), image.affine), template.grid) >= 0.5
+    t1w[~mask] = 0
+    overlap = dice(mask, template.brain_mask)
+    if overlap < MIN_DICE:
+        raise BadInputError(
+            f"{image.path}: is said to be in the space of {template.name}, but its brain overlaps with the template's "
+            f"by a Dice coefficient of {overlap:.2f} only. Give the scan itself, to be registered here."
+        )
+    inside = template.brain_mask
+    alike = correlation(t1w[inside], template.t1w[inside])
+    return PlacedScan(t1w, mask, template.grid, brain, source, alike, overlap)
+
+
+def _on_grid(volume: Volume, grid: Grid) -> np.ndarray:
+    """Linear interpolation on a grid of the same space, after smoothing to its voxel size; 0 outside the image."""
+    smooth = coarsen(volume, min(grid.voxel_sizes_mm))
+    to_source = np.linalg.inv(smooth.affine) @ grid.affine
+    values = scipy.ndimage.affine_transform(
+        smooth.data, to_source[:3, :3], to_source[:3, 3], grid.shape, order=1, mode="grid-constant"
+    )
+    return np.asarray(values, dtype=np.float32)

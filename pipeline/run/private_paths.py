@@ -1,0 +1,58 @@
+"""Paths as outputs may show them: a home folder is named after a person."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from pipeline.run.errors import HeatlasError
+
+
+def without_home(text: str | Path) -> str:
+    """A path, or a text with paths, in which the user's home folder is written ``~``.
+
+    Examples
+    --------
+    >>> without_home(f"heatlas check {Path.home()}/adni") if str(Path.home()) != "/" else "heatlas check ~/adni"
+    'heatlas check ~/adni'
+    """
+    home = str(Path.home())
+    return str(text).replace(home, "~") if home != os.sep else str(text)
+
+
+def relative_to_folder(path: Path, folder: Path) -> str:
+    """Path as seen from a folder, POSIX separators; two folders that move together stay connected.
+
+    Examples
+    --------
+    >>> relative_to_folder(Path("/home/jane/adni"), Path("/home/jane/runs/first"))
+    '../../adni'
+    """
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+
+
+def relative_uri(path: Path, folder: Path) -> str:
+    """The same as a relative URI reference, as BIDS allows in ``DatasetLinks``."""
+    return quote(relative_to_folder(path, folder))
+
+
+@contextmanager
+def shown_as(path: Path, name: str) -> Iterator[None]:
+    """Let errors of this program name a file as `name` does, in messages and tracebacks, instead of by its path.
+
+    Examples
+    --------
+    >>> with shown_as(Path("/home/jane/adni/a.nii"), "a.nii"):
+    ...     raise HeatlasError("/home/jane/adni/a.nii: truncated.")
+    Traceback (most recent call last):
+    pipeline.run.errors.HeatlasError: a.nii: truncated.
+    """
+    try:
+        yield
+    except HeatlasError as error:
+        if str(path) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(path), name)) from None

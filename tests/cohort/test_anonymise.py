@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+from input_trees import AdniTree
+
+from pipeline.cohort.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
+from pipeline.cohort.reading import Selection, inspect_cohort
+from pipeline.cohort.records import Scan
+from pipeline.run.config import CohortConfig, PrivacyConfig
+from pipeline.run.errors import UsageError
+
+KEY = "0123456789abcdef" * 4
+
+
+def date_in(path: str | None) -> datetime.date:
+    return datetime.date.fromisoformat(re.search(r"\d{4}-\d\d-\d\d", path or "")[0])  # type: ignore[index]
+
+
+def test_ages_above_89_are_89_and_counted() -> None:
+    scans = [Scan("sub-1", None, str(age), None, age=age) for age in (88.9, 89.0, 89.1, 97.0, None)]
+    capped, notes = capped_ages(scans)
+    assert [scan.age for scan in capped] == [88.9, 89.0, 89.0, 89.0, None]
+    assert notes == ["ages above 89 of 2 scans are written as 89"]
+    assert capped_ages(scans[:2])[1] == []
+
+
+def test_dates_move_back_together_and_people_apart(adni: AdniTree) -> None:
+    for day, number, code in (("2006-04-18", "I1", "bl"), ("2007-04-20", "I2", "m12")):
+        adni.image("002_S_0295", day, number)
+        adni.row("002_S_0295", code, day)
+    adni.both_classes()
+    adni.table()
+    disguise = Disguise(KEY)
+    cohort = inspect_cohort(adni.root, CohortConfig(), 43, Selection(disguise=disguise))
+    scans = {scan.scan_id: scan for scan in cohort.table}
+    first, second, other = (date_in(scans[name].image) for name in ("I1", "I2", "I9999"))
+    assert (second - first).days == 367
+    assert max(first, second, other).year <= 1925
+    assert (datetime.date(2006, 4, 18) - first).days != (datetime.date(2006, 4, 18) - other).days
+    assert (adni.root / scans["I1"].file).is_file()
+    assert "2006" not in cohort.table.frame().to_csv() + " ".join(cohort.notes)
+    assert KEY not in repr(disguise)
+
+
+def test_the_same_key_gives_the_same_shift_and_another_another() -> None:
+    assert Disguise(KEY).days_back("sub-1") == Disguise(KEY).days_back("sub-1")
+    assert len({Disguise(KEY[::-1] + str(i)).days_back("sub-1") for i in range(20)}) > 15
+
+
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("on 2006-04-18.", "on 1906-04-19."),
+        ("2006-04-18_08_20_30.0/I1", "1906-04-19_00_00_00.0/I1"),
+        ("raw_20060418193538026_1_S13408_I13722.nii", "raw_19060419000000000_1_S13408_I13722.nii"),
+        ("4/18/2006", "4/19/1906"),
+        ("2006-13-40, 20061340, I20060418x1", "2006-13-40, 20061340, I19060419x1"),
+        ("002_S_0295, S13408, 120060418", "002_S_0295, S13408, 120060418"),
+    ],
+)
+def test_what_counts_as_a_date(text: str, moved: str) -> None:
+    assert shifted_dates(text, 36524) == moved
+
+
+def test_pseudonyms_hide_people_images_and_sites() -> None:
+    scan = Scan("sub-ADNI002S0295", "ses-M000", "I7", "ADNI/002_S_0295/2006-04-18/I7/a.nii.gz", site="2")
+    twice = scan.dropped("another scan of this session is preferred: I8 of 002_S_0295")
+    hidden, dropped = (Disguise(KEY, ("sites", "ids")).scan(one) for one in (scan, twice))
+    assert re.fullmatch(r"sub-P[0-9a-f]{10}", hidden.participant_id)
+    assert re.fullmatch(r"I[0-9a-f]{10}\.nii\.gz", hidden.image or "")
+    assert re.fullmatch(r"S[0-9a-f]{10}", hidden.site or "")
+    assert (hidden.session_id, hidden.file) == ("ses-M000", scan.image)
+    assert dropped.reason == "another scan of this session is preferred"
+    assert Disguise(KEY, ("sites",)).scan(scan).participant_id == scan.participant_id
+
+
+def test_the_key_is_made_once_for_its_owner_only_and_kept_apart(tmp_path: Path) -> None:
+    settings = PrivacyConfig(shift_dates=True)
+    path = tmp_path / "key"
+    made = open_disguise(path, settings, [])
+    assert made is not None
+    assert (path.stat().st_mode & 0o777, len(made.key)) == (0o600, 64)
+    assert open_disguise(path, settings, []) == made
+    assert open_disguise(None, PrivacyConfig(), []) is None
+    with pytest.raises(UsageError, match="need a key"):
+        open_disguise(None, settings, [])
+    with pytest.raises(UsageError, match="lies inside"):
+        open_disguise(tmp_path / "out" / "key", settings, [tmp_path / "in", tmp_path / "out"])
+    path.write_text("short")
+    with pytest.raises(UsageError, match="32 characters or more"):
+        open_disguise(path, settings, [])
+    with pytest.raises(UsageError, match="cannot read or make"):
+        open_disguise(tmp_path / "absent" / "key", settings, [])

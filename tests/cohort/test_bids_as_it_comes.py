@@ -1,0 +1,183 @@
+"""BIDS as Clinica writes it, as people organise it, and as it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from input_trees import BidsTree
+
+from pipeline.cohort.records import Scan
+from pipeline.run.errors import BadInputError
+
+SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
+
+
+def people(bids: BidsTree, *names: str) -> None:
+    for name in names:
+        bids.image(f"sub-{name}/anat/sub-{name}_T1w.nii")
+    rows = [f"sub-{name} {'FM'[i % 2]}" for i, name in enumerate(names)]
+    bids.table("participants.tsv", "participant_id sex", *rows)
+
+
+def reasons(scans: tuple[Scan, ...]) -> dict[str, str | None]:
+    return {scan.scan_id: scan.reason for scan in scans if not scan.kept}
+
+
+def test_a_dataset_of_clinica(bids: BidsTree) -> None:
+    for session in ("M000", "M024"):
+        bids.image(f"sub-ADNI002S0295/ses-{session}/anat/sub-ADNI002S0295_ses-{session}_T1w.nii")
+    bids.image("sub-ADNI011S0002/ses-M000/anat/sub-ADNI011S0002_ses-M000_T1w.nii")
+    bids.table(
+        "participants.tsv",
+        "participant_id alternative_id_1 sex age_bl site apoe_gen1 apoe_gen2 diagnosis_sc mmse_bl",
+        "sub-ADNI002S0295 002_S_0295 M 84.8 2 3 4 LMCI 25",
+        "sub-ADNI011S0002 011_S_0002 F 74.3 11 n/a 4 AD 20",
+    )
+    bids.table(
+        "sub-ADNI002S0295/sub-ADNI002S0295_sessions.tsv",
+        "session_id diagnosis MMS cdr_global adni_hippocampus_vol adni_icv",
+        "ses-M000 CN 28 0.5 7000 1500000",
+        "ses-M024 Dementia -1 n/a -4 1500001",
+    )
+    bids.table(
+        "sub-ADNI002S0295/ses-M024/sub-ADNI002S0295_ses-M024_scans.tsv",
+        "filename mri_field",
+        "anat/sub-ADNI002S0295_ses-M024_T1w.nii 3.0",
+    )
+    sidecar = bids.root / "sub-ADNI011S0002/ses-M000/anat/sub-ADNI011S0002_ses-M000_T1w.json"
+    sidecar.write_text(json.dumps({"MagneticFieldStrength": 1.494}))
+    first, second, other = bids.read().table.scans
+    assert (first.diagnosis, first.diagnosis_source, first.mmse, first.cdr) == (
+        "CN", "sessions table: diagnosis", 28.0, 0.5,
+    )  # fmt: skip
+    assert (first.hippocampus_mm3, first.hippocampus_source) == (7000.0, "sessions table: adni_hippocampus_vol")
+    assert (first.tiv_mm3, first.tiv_source, first.apoe4, first.site) == (
+        1_500_000.0, "sessions table: adni_icv", 1, "2",
+    )  # fmt: skip
+    assert (second.diagnosis, second.age, second.mmse, second.hippocampus_mm3) == ("AD", 86.8, None, None)
+    assert (first.field_strength, second.field_strength, other.field_strength) == (None, 3.0, 1.5)
+    assert (other.diagnosis, other.diagnosis_source) == ("AD", "participants.tsv: diagnosis_sc")
+    assert (other.mmse, other.apoe4, other.age) == (20.0, None, 74.3)
+
+
+def test_values_at_screening_stand_in_at_baseline_only(bids: BidsTree) -> None:
+    for session in ("M000", "M012"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    bids.image("sub-2/ses-M000/anat/sub-2_ses-M000_T1w.nii")
+    bids.table("participants.tsv", "participant_id diagnosis_sc", "sub-1 CN", "sub-2 AD")
+    assert [scan.diagnosis for scan in bids.read().table] == ["CN", None, "AD"]
+
+
+def test_of_several_images_the_plain_one_then_the_lowest_run_is_used(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    (bids.root / "sub-1/anat/sub-1_T1w.nii").unlink()
+    for entities in ("acq-a_run-1", "run-3", "run-2", "rec-norm_run-1", "ce-gado_run-1", "run-1_part-phase"):
+        bids.image(f"sub-1/anat/sub-1_{entities}_T1w.nii")
+    scans = bids.read(**SEX).table.scans
+    assert [scan.scan_id for scan in scans if scan.kept] == ["sub-1_run-2_T1w", "sub-2_T1w"]
+    dropped = reasons(scans)
+    assert dropped.pop("sub-1_run-1_part-phase_T1w") == "not the magnitude image: part-phase"
+    assert len(dropped) == 4
+    assert all((reason or "").endswith("sub-1_run-2_T1w") for reason in dropped.values())
+    (bids.root / "sub-1/anat/sub-1_run-2_T1w.nii").unlink()
+    (bids.root / "sub-1/anat/sub-1_run-3_T1w.nii").unlink()
+    assert [scan.scan_id for scan in bids.read(**SEX).table.kept] == ["sub-1_acq-a_run-1_T1w", "sub-2_T1w"]
+
+
+def test_bidsignore_is_obeyed_as_git_would(bids: BidsTree) -> None:
+    people(bids, "1", "2", "3")
+    bids.image("sub-1/anat/sub-1_acq-bad_T1w.nii")
+    (bids.root / ".bidsignore").write_text("# spoilt\n*acq-bad*\nsub-3/\n!sub-2/\n")
+    cohort = bids.read(**SEX)
+    assert [scan.scan_id for scan in cohort.table] == ["sub-1_T1w", "sub-2_T1w"]
+    assert (
+        "2 images set aside by .bidsignore: sub-1/anat/sub-1_acq-bad_T1w.nii, sub-3/anat/sub-3_T1w.nii" in cohort.notes
+    )
+    (bids.root / ".bidsignore").write_text("!\n")
+    with pytest.raises(BadInputError, match=r"\.bidsignore: a pattern is malformed"):
+        bids.read(**SEX)
+
+
+def test_sessions_alone_are_enough(bids: BidsTree) -> None:
+    for person in "12":
+        bids.image(f"sub-{person}/ses-1/anat/sub-{person}_ses-1_T1w.nii")
+    bids.table("sessions.tsv", "participant_id session_id sex", "1 1 F", "sub-2 ses-1 M")
+    assert [scan.sex for scan in bids.read(**SEX).table] == ["F", "M"]
+
+
+def test_a_derivative_is_read_with_the_tables_above_it(tmp_path: Path) -> None:
+    above, inside = BidsTree(tmp_path), BidsTree(tmp_path / "derivatives" / "prep")
+    people(above, "1", "2")
+    for person in "12":
+        inside.image(f"sub-{person}/anat/sub-{person}_desc-preproc_T1w.nii")
+    cohort = inside.read(**SEX)
+    assert [scan.sex for scan in cohort.table.kept] == ["F", "M"]
+    assert [scan.scan_id for scan in above.read(**SEX).table] == ["sub-1_T1w", "sub-2_T1w"]
+    assert f"tables are those of the dataset above, {tmp_path.name}" in cohort.notes
+
+
+def test_one_age_for_several_visits_and_unusable_cells_are_said(bids: BidsTree) -> None:
+    for session in ("M000", "M012"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    bids.image("sub-2/ses-M000/anat/sub-2_ses-M000_T1w.nii")
+    bids.table("participants.tsv", "participant_id sex age MMSE", "sub-1 F 70 many", "sub-2 M old n/a")
+    cohort = bids.read(**SEX)
+    assert [scan.age for scan in cohort.table] == [70.0, 70.0, None]
+    assert any(note.startswith("1 scans after month 0 have the age of participants.tsv") for note in cohort.notes)
+    cells = "cells that hold no usable value, taken as missing: MMSE 'many' (2 scans), age 'old' (1 scans)"
+    assert cells in cohort.notes
+
+
+def test_a_sidecar_that_is_no_json_costs_its_scan_only(bids: BidsTree) -> None:
+    people(bids, "1", "2", "3")
+    (bids.root / "sub-3/anat/sub-3_T1w.json").write_text("{")
+    scans = bids.read(**SEX).table.scans
+    assert len(scans) == 3
+    assert (reasons(scans)["sub-3_T1w"] or "").startswith("unreadable sidecar: sidecar sub-3_T1w.json is not readable")
+
+
+def test_a_participants_table_that_cannot_be_read_is_named(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    table = bids.root / "participants.tsv"
+    table.unlink()
+    table.mkdir()
+    with pytest.raises(BadInputError, match="missing, and no sessions table"):
+        bids.read(**SEX)
+    table.rmdir()
+    table.write_bytes(b"\x00\xff\xfe\x13" * 40)
+    with pytest.raises(BadInputError, match=r"participants\.tsv"):
+        bids.read(**SEX)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_participants_table_without_permission_is_named(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    (bids.root / "participants.tsv").chmod(0)
+    with pytest.raises(BadInputError, match=r"participants\.tsv: cannot be read \(Permission denied\)"):
+        bids.read(**SEX)
+
+
+def test_an_image_without_entities_and_one_in_the_wrong_place_are_rows(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    bids.image("sub-1/ses-9/anat/T1w.nii.gz")
+    bids.image("sub-1/anat/sub-2_T1w.nii")
+    scans = bids.read(**SEX).table.scans
+    assert reasons(scans) == {
+        "T1w": "not named or placed as BIDS asks: should be sub-1/ses-9/anat/sub-1_ses-9_T1w.nii.gz",
+        "sub-2_T1w": "not named or placed as BIDS asks: should be sub-1/anat/sub-1_T1w.nii.gz",
+    }
+    assert len(scans) == 4
+
+
+def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:
+    bids = BidsTree(tmp_path / "Étude n° 1 – 阿尔茨海默")
+    people(bids, "1", "2")
+    (bids.root / "sub-1" / "again").symlink_to(bids.root)
+    (bids.root / "sub-2" / "anat" / "sub-2_run-2_T1w.nii").symlink_to("sub-2_run-2_T1w.nii")
+    cohort = bids.read(**SEX)
+    assert [scan.scan_id for scan in cohort.table.kept] == ["sub-1_T1w", "sub-2_T1w"]
+    assert reasons(cohort.table.scans) == {"sub-2_run-2_T1w": "a link that leads nowhere"}
+    assert "1 links to folders are not followed; give the real folder: sub-1/again" in cohort.notes

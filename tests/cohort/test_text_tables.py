@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.cohort.text_tables import header_separator, read_header, read_text_table
+from pipeline.run.errors import BadInputError
+
+
+def table(folder: Path, content: str, encoding: str = "utf-8", **options: object) -> dict[str, list[str]]:
+    path = folder / "table.csv"
+    path.write_bytes(content.encode(encoding))
+    return read_text_table(path, **options).to_dict("list")  # type: ignore[arg-type,return-value]
+
+
+NAMES = 'Name,Años\n"O\'Brien, ""Jim""",é\n'
+EXPECTED = {"Name": ['O\'Brien, "Jim"'], "Años": ["é"]}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16"])
+def test_encodings_and_quotes_in_names(tmp_path: Path, encoding: str) -> None:
+    assert table(tmp_path, NAMES, encoding) == EXPECTED
+    assert read_header(tmp_path / "table.csv")[0] == "Name"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators_are_told_from_the_header_outside_quotes(tmp_path: Path, separator: str) -> None:
+    content = separator.join(['"a, b; c; d"', "x", "y"]) + "\n" + separator.join(["1", "2", "3"]) + "\n"
+    assert header_separator(content.split("\n", 1)[0]) == separator
+    assert table(tmp_path, content) == {"a, b; c; d": ["1"], "x": ["2"], "y": ["3"]}
+    assert read_header(tmp_path / "table.csv") == ["a, b; c; d", "x", "y"]
+
+
+def test_decimal_commas_belong_to_tables_with_semicolons(tmp_path: Path) -> None:
+    assert table(tmp_path, "ICV;Name\n1500000,5;a,b\n") == {"ICV": ["1500000.5"], "Name": ["a,b"]}
+    assert table(tmp_path, 'ICV,Name\n"1,5",b\n')["ICV"] == ["1,5"]
+
+
+def test_codes_stay_text_and_short_rows_are_filled(tmp_path: Path) -> None:
+    assert table(tmp_path, "a,b,c\n0012,-4\n") == {"a": ["0012"], "b": ["-4"], "c": [""]}
+
+
+@pytest.mark.parametrize(("content", "problem"), [("", "empty"), (" \n", "empty"), ("a,b\n1,2,3\n", "not a readable")])
+def test_what_is_no_table_is_refused_in_one_line(tmp_path: Path, content: str, problem: str) -> None:
+    with pytest.raises(BadInputError, match=rf"table\.csv: {problem}.* again\.$") as caught:
+        table(tmp_path, content)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_header_named_twice_is_one_column_if_both_hold_the_same(tmp_path: Path) -> None:
+    assert table(tmp_path, "RID,DX,RID\n1,CN,1\n") == {"RID": ["1"], "DX": ["CN"]}
+
+
+def test_a_header_named_twice_with_other_cells_is_refused_if_it_matters(tmp_path: Path) -> None:
+    content = "RID,DX,DX\n1,CN,MCI\n"
+    with pytest.raises(BadInputError, match=r"table\.csv: two columns are named DX and hold different values"):
+        table(tmp_path, content, used=["dx"])
+    assert table(tmp_path, content, used=["RID"]) == {"RID": ["1"], "DX": ["CN"]}
+
+
+def test_a_file_that_is_no_text_has_no_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(bytes(range(256)))
+    assert "RID" not in read_header(tmp_path / "a.csv")
+    assert read_header(tmp_path / "absent.csv") == []

@@ -1,0 +1,52 @@
+"""Which files are found, whatever lies in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dicom_series import write_series
+from input_trees import AdniTree, image_bytes
+from other_user import nobody
+
+from pipeline.cohort.walking import walk_input
+
+
+def test_each_kind_of_file_is_told_by_its_name_or_its_first_bytes(tmp_path: Path) -> None:
+    write_series(tmp_path / "ünder score", suffix="")
+    write_series(tmp_path / "with ending", suffix=".IMA")
+    for name in ("a.nii", "B.NII.GZ", "t.csv", "T.CSV", "m.xml", "README", "notes.txt", ".hidden.nii", "._a.nii"):
+        (tmp_path / name).write_bytes(b"x" * 200)
+    files = walk_input(tmp_path)
+    assert files.images == ("B.NII.GZ", "a.nii")
+    assert files.tables == ("T.CSV", "t.csv")
+    assert files.metadata == ("m.xml",)
+    assert {folder: len(names) for folder, names in files.dicom.items()} == {"with ending": 18, "ünder score": 18}
+    assert files.dicom_count == 36
+
+
+def test_loops_of_links_end(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "up").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "one").symlink_to("two")
+    (tmp_path / "a" / "two").symlink_to("one")
+    (tmp_path / "a" / "b" / "x.nii").write_bytes(image_bytes())
+    files = walk_input(tmp_path)
+    assert files.images == ("a/b/x.nii",)
+    assert files.linked_folders == ("a/b/up",)
+
+
+def test_a_folder_that_may_not_be_listed_is_noted_and_the_rest_read(adni: AdniTree, tmp_path: Path) -> None:
+    adni.image("002_S_0295")
+    locked = adni.image("002_S_0296", number="I1002").parents[2]
+    adni.row("002_S_0295")
+    adni.both_classes()
+    adni.table()
+    assert "I1002" in {scan.scan_id for scan in adni.read(as_is=True).table}  # also loads what is imported late
+    locked.chmod(0)
+    try:
+        with nobody(tmp_path):
+            cohort = adni.read(as_is=True)
+    finally:
+        locked.chmod(0o755)
+    assert "1 folders could not be listed (permissions?): ADNI/002_S_0296/MPRAGE" in cohort.notes
+    assert "I1001" in {scan.scan_id for scan in cohort.table.kept}

@@ -1,0 +1,66 @@
+"""Volumes of a registered scan as the run writes them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atlases.images import write_template_image
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.cohort.records import Scan
+from pipeline.registration.volume_tables import VOLUME_COLUMNS, measure_volumes
+from pipeline.run.digests import DigestCache
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_json
+
+ATLAS = "neuromorphometrics-cat12"
+GRID = template_grid(4.0)
+
+
+def measure(layout: RunLayout, scans: list[Scan]) -> tuple[bool, list[str]]:
+    with ThreadPoolExecutor(1) as executor:
+        written, outcomes = measure_volumes(layout, scans, ATLAS, 4.0, executor, DigestCache(layout.digests))
+    return written, [outcome.status for outcome in outcomes]
+
+
+def registered(layout: RunLayout, scan: Scan, change: float, key: str = "a") -> None:
+    """As if the whole head had been registered with one volume change."""
+    files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+    files.log_jacobian.parent.mkdir(parents=True, exist_ok=True)
+    write_template_image(files.log_jacobian, np.full(GRID.shape, change, np.float32), GRID)
+    write_json(layout.receipt("registration", files.name), {"key": key, "outputs": {}, "result": {}})
+
+
+def test_volumes_of_two_visits(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    scans = [Scan("sub-01", f"ses-M0{month}", f"I{month}", "x.nii.gz") for month in ("00", "12")]
+    registered(layout, scans[0], float(np.log(0.8)))
+    registered(layout, scans[1], float(np.log(0.72)))
+    assert measure(layout, scans) == (True, ["done", "done"])
+    table = read_table(layout.volumes, list(VOLUME_COLUMNS))
+    labels = np.asarray(load_atlas(ATLAS, GRID).labels)
+    assert len(table) == 2 * 134
+    for number, name, side in ((48, "Left hippocampus", "left"), (47, "Right hippocampus", "right")):
+        own = table[(table["region"] == number) & (table["scan_id"] == "I00")].iloc[0]
+        assert (own["name"], own["hemisphere"], own["group"]) == (name, side, "Hippocampus")
+        assert own["template_mm3"] == (labels == number).sum() * 64
+        assert own["volume_mm3"] == pytest.approx(0.8 * own["template_mm3"], rel=1e-5)
+    retest = read_table(layout.test_retest)
+    assert retest["mean_difference_percent"][0] == pytest.approx(200 * 0.08 / 1.52, rel=1e-4)
+    assert measure(layout, scans) == (False, ["unchanged", "unchanged"])
+    registered(layout, scans[1], float(np.log(0.8)), "b")
+    assert measure(layout, scans) == (True, ["unchanged", "done"])
+    assert read_table(layout.test_retest)["mean_difference_percent"][0] == pytest.approx(0, abs=1e-4)
+
+
+def test_a_scan_without_a_volume_change_fails_alone(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    scans = [Scan("sub-01", None, "I1", "x.nii.gz"), Scan("sub-02", None, "I2", "y.nii.gz")]
+    registered(layout, scans[1], 0.0)
+    assert measure(layout, scans) == (True, ["failed", "done"])
+    assert set(read_table(layout.volumes)["scan_id"]) == {"I2"}
+    assert read_table(layout.failures)["stage"].tolist() == ["volumes"]

@@ -1,0 +1,63 @@
+"""Settings and selections of a command line, as records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.cohort.anonymise import open_disguise
+from pipeline.cohort.manifest import Manifest
+from pipeline.cohort.reading import Selection
+from pipeline.run.config import Config, load_config
+from pipeline.run.errors import UsageError
+
+
+def settings_of(arguments: argparse.Namespace) -> Config:
+    """Settings of a command line: preset, then file, then single options."""
+    overrides: dict[str, Any] = seed_of(arguments)
+    cohort: dict[str, Any] = {}
+    if arguments.contrast:
+        column, _, values = arguments.contrast.partition("=")
+        negative, _, positive = values.partition(",")
+        if not (column and negative and positive):
+            raise UsageError(f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD.")
+        cohort |= {"contrast_column": column, "negative": negative, "positive": positive}
+    if arguments.start_at is not None:
+        cohort["start_at"] = arguments.start_at
+    if cohort:
+        overrides["cohort"] = cohort
+    if arguments.resolution is not None:
+        overrides["registration"] = {"resolution_mm": arguments.resolution}
+    if arguments.anonymise is not None:
+        overrides["privacy"] = {"shift_dates": True}
+    if arguments.pseudonymise:
+        names = [name for name in arguments.pseudonymise.split(",") if name]
+        overrides["privacy"] = {**overrides.get("privacy", {}), "pseudonyms": names}
+    return load_config(arguments.preset, arguments.config, overrides)
+
+
+def seed_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {} if arguments.seed is None else {"seed": arguments.seed}
+
+
+def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequence[Path]) -> Selection:
+    """Which scans a command line asks for, and how they are shown.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        With ``participant_label`` and, unless it is the demo, ``manifest`` and ``anonymise``.
+    config : Config
+    folders : sequence of Path
+        Input and output: the key of the disguise must lie in neither.
+    """
+    manifest = getattr(arguments, "manifest", None)
+    if manifest is not None and "ids" in config.privacy.pseudonyms:
+        raise UsageError("--pseudonymise ids: a manifest names images, and so would its comparison. Leave one out.")
+    return Selection(
+        participants=tuple(arguments.participant_label),
+        manifest=None if manifest is None else Manifest.read(manifest),
+        disguise=open_disguise(getattr(arguments, "anonymise", None), config.privacy, folders),
+    )
