@@ -26,8 +26,8 @@ def _planted_missed(run: RunRecord) -> Caution | None:
         "serious",
         "The maps miss most of what was planted.",
         f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted groups are among the first "
-        f"{int(rows['top'].iloc[0])} by density. That is a fault of the map, not of the network, in the runs that were looked at: "
-        "hiding these regions moved its score most (docs/benchmarks/planted.md).",
+        f"{int(rows['top'].iloc[0])} by density. In the runs looked at so far that was a fault of the map, not of the "
+        "network: hiding these regions moved its score most (docs/benchmarks/planted.md).",
         "planted",
     )
 

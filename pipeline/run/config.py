@@ -44,7 +44,7 @@ class CohortConfig:
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
     """What makes someone CN or AD at a visit: the diagnosis, or the founding study's rule (CDR 0, CDR above 0.5)."""
     mci_horizon_months: int = 36
-    """Someone with MCI who has AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed so long."""
+    """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed so long."""
     preferred_protocol: Literal["full", "accelerated"] = "full"
     preferred_field_strength: Literal["1.5", "3"] = "1.5"
     failed_quality: Literal["drop", "keep"] = "drop"
