@@ -51,6 +51,7 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> A = torch.tensor([1.0, 2.0]).view(1, 1, 1, 1, 2)
     >>> g = torch.tensor([2.0, -1.0]).view(1, 1, 1, 1, 2)  # alpha = 4 / (8 + 3 * 8) in the first voxel
     >>> grad_cam_plus_plus_weights(A, g).tolist()
@@ -65,6 +66,7 @@ def xgrad_cam_weights(features: Tensor, gradient: Tensor) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> A = torch.tensor([1.0, 3.0, 0.0, 0.0]).view(1, 2, 1, 1, 2)
     >>> xgrad_cam_weights(A, torch.tensor([4.0, 8.0, 5.0, 5.0]).view(1, 2, 1, 1, 2)).tolist()
     [[7.0, 0.0]]
