@@ -97,8 +97,6 @@ def register_image(
         ``brain`` for an image that is said to be brain-extracted (`pipeline.cohort.records.Scan.entry`).
     mask_path : Path, optional
         Where a mask of this scan lies, if there is one (`pipeline.registration.given_masks`).
-    entry : {"scan", "brain"}
-        As `Scan.entry`; a brain is not extracted again.
 
     Raises
     ------
