@@ -27,6 +27,8 @@ from pipeline.run.errors import (
 
 _HOMES = {"check": "workflows.check", "manifest": "workflows.manifest"}
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
+EXIT_PIPE = 141
+"""As the shell reports a command ended by SIGPIPE."""
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
@@ -114,7 +116,9 @@ def _add_explain(commands: Any) -> None:
     explain.add_argument("--target", metavar="predicted|CLASS", help="class explained (default: that of the run)")
     explain.add_argument("--stage", metavar="N|LAYER", help="boundary: after N stages (0 is the input), or a layer")
     explain.add_argument(
-        "--start", choices=("logit", "probability"), default="logit", help="value that is explained (default logit)"
+        "--start",
+        choices=("logit", "probability"),
+        help="value that is explained (default: that of the run for lrp and guided-backpropagation, else the logit)",
     )
     explain.add_argument(
         "--participant-label",
@@ -181,6 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HeatlasError as error:
         print(f"heatlas: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # whoever read the output has closed it, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
     except KeyboardInterrupt:
         print("heatlas: interrupted; run the same command again to continue.", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -64,7 +64,8 @@ class Request:
         A class, ``predicted``, or None for the class that the run explains.
     stage : str or None
         Number or layer; None for where each method is usually asked.
-    start : {"logit", "probability"}
+    start : {"logit", "probability"} or None
+        None for what the run starts from (LRP and guided backpropagation) or the logit (all others).
     participants, scans : tuple of str
         Participants with or without ``sub-``; scan ids or BIDS names. Both empty: every scan.
     """
@@ -73,7 +74,7 @@ class Request:
     settings: tuple[str, ...] = ()
     target: str | None = None
     stage: str | None = None
-    start: StartValue = "logit"
+    start: StartValue | None = None
     participants: tuple[str, ...] = ()
     scans: tuple[str, ...] = ()
 
@@ -196,8 +197,9 @@ def checked_explanations(
         usual = entry.stage_of(loaded.model)
         asked_at = usual if stage is None else stage
         split_layers(loaded.model, asked_at)
-        normal: dict[str, int | str] = {"target": config.cohort.positive, "stage": usual, "start": "logit"}
-        explanations.append(Explanation(name, settings, target, asked_at, request.start, normal))
+        start = config.attribution.start_value if entry.usual_start == "run" else "logit"
+        normal: dict[str, int | str] = {"target": config.cohort.positive, "stage": usual, "start": start}
+        explanations.append(Explanation(name, settings, target, asked_at, request.start or start, normal))
     return explanations
 
 

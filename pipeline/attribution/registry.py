@@ -51,6 +51,8 @@ class Entry:
         What it answers, in one line.
     usual_stage : {"input", "last"}
         Where it is asked unless said otherwise: at the input, or after the last layers that keep places apart.
+    usual_start : {"run", "logit"}
+        From which value it starts unless said otherwise: as the maps of the run, or the logit.
     given : callable
         ``given(surroundings)``: settings that are not typed but come from the run.
     """
@@ -58,6 +60,7 @@ class Entry:
     record: type[Any]
     help: str
     usual_stage: Literal["input", "last"] = "input"
+    usual_start: Literal["run", "logit"] = "logit"
     given: Callable[[Surroundings], Mapping[str, Any]] = lambda _: {}
 
     @property
@@ -80,8 +83,8 @@ def _regions(surroundings: Surroundings) -> Mapping[str, Any]:
 
 
 ENTRIES: Sequence[Entry] = (
-    Entry(Lrp, "share of the score that each voxel carries, layer by layer"),
-    Entry(GuidedBackprop, "where the score reacts through units that raise it"),
+    Entry(Lrp, "share of the score that each voxel carries, layer by layer", usual_start="run"),
+    Entry(GuidedBackprop, "where the score reacts through units that raise it", usual_start="run"),
     Entry(Gradient, "how strongly the score reacts to a small change, without sign"),
     Entry(InputTimesGradient, "value times gradient: share of the score, were the network linear; signed"),
     Entry(IntegratedGradients, "share of the difference between the score and that of air; signed"),

@@ -22,7 +22,7 @@ def build_provenance(material: Material) -> Mapping[str, Any]:
     machine = provenance.get("machine", {})
     facts = [
         ("Command", " ".join(map(str, provenance.get("command", [])))),
-        ("Input", str(run.source.input)),
+        ("Input", run.source.input.name),
         ("Preset", run.source.preset),
         ("Seed", str(run.config.seed)),
         ("Run at", provenance.get("time")),
