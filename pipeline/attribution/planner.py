@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pipeline.attribution.batch_norm import folded
 from pipeline.attribution.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
-from pipeline.attribution.pooling import AdaptiveMaxPool, MaxPool
+from pipeline.attribution.pooling import AdaptiveMaxPool, MaxPool, triple
 from pipeline.attribution.subject import split_layers
 from pipeline.attribution.supported import (
     labelled,
@@ -295,13 +295,9 @@ def _max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
     if not isinstance(module, nn.MaxPool3d):
         return None
     return MaxPool(
-        _triple(module.kernel_size),
-        _triple(module.stride),
-        _triple(module.padding),
-        _triple(module.dilation),
+        triple(module.kernel_size),
+        triple(module.stride),
+        triple(module.padding),
+        triple(module.dilation),
         module.ceil_mode,
     )
-
-
-def _triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (value,) * 3 if isinstance(value, int) else tuple(value)

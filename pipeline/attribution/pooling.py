@@ -15,6 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    """A window's size, stride or padding per axis, as PyTorch allows it to be given."""
+    return (value,) * 3 if isinstance(value, int) else tuple(value)
+
+
 @dataclass(frozen=True)
 class MaxPool:
     """Geometry of a 3D max-pooling, one integer per axis; see `torch.nn.MaxPool3d`."""

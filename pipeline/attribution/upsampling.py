@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.pooling import triple
 from pipeline.attribution.subject import Subject
 from pipeline.run.errors import UsageError
 
@@ -53,17 +54,13 @@ def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> tuple[tuple[fl
 
 def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float, int]]:
     """Per axis: the centre of the first window relative to the first voxel, and the stride."""
-    kernel, stride = _triple(layer.kernel_size), _triple(layer.stride)
-    dilation = _triple(getattr(layer, "dilation", 1))
+    kernel, stride = triple(layer.kernel_size), triple(layer.stride)
+    dilation = triple(getattr(layer, "dilation", 1))
     if layer.padding == "same":
         # an even window has one voxel more after its place than before it
         return [(d * (k - 1) % 2 / 2, 1) for k, d in zip(kernel, dilation, strict=True)]
-    padding = (0, 0, 0) if isinstance(layer.padding, str) else _triple(layer.padding)
+    padding = (0, 0, 0) if isinstance(layer.padding, str) else triple(layer.padding)
     return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
-
-
-def _triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (value,) * 3 if isinstance(value, int) else tuple(value)
 
 
 def to_input_grid(maps: Tensor, subject: Subject) -> Tensor:

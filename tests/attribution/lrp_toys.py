@@ -9,6 +9,22 @@ from pipeline.models.contract import StagedModel
 
 SHAPE = (9, 13, 11)
 
+CONVOLUTIONS = {
+    "plain": {"kernel_size": 3},
+    "stride": {"kernel_size": (3, 2, 3), "stride": (2, 1, 3)},
+    "padding": {"kernel_size": 3, "padding": (1, 2, 0)},
+    "dilation": {"kernel_size": (2, 3, 2), "dilation": (3, 1, 2)},
+    "groups": {"kernel_size": 2, "groups": 2},
+    "everything": {
+        "kernel_size": (3, 2, 2),
+        "stride": (2, 2, 1),
+        "padding": (1, 1, 0),
+        "dilation": (1, 2, 2),
+        "groups": 2,
+    },
+}
+"""Every geometry of a convolution that a rule has to get right."""
+
 
 def toy_network(seed: int = 0, negative_gamma: bool = True, one_signed: bool = True) -> nn.Sequential:
     """Two blocks and two linear layers, float64, evaluation mode; the first pooling overlaps, the second conv is odd.

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lrp_brute_force import conv_matrix, share
+from lrp_toys import CONVOLUTIONS
 from torch import nn
 
 from pipeline.attribution.contributions import Rule, contribution_floor, merge_copies, products
@@ -21,21 +22,6 @@ from pipeline.attribution.rules import (
 )
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, -1.0, -0.3)
-
-CONVOLUTIONS = {
-    "plain": {"kernel_size": 3},
-    "stride": {"kernel_size": (3, 2, 3), "stride": (2, 1, 3)},
-    "padding": {"kernel_size": 3, "padding": (1, 2, 0)},
-    "dilation": {"kernel_size": (2, 3, 2), "dilation": (3, 1, 2)},
-    "groups": {"kernel_size": 2, "groups": 2},
-    "everything": {
-        "kernel_size": (3, 2, 2),
-        "stride": (2, 2, 1),
-        "padding": (1, 1, 0),
-        "dilation": (1, 2, 2),
-        "groups": 2,
-    },
-}
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])

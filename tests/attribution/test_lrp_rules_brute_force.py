@@ -23,7 +23,7 @@ from lrp_rules_brute_force import (
     z_box_rule,
     z_plus_rule,
 )
-from lrp_toys import SHAPE, staged, toy_network, toy_volumes
+from lrp_toys import CONVOLUTIONS, SHAPE, staged, toy_network, toy_volumes
 from torch import nn
 
 from pipeline.attribution.composites import Composite, composite, focus, founding
@@ -57,21 +57,6 @@ RULES = {
     "z+ with bias": (ZPlusRule(bias=True), z_plus_rule(bias=True)),
     "flat": (FlatRule(), flat_rule),
     "w2": (WSquareRule(), w_square_rule),
-}
-
-CONVOLUTIONS = {
-    "plain": {"kernel_size": 3},
-    "stride": {"kernel_size": (3, 2, 3), "stride": (2, 1, 3)},
-    "padding": {"kernel_size": 3, "padding": (1, 2, 0)},
-    "dilation": {"kernel_size": (2, 3, 2), "dilation": (3, 1, 2)},
-    "groups": {"kernel_size": 2, "groups": 2},
-    "everything": {
-        "kernel_size": (3, 2, 2),
-        "stride": (2, 2, 1),
-        "padding": (1, 1, 0),
-        "dilation": (1, 2, 2),
-        "groups": 2,
-    },
 }
 
 
