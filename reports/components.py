@@ -84,14 +84,14 @@ def script_digest(script: str) -> str:
 
 
 def embedded_json(value: object) -> Markup:
-    """Data as JSON for a ``<script type="application/json">``; no text in it can end the element.
+    r"""Data as JSON for a ``<script type="application/json">``; no text in it can end the element.
 
     Examples
     --------
     >>> embedded_json({"site": "</script>"})
-    Markup('{"site":"\\\\u003c/script\\\\u003e"}')
+    Markup('{"site":"\\u003c/script\\u003e"}')
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)  # noqa: S704 - the letters that could end the element are written as escapes
+    return Markup(text)
