@@ -41,6 +41,7 @@ from pipeline.run.private_paths import without_home
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table
+from pipeline.statistics.inputs import files_read
 from pipeline.statistics.stage import analyse
 from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
@@ -160,7 +161,7 @@ def infer(work: Work) -> Result:
             written.append(layout.statistics("planted_recovery"))
         return written
 
-    inputs = [layout.scans, layout.predictions, layout.relevance_bilateral, work.truth]
+    inputs = [*files_read(layout), work.truth]
     packages = ["pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds"]
     parameters = [config.statistics, config.cohort, config.attribution, config.seed]
     return Result(step_done=run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests))

@@ -198,6 +198,11 @@ class RunLayout:
         return self.root / "scans.tsv"
 
     @property
+    def clinical(self) -> Path:
+        """Further clinical columns of the scans of ``scans.tsv``, one row per scan."""
+        return self.root / "clinical.tsv"
+
+    @property
     def manifest_comparison(self) -> Path:
         """How the images of a manifest were found in the input."""
         return self.root / "manifest_comparison.tsv"
@@ -246,6 +251,16 @@ class RunLayout:
     def relevance_bilateral(self) -> Path:
         """One row per scan, map and bilateral group, with gain."""
         return self.group / "relevance_bilateral.tsv"
+
+    @property
+    def predictions_applied(self) -> Path:
+        """Predictions for kept scans outside the contrast (MCI), by networks that never saw the participant."""
+        return self.group / "predictions_applied.tsv"
+
+    @property
+    def relevance_applied_bilateral(self) -> Path:
+        """``relevance_bilateral.tsv`` of the scans in `predictions_applied`."""
+        return self.group / "relevance_applied_bilateral.tsv"
 
     @property
     def conservation(self) -> Path:

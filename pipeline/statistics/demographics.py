@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.run.config import CohortConfig
+from pipeline.statistics.inputs import StatisticsInputs
 
 TOTAL = "all"
 
@@ -51,6 +52,11 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
         for variable in _VARIABLES:
             rows.append(_row(label, variable, len(own), values[variable]))
     return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
+
+
+def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``demographics``."""
+    return {"demographics": (demographics(inputs.scans, inputs.config.cohort), DEMOGRAPHICS_COLUMNS)}
 
 
 def _facts(scan: Scan) -> dict[str, Any]:

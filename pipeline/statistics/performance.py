@@ -13,6 +13,7 @@ from sklearn.metrics import roc_curve
 from pipeline.run.config import StatisticsConfig
 from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import bootstrap_intervals
+from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import participant_codes
 
 Floats = NDArray[np.float64]
@@ -129,6 +130,12 @@ def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
             columns = dict(zip(ROC_COLUMNS, (fold, threshold, fpr, tpr), strict=True))
             blocks.append(pd.DataFrame(columns))
     return pd.concat([block for block in blocks if len(block)] or blocks, ignore_index=True)
+
+
+def performance_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Tables ``performance`` and ``roc``, over all predictions."""
+    table = performance_table(inputs.predictions, inputs.config.statistics, inputs.seed)
+    return {"performance": (table, PERFORMANCE_COLUMNS), "roc": (roc_table(inputs.predictions), ROC_COLUMNS)}
 
 
 def _by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -8,6 +8,7 @@ that take account of how the maps and groups go together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.correlation import is_constant
+from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.permutation import CHUNK, TIE_TOLERANCE, Regroupings, regroupings
 from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
 
@@ -179,6 +181,12 @@ def region_effects(
     if varies.any():
         _fill(table, np.flatnonzero(varies), data, settings, seed)
     return table
+
+
+def region_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``region_effects``."""
+    table = region_effects(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
+    return {"region_effects": (table, EFFECT_COLUMNS)}
 
 
 def _blank(values: RelevanceValues, n_positive: int, n_negative: int) -> pd.DataFrame:

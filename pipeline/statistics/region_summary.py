@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.run.config import CohortConfig, StatisticsConfig
 from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import ABSENT, Interval, bootstrap_intervals
+from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
 
 Floats = NDArray[np.float64]
@@ -55,6 +58,12 @@ def region_summary(
     table = pd.concat(blocks, ignore_index=True)
     order = {name: i for i, name in enumerate(values.maps)}
     return table.sort_values("map", key=lambda names: names.map(order), kind="stable")[list(SUMMARY_COLUMNS)]
+
+
+def region_summary_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``region_summary``."""
+    table = region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
+    return {"region_summary": (table, SUMMARY_COLUMNS)}
 
 
 def _block(

@@ -1,36 +1,61 @@
 """The statistics stage: tables of inference from tables of relevance.
 
-Everything is computed from the scan table, the predictions and ``relevance_bilateral.tsv``; no image is read. Each
-analysis is one function from records to a table; this module only hands them on and writes.
+Everything is computed from tables; no image is read. Each analysis is one function from `StatisticsInputs` to tables
+with their data dictionaries; this module lists them, keeps them apart and writes. Data that do not allow an analysis
+leave a row in ``statistics/notes.tsv`` and the other analyses their tables; a defect of the program ends the stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.demographics import DEMOGRAPHICS_COLUMNS, demographics
-from pipeline.statistics.performance import PERFORMANCE_COLUMNS, ROC_COLUMNS, performance_table, roc_table
-from pipeline.statistics.region_effects import EFFECT_COLUMNS, region_effects
-from pipeline.statistics.region_summary import SUMMARY_COLUMNS, region_summary
-from pipeline.statistics.values import RelevanceValues
-from pipeline.statistics.volume_association import (
-    ASSOCIATION_COLUMNS,
-    POINT_COLUMNS,
-    REGION,
-    volume_association,
-    volume_points,
-)
+from pipeline.run.tables import write_table
+from pipeline.statistics.demographics import demographics_tables
+from pipeline.statistics.inputs import StatisticsInputs, read_inputs
+from pipeline.statistics.performance import performance_tables
+from pipeline.statistics.region_effects import region_effects_tables
+from pipeline.statistics.region_summary import region_summary_tables
+from pipeline.statistics.volume_association import volume_association_tables
 
-PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
-RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
+Tables = Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]
+"""Table by name, each with its data dictionary."""
+
+DATA_PROBLEMS = (BadInputError, np.linalg.LinAlgError)
+"""What data can do to an analysis; any other exception is a defect of the program."""
+
+NOTES_COLUMNS = {
+    "analysis": "Analysis of the statistics stage, or inputs",
+    "tables": "Tables that are missing because of it; n/a where none is",
+    "reason": "Why, and what can be done",
+}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A function from inputs to tables, and the tables it may write."""
+
+    name: str
+    tables: tuple[str, ...]
+    function: Callable[[StatisticsInputs], Tables]
+
+
+ANALYSES = (
+    Analysis("demographics", ("demographics",), demographics_tables),
+    Analysis("performance", ("performance", "roc"), performance_tables),
+    Analysis("region_summary", ("region_summary",), region_summary_tables),
+    Analysis("region_effects", ("region_effects",), region_effects_tables),
+    Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
+)
+"""All analyses, in order. A new one is one line here."""
 
 
 def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config) -> list[Path]:
@@ -53,33 +78,35 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
     Raises
     ------
     BadInputError
-        If a table lacks a column or a scan of the relevance table has no prediction. Data that do not allow an
-        analysis (one class, too few participants, no volumes) are no error: its rows say why.
+        If a table of the run itself is broken (`read_inputs`). Data that do not allow an analysis (one class, too
+        few participants, no volumes) are no error: its rows, or its note, say why.
     """
-    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
-    if missing:
-        raise BadInputError(f"{layout.predictions}: column {', '.join(missing)} is missing. Run training again.")
-    relevance = read_table(layout.relevance_bilateral, RELEVANCE_COLUMNS, ("map", "group"))
-    values = RelevanceValues.of(relevance, predictions)
+    inputs = read_inputs(layout, scans, predictions, config)
+    notes = [("inputs", None, said) for said in inputs.contradictions]
     written = []
-    for name, (table, columns) in _tables(values, scans, predictions, config).items():
-        write_table(layout.statistics(name), table, columns)
-        written.append(layout.statistics(name))
-    return written
+    for analysis in ANALYSES:
+        tables, problem = _attempt(analysis, inputs)
+        if problem:
+            notes.append((analysis.name, ", ".join(analysis.tables), problem))
+        for name in analysis.tables:
+            path = layout.statistics(name)
+            if name in tables:
+                write_table(path, *tables[name])
+                written.append(path)
+            else:  # what an earlier run wrote is no longer true
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
+    write_table(layout.statistics("notes"), pd.DataFrame(notes, columns=list(NOTES_COLUMNS)), NOTES_COLUMNS)
+    return [*written, layout.statistics("notes")]
 
 
-def _tables(
-    values: RelevanceValues, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config
-) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
-    cohort, settings, seed = config.cohort, config.statistics, config.seed
-    points = volume_points(values, scans)
-    association = volume_association(points, values.maps, REGION in values.groups, settings, seed)
-    return {
-        "demographics": (demographics(scans, cohort), DEMOGRAPHICS_COLUMNS),
-        "performance": (performance_table(predictions, settings, seed), PERFORMANCE_COLUMNS),
-        "roc": (roc_table(predictions), ROC_COLUMNS),
-        "region_summary": (region_summary(values, cohort, settings, seed), SUMMARY_COLUMNS),
-        "region_effects": (region_effects(values, cohort, settings, seed), EFFECT_COLUMNS),
-        "volume_points": (points, POINT_COLUMNS),
-        "volume_association": (association, ASSOCIATION_COLUMNS),
-    }
+def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:
+    """Tables of one analysis, or why there are none."""
+    try:
+        tables = analysis.function(inputs)
+    except DATA_PROBLEMS as error:
+        return {}, " ".join(str(error).split()) or type(error).__name__
+    undeclared = set(tables) - set(analysis.tables)
+    if undeclared:
+        raise ValueError(f"analysis {analysis.name}: tables not declared in ANALYSES: {sorted(undeclared)}")
+    return tables, None

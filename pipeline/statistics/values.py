@@ -38,8 +38,10 @@ class RelevanceValues:
     gains: Floats
 
     @classmethod
-    def of(cls, relevance: pd.DataFrame, predictions: pd.DataFrame) -> RelevanceValues:
-        """Arrays of ``relevance_bilateral.tsv``.
+    def of(
+        cls, relevance: pd.DataFrame, predictions: pd.DataFrame, predicted_in: str = "predictions.tsv"
+    ) -> RelevanceValues:
+        """Arrays of ``relevance_bilateral.tsv`` (or of the table of applied networks, named in messages).
 
         Raises
         ------
@@ -48,7 +50,7 @@ class RelevanceValues:
         """
         for table, keys, frame in (
             ("relevance_bilateral.tsv", ["scan_id", "map", "group"], relevance),
-            ("predictions.tsv", ["scan_id"], predictions),
+            (predicted_in, ["scan_id"], predictions),
         ):
             repeated = frame["scan_id"][frame.duplicated(keys)]
             if len(repeated):
@@ -58,7 +60,7 @@ class RelevanceValues:
         group, groups = pd.factorize(relevance["group"])
         lonely = sorted(set(scan_ids) - set(predictions["scan_id"]))
         if lonely:
-            raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
+            raise BadInputError(f"{predicted_in}: scan {lonely[0]} has no row. Run training again.")
 
         def spread(column: str) -> Floats:
             values = np.full((len(scan_ids), len(maps), len(groups)), np.nan)

@@ -8,7 +8,7 @@ reported, is given beside it as description; its p exchanges whole participants 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.correlation import ESTIMATORS, is_constant, permuted_correlations
+from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.permutation import block_permutations, two_sided_p
 from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
 
@@ -138,6 +139,14 @@ def volume_association(
                 ]
     table = pd.DataFrame(rows, columns=[name for name in ASSOCIATION_COLUMNS if name not in ("p_fdr", "family")])
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
+
+
+def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Tables ``volume_points`` and ``volume_association``."""
+    values, settings = inputs.values, inputs.config.statistics
+    points = volume_points(values, inputs.scans)
+    table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
+    return {"volume_points": (points, POINT_COLUMNS), "volume_association": (table, ASSOCIATION_COLUMNS)}
 
 
 def _points(known: pd.DataFrame, column: str) -> Points:

@@ -1,0 +1,213 @@
+"""What every analysis of the statistics stage is given: the tables of a run, read once and checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.cohort.splits import Split
+from pipeline.run.config import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+from pipeline.statistics.values import RelevanceValues
+
+PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
+APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
+RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
+VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
+NOT_FACTS = frozenset({"image", "entry", "kept", "reason", "location"})
+"""Fields of a scan that say nothing about the person or the visit."""
+
+
+@dataclass(frozen=True, eq=False)
+class AppliedScans:
+    """Kept scans outside the contrast (MCI), seen by networks that were not trained on their participants.
+
+    Parameters
+    ----------
+    scans : tuple of Scan
+    predictions : pandas.DataFrame
+        ``predictions_applied.tsv``.
+    values : RelevanceValues
+        Its rows are in the order of ``relevance_applied_bilateral.tsv``.
+    clinical : pandas.DataFrame
+        See `StatisticsInputs`.
+    """
+
+    scans: tuple[Scan, ...]
+    predictions: pd.DataFrame
+    values: RelevanceValues
+    clinical: pd.DataFrame
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """As `StatisticsInputs.frame`, for the rows of this record's `values`."""
+        return scan_frame(self.values, self.scans, self.clinical)
+
+
+@dataclass(frozen=True, eq=False)
+class StatisticsInputs:
+    """All that is known of the scans of a run.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : tuple of Scan
+        Those with a prediction and heatmaps.
+    predictions : pandas.DataFrame
+        ``predictions.tsv``: every out-of-fold prediction, also of a scan whose heatmaps failed.
+    values : RelevanceValues
+        Relevance per bilateral group; its rows, maps and groups are in the order of ``relevance_bilateral.tsv``.
+    clinical : pandas.DataFrame
+        ``clinical.tsv``, indexed by scan_id; empty where the run has none.
+    volumes : pandas.DataFrame
+        ``group/volumes.tsv``; empty where no scan was registered by this run.
+    split : Split
+        Who trained and who tested in each fold; without folds where the run has no ``splits.tsv``.
+    applied : AppliedScans or None
+    config : Config
+    contradictions : tuple of str
+        What the tables say of someone that cannot be true, and what was done about it.
+    """
+
+    layout: RunLayout
+    scans: tuple[Scan, ...]
+    predictions: pd.DataFrame
+    values: RelevanceValues
+    clinical: pd.DataFrame
+    volumes: pd.DataFrame
+    split: Split
+    applied: AppliedScans | None
+    config: Config
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per scan of `values`, in its order: prediction, facts of the scan and clinical columns.
+
+        Columns of ``scans.tsv`` win over equally named ones of ``clinical.tsv``. Unknown values are NaN or None.
+        """
+        return scan_frame(self.values, self.scans, self.clinical)
+
+
+def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
+    """Join prediction, scan table and clinical table to the rows of relevance values."""
+    names = [name for name in Scan.__dataclass_fields__ if name not in NOT_FACTS]
+    facts = pd.DataFrame([[getattr(scan, name) for name in names] for scan in scans], columns=names)
+    facts = facts.set_index("scan_id").astype(dict.fromkeys(_NUMBERS, float))
+    frame = values.scans
+    for more in (facts, clinical):
+        own = more[[name for name in more.columns if name not in frame.columns]]
+        frame = frame.join(own, on="scan_id")
+    return frame
+
+
+_NUMBERS = (
+    "age", "field_strength", "apoe4", "mmse", "cdr", "tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3",
+    "hippocampus_right_mm3",
+)  # fmt: skip
+
+
+def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """Scans whose facts can be true together, and what was changed for that.
+
+    A participant with two sexes has none here: one of the scans may be another person's, and which is not known.
+    """
+    sexes: dict[str, set[str]] = {}
+    for scan in scans:
+        if scan.sex is not None:
+            sexes.setdefault(scan.participant_id, set()).add(scan.sex)
+    doubtful = {person for person, known in sexes.items() if len(known) > 1}
+    settled = tuple(dataclasses.replace(s, sex=None) if s.participant_id in doubtful else s for s in scans)
+    said = "scans.tsv: {} has two sexes; their sex counts as unknown. Correct the source, or drop a scan."
+    return settled, tuple(said.format(person) for person in sorted(doubtful))
+
+
+def files_read(layout: RunLayout) -> list[Path]:
+    """Files of a run that its statistics depend on; some runs lack some."""
+    return [
+        layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions, layout.relevance_bilateral,
+        layout.predictions_applied, layout.relevance_applied_bilateral,
+    ]  # fmt: skip
+
+
+def read_inputs(
+    layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config
+) -> StatisticsInputs:
+    """Read what the run has.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : sequence of Scan
+        Those with a prediction and heatmaps.
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    config : Config
+
+    Raises
+    ------
+    BadInputError
+        If a table lacks a column, names a scan twice, or a scan of the relevance table has no prediction.
+    """
+    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"{layout.predictions}: column {', '.join(missing)} is missing. Run training again.")
+    clinical = _clinical(layout)
+    settled, contradictions = without_contradictions(scans)
+    return StatisticsInputs(
+        layout=layout,
+        scans=settled,
+        predictions=predictions,
+        values=RelevanceValues.of(_relevance(layout.relevance_bilateral), predictions),
+        clinical=clinical,
+        volumes=_volumes(layout),
+        split=Split.read(layout.splits) if layout.splits.is_file() else Split(()),
+        applied=_applied(layout, clinical),
+        config=config,
+        contradictions=contradictions,
+    )
+
+
+def _relevance(path: Path) -> pd.DataFrame:
+    return read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
+
+
+def _clinical(layout: RunLayout) -> pd.DataFrame:
+    if not layout.clinical.is_file():
+        return pd.DataFrame(index=pd.Index([], name="scan_id", dtype=object))
+    table = read_table(layout.clinical, ["scan_id"])
+    repeated = table["scan_id"][table["scan_id"].duplicated()]
+    if len(repeated):
+        raise BadInputError(f"{layout.clinical}: scan {repeated.iloc[0]} is there twice. Remove one of the rows.")
+    return table.set_index("scan_id")
+
+
+def _volumes(layout: RunLayout) -> pd.DataFrame:
+    if not layout.volumes.is_file():
+        return pd.DataFrame(columns=list(VOLUME_COLUMNS))
+    return read_table(layout.volumes, VOLUME_COLUMNS, ("name", "group", "hemisphere"))
+
+
+def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:
+    if not (layout.predictions_applied.is_file() and layout.relevance_applied_bilateral.is_file()):
+        return None
+    predictions = read_table(layout.predictions_applied, APPLIED_COLUMNS)
+    relevance = _relevance(layout.relevance_applied_bilateral)
+    if not len(relevance):
+        return None
+    values = RelevanceValues.of(relevance, predictions, "predictions_applied.tsv")
+    scan_ids = set(values.scans["scan_id"])
+    scans = tuple(scan for scan in ScanTable.read(layout.scans).kept if scan.scan_id in scan_ids)
+    return AppliedScans(scans, predictions, values, clinical)
