@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pipeline.run.errors import UsageError
+from pipeline.run.statistics_config import StatisticsConfig
 
 Record = TypeVar("Record")
 
@@ -131,15 +132,6 @@ class RegionsConfig:
 
 
 @dataclass(frozen=True)
-class StatisticsConfig:
-    """Inference; the participant is the unit."""
-
-    permutations: int = 10_000
-    bootstrap_samples: int = 2_000
-    confidence: float = 0.95
-
-
-@dataclass(frozen=True)
 class ReportConfig:
     """How the report introduces itself."""
 
@@ -168,7 +160,7 @@ class Config:
 
 def _problems(config: Config) -> list[str]:
     """Values that are well typed and still make no sense; empty if all is well."""
-    cohort, training, statistics = config.cohort, config.training, config.statistics
+    cohort, training = config.cohort, config.training
     checks = [
         (config.seed >= 0, "seed must be 0 or more"),
         (cohort.folds >= 2, "cohort.folds must be 2 or more"),
@@ -214,9 +206,7 @@ def _problems(config: Config) -> list[str]:
             all(0 <= b < 10 and round(b, 2) == b for b in config.attribution.betas),
             "attribution.betas must lie in [0, 10), at most two decimals",
         ),
-        (statistics.permutations >= 1, "statistics.permutations must be 1 or more"),
-        (statistics.bootstrap_samples >= 100, "statistics.bootstrap_samples must be 100 or more"),
-        (0.5 < statistics.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
+        *config.statistics.checks(),
     ]
     return [text for passed, text in checks if not passed]
 
@@ -280,13 +270,17 @@ def config_to_toml(config: Config) -> str:
     The standard library reads TOML but does not write it; these records hold only text, numbers, booleans and
     flat tuples, so a dependency would be heavier than the ten lines.
     """
-    lines = [f"seed = {config.seed}"]
-    for section in dataclasses.fields(config):
-        record = getattr(config, section.name)
-        if dataclasses.is_dataclass(record):
-            lines += ["", f"[{section.name}]"]
-            lines += [f"{f.name} = {toml_value(getattr(record, f.name))}" for f in dataclasses.fields(record)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(_toml_lines(config, "")) + "\n"
+
+
+def _toml_lines(record: Any, where: str) -> list[str]:
+    """Lines of a record: its values, then its sections, ``where`` being the path to it (``statistics.``)."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if not dataclasses.is_dataclass(value)]
+    for name, value in values.items():
+        if dataclasses.is_dataclass(value):
+            lines += ["", f"[{where}{name}]", *_toml_lines(value, f"{where}{name}.")]
+    return lines
 
 
 def toml_value(value: Any) -> str:

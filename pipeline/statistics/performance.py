@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
-from pipeline.run.config import StatisticsConfig
 from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import bootstrap_intervals
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import participant_codes

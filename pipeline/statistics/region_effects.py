@@ -17,8 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from pipeline.run.config import CohortConfig, StatisticsConfig
+from pipeline.run.config import CohortConfig
 from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.correlation import is_constant

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config import CohortConfig, StatisticsConfig
+from pipeline.run.config import CohortConfig
 from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import ABSENT, Interval, bootstrap_intervals
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import OUTCOMES, RelevanceValues, participant_codes, participant_means

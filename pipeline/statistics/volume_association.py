@@ -17,8 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import StatisticsConfig
 from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.correlation import ESTIMATORS, is_constant, permuted_correlations

@@ -11,7 +11,7 @@ import scipy.stats
 from made_up import FAST, GROUPS, MAPS, people, predictions_of, relevance_of
 from statsmodels.stats.meta_analysis import effectsize_smd
 
-from pipeline.run.config import StatisticsConfig
+from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.permutation import regroupings
 from pipeline.statistics.region_effects import TwoClasses, hedges_g, max_t_test, region_effects, welch_t
 from pipeline.statistics.values import RelevanceValues
