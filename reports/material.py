@@ -10,6 +10,7 @@ from pipeline.run.layout import RunLayout
 from reports.figures.brain import Backdrop, MapView, view_map
 from reports.figures.gallery import Gallery
 from reports.figures.maps import MAP_CUTS
+from reports.links import Links, participant_file, region_files
 from reports.run_record import OUTCOMES, RunRecord, read_run
 
 
@@ -30,6 +31,15 @@ class Material:
     @classmethod
     def of(cls, layout: RunLayout) -> Material:
         return cls(read_run(layout), Gallery(layout.figures))
+
+    @cached_property
+    def links(self) -> Links:
+        """Pages of this report: every bilateral group with relevance, every participant with a kept scan."""
+        run = self.run
+        groups = run.tables["relevance"]["group"].dropna().unique() if run.has("relevance") else []
+        kept = run.tables["scans"].loc[run.tables["scans"]["kept"].astype(bool)] if run.has("scans") else None
+        people = [] if kept is None else kept["participant_id"].unique()
+        return Links(region_files(map(str, groups)), {str(name): participant_file(str(name)) for name in people})
 
     @cached_property
     def backdrop(self) -> Backdrop | None:

@@ -1,4 +1,9 @@
-"""Where figures go: a file with a stable name in the run folder, and the same bytes inlined into the page."""
+"""Where figures go: files with a stable name in the run folder, and the same bytes inlined into the page.
+
+Charts are SVG and brain slices PNG: that is what the page shows and what a run writes. ``heatlas report --figures``
+writes every figure in every format there is use for (SVG, PNG at 300 dpi, PDF with fonts). It is not done by default
+because nobody looks at most of these files and each costs as long as the figure itself.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
+FORMATS = ("svg", "png", "pdf")
+PAGE_DPI, PRINT_DPI = 144, 300
 
 
 @dataclass(frozen=True)
@@ -49,9 +60,12 @@ class Gallery:
     ----------
     folder : Path
         Made when the first figure is written.
+    all_formats : bool
+        Whether each figure is written in all of `FORMATS`, for publication.
     """
 
     folder: Path
+    all_formats: bool = False
 
     def add(self, figure: Figure, name: str, alt: str, caption: str, form: str = "svg") -> Picture:
         """Write a figure and give it back as a picture.
@@ -65,24 +79,48 @@ class Gallery:
         form : str
             ``svg`` for charts, ``png`` for brain slices.
         """
-        buffer = io.BytesIO()
-        # No date: the same run gives the same bytes.
-        metadata = {"Date": None} if form == "svg" else {"Software": "heatlas"}
-        figure.savefig(buffer, format=form, metadata=metadata, dpi=144)
+        content = rendered(figure, form)
         width = round(figure.get_figwidth() * 96)
         dark = sum(to_rgb(figure.get_facecolor())) < 1
-        return self._keep(buffer.getvalue(), name, form, alt, caption, width, dark)
+        for other in FORMATS if self.all_formats else ():
+            if other != form:
+                self._write(rendered(figure, other, PRINT_DPI), f"{name}.{other}")
+        return self._keep(content, name, form, alt, caption, width, dark)
 
     def add_png(self, content: bytes, name: str, alt: str, caption: str) -> Picture:
         """Add brain slices that are drawn already, on black."""
         width = int.from_bytes(content[16:20], "big")  # of the IHDR chunk, which comes first
+        if self.all_formats:
+            buffer = io.BytesIO()
+            Image.open(io.BytesIO(content)).convert("RGB").save(buffer, "PDF", resolution=PAGE_DPI)
+            self._write(buffer.getvalue(), f"{name}.pdf")
         return self._keep(content, name, "png", alt, caption, width, True)
 
     def _keep(self, content: bytes, name: str, form: str, alt: str, caption: str, width: int, dark: bool) -> Picture:
+        self._write(content, f"{name}.{form}")
+        data = base64.b64encode(content).decode()
+        return Picture(f"{name}.{form}", f"data:{MEDIA_TYPES[form]};base64,{data}", alt, caption, width, dark)
+
+    def _write(self, content: bytes, name: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{name}.{form}"
+        path = self.folder / name
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         temporary.write_bytes(content)
         temporary.replace(path)
-        data = base64.b64encode(content).decode()
-        return Picture(path.name, f"data:{MEDIA_TYPES[form]};base64,{data}", alt, caption, width, dark)
+
+
+def rendered(figure: Figure, form: str, dpi: int = PAGE_DPI) -> bytes:
+    """A figure as SVG, PNG or PDF; the same figure gives the same bytes.
+
+    The canvas is asked directly: ``Figure.savefig`` draws everything a second time to measure it, which nothing here
+    needs, and the whole report would take twice as long.
+    """
+    buffer = io.BytesIO()
+    figure.set_dpi(dpi)
+    if form == "svg":
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    elif form == "pdf":
+        FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})
+    else:
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": "heatlas"})
+    return buffer.getvalue()
