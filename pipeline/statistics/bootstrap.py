@@ -28,24 +28,29 @@ MIN_USABLE_SHARE = 0.5
 NO_INTERVAL = "none"
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A confidence interval.
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Confidence intervals of several numbers.
 
     Parameters
     ----------
-    low, high : float
+    low, high : array, shape (numbers,)
         NaN where there is none.
-    method : {"BCa", "percentile", "none"}
-        Percentile where BCa is not defined (all draws on one side of the estimate).
+    method : array of str, shape (numbers,)
+        ``BCa``; ``percentile`` where BCa is not defined (all draws on one side of the estimate); ``none``.
+    spread : array, shape (numbers,)
+        Standard deviation of the draws: the bootstrap standard error.
     """
 
-    low: float
-    high: float
-    method: str
+    low: Floats
+    high: Floats
+    method: NDArray[np.str_]
+    spread: Floats
 
-
-ABSENT = Interval(float("nan"), float("nan"), NO_INTERVAL)
+    @classmethod
+    def absent(cls, numbers: int) -> Intervals:
+        nothing = np.full(numbers, np.nan)
+        return cls(nothing, nothing.copy(), np.full(numbers, NO_INTERVAL, dtype="<U10"), nothing.copy())
 
 
 def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generator) -> Floats:
@@ -70,54 +75,75 @@ def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generato
     return draws
 
 
-def percentile_interval(draws: Floats, confidence: float) -> Interval:
-    """Percentile interval of one number from its draws, shape (count,)."""
+def percentile_bounds(draws: Floats, confidence: float) -> tuple[Floats, Floats]:
+    """Percentile bounds of numbers from their draws, shape (count, numbers)."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    return Interval(float(low), float(high), "percentile")
+    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+    return low, high
 
 
-def acceleration(jackknife: Floats, strata: Sequence[int]) -> float:
+def acceleration(jackknife: Floats, strata: Sequence[int]) -> Floats:
     """Acceleration of the BCa interval (Efron 1987), from estimates with one participant left out.
 
     With strata, each contributes its own influence values (Davison & Hinkley 1997, section 5.4).
-    """
-    members = np.asarray(strata)
-    cubes = squares = 0.0
-    for stratum in np.unique(members):
-        own = jackknife[members == stratum]
-        influence = (len(own) - 1) * (own.mean() - own)
-        cubes += float((influence**3).sum()) / len(own) ** 3
-        squares += float((influence**2).sum()) / len(own) ** 2
-    return cubes / (6 * squares**1.5) if squares > 0 else 0.0
-
-
-def bca_interval(
-    draws: Floats, estimate: float, jackknife: Floats, strata: Sequence[int], confidence: float
-) -> Interval | None:
-    """Bias-corrected and accelerated interval of one number; None where it is not defined.
 
     Parameters
     ----------
-    draws : array, shape (count,)
-    estimate : float
-    jackknife : array, shape (participants,)
+    jackknife : array, shape (participants, numbers)
+    strata : sequence of int
+
+    Returns
+    -------
+    array, shape (numbers,)
+    """
+    members = np.asarray(strata)
+    cubes, squares = np.zeros(jackknife.shape[1]), np.zeros(jackknife.shape[1])
+    for stratum in np.unique(members):
+        own = jackknife[members == stratum]
+        influence = (len(own) - 1) * (own.mean(axis=0) - own)
+        cubes += (influence**3).sum(axis=0) / len(own) ** 3
+        squares += (influence**2).sum(axis=0) / len(own) ** 2
+    return np.divide(cubes, 6 * squares**1.5, out=np.zeros_like(cubes), where=squares > 0)
+
+
+def bca_bounds(
+    draws: Floats, estimates: Floats, jackknife: Floats, strata: Sequence[int], confidence: float
+) -> tuple[Floats, Floats]:
+    """Bias-corrected and accelerated bounds; NaN where they are not defined.
+
+    Parameters
+    ----------
+    draws : array, shape (count, numbers)
+    estimates : array, shape (numbers,)
+    jackknife : array, shape (participants, numbers)
     strata : sequence of int
     confidence : float
     """
-    below = ((draws < estimate).mean() + (draws <= estimate).mean()) / 2
-    if not 0 < below < 1 or not np.isfinite(jackknife).all():
-        return None
-    bias = ndtri(below)
-    a = acceleration(jackknife, strata)
-    tails = ndtri([(1 - confidence) / 2, (1 + confidence) / 2]) + bias
-    low, high = np.quantile(draws, ndtr(bias + tails / (1 - a * tails)))
-    return Interval(float(low), float(high), "BCa")
+    below = ((draws < estimates).mean(axis=0) + (draws <= estimates).mean(axis=0)) / 2
+    defined = (below > 0) & (below < 1) & np.isfinite(jackknife).all(axis=0)
+    bias = ndtri(np.where(defined, below, 0.5))
+    a = acceleration(np.where(defined, jackknife, 0.0), strata)
+    ordered = np.sort(draws, axis=0)
+    bounds = []
+    for tail in ndtri([(1 - confidence) / 2, (1 + confidence) / 2]):
+        level = ndtr(bias + (bias + tail) / (1 - a * (bias + tail)))
+        bounds.append(np.where(defined, _quantiles(ordered, level), np.nan))
+    return bounds[0], bounds[1]
+
+
+def _quantiles(ordered: Floats, levels: Floats) -> Floats:
+    """One quantile of each column of sorted draws, interpolated linearly as by `numpy.quantile`."""
+    place = levels * (len(ordered) - 1)
+    lower = np.floor(place).astype(np.intp)
+    upper = np.minimum(lower + 1, len(ordered) - 1)
+    column = np.arange(ordered.shape[1])
+    step: Floats = ordered[upper, column] - ordered[lower, column]
+    return ordered[lower, column] + (place - lower) * step
 
 
 def bootstrap_intervals(
     statistic: Statistic, strata: Sequence[int], count: int, confidence: float, rng: np.random.Generator
-) -> list[Interval]:
+) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
     Parameters
@@ -133,27 +159,45 @@ def bootstrap_intervals(
 
     Returns
     -------
-    list of Interval
+    Intervals
         Without bounds for fewer than three participants, and where the statistic exists in fewer than half of the
         draws; draws in which it does not exist are left out.
     """
     n = len(strata)
     estimates = _columns(statistic(np.ones((1, n))))[0]
+    result = Intervals.absent(len(estimates))
     if n < MIN_PARTICIPANTS:
-        return [ABSENT] * len(estimates)
+        return result
     draws = _columns(statistic(participant_draws(strata, count, rng)))
     jackknife = _columns(statistic(1 - np.eye(n)))
-    return [
-        _interval(draws[:, i], float(estimates[i]), jackknife[:, i], strata, confidence) for i in range(len(estimates))
-    ]
+    usable = np.isfinite(draws)
+    whole = usable.all(axis=0) & np.isfinite(estimates)
+    partly = ~whole & np.isfinite(estimates) & (usable.sum(axis=0) >= MIN_USABLE_SHARE * count)
+    for chosen in (np.flatnonzero(whole), *np.flatnonzero(partly)[:, None]):
+        if len(chosen):
+            own = draws[usable[:, chosen[0]]][:, chosen]
+            _enter(result, chosen, own, estimates[chosen], jackknife[:, chosen], strata, confidence)
+    return result
 
 
 def _columns(values: Floats) -> Floats:
     return values.reshape(len(values), -1)
 
 
-def _interval(draws: Floats, estimate: float, jackknife: Floats, strata: Sequence[int], confidence: float) -> Interval:
-    usable = draws[np.isfinite(draws)]
-    if not np.isfinite(estimate) or len(usable) < MIN_USABLE_SHARE * len(draws):
-        return ABSENT
-    return bca_interval(usable, estimate, jackknife, strata, confidence) or percentile_interval(usable, confidence)
+def _enter(
+    result: Intervals,
+    chosen: NDArray[np.intp],
+    draws: Floats,
+    estimates: Floats,
+    jackknife: Floats,
+    strata: Sequence[int],
+    confidence: float,
+) -> None:
+    """Fill in the intervals of the chosen numbers."""
+    low, high = bca_bounds(draws, estimates, jackknife, strata, confidence)
+    other = np.isnan(low)
+    if other.any():
+        low[other], high[other] = percentile_bounds(draws[:, other], confidence)
+    result.low[chosen], result.high[chosen] = low, high
+    result.method[chosen] = np.where(other, "percentile", "BCa")
+    result.spread[chosen] = draws.std(axis=0, ddof=1)

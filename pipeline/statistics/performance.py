@@ -12,7 +12,7 @@ from sklearn.metrics import roc_curve
 
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import bootstrap_intervals
+from pipeline.statistics.bootstrap import Intervals, bootstrap_intervals
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import participant_codes
 
@@ -40,6 +40,9 @@ ROC_COLUMNS = {
     "false_positive_rate": "Share of scans of the negative class called positive",
     "true_positive_rate": "Share of scans of the positive class called positive",
 }
+
+
+METRICS = ("balanced_accuracy", "sensitivity", "specificity", "accuracy", "auc", "brier")
 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
@@ -163,23 +166,23 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
             "fold": fold,
             "metric": metric,
             "estimate": float(value[0]),
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "interval": interval.method,
+            "ci_low": intervals.low[i],
+            "ci_high": intervals.high[i],
+            "interval": intervals.method[i],
             "n_participants": len(names),
             "n_scans": len(frame),
             **counts,
-            "note": _note(float(value[0]), interval.low == interval.high),
+            "note": _note(float(value[0]), bool(intervals.low[i] == intervals.high[i])),
         }
-        for (metric, value), interval in zip(estimates.items(), intervals, strict=True)
+        for i, (metric, value) in enumerate(estimates.items())
     ]
 
 
 def _intervals(
     statistic: Callable[[Floats], Floats], n: int, settings: StatisticsConfig, rng: np.random.Generator
-) -> list[Any]:
+) -> Intervals:
     if n == 0:
-        return bootstrap_intervals(lambda weights: np.full((len(weights), 6), np.nan), [], 0, settings.confidence, rng)
+        return Intervals.absent(len(METRICS))
     return bootstrap_intervals(statistic, [0] * n, settings.bootstrap_samples, settings.confidence, rng)
 
 

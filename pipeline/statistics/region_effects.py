@@ -20,7 +20,7 @@ from scipy.special import gammaln
 from pipeline.run.config import CohortConfig
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
+from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.correlation import is_constant
 from pipeline.statistics.inputs import StatisticsInputs
@@ -196,7 +196,7 @@ def _blank(values: RelevanceValues, n_positive: int, n_negative: int) -> pd.Data
         np.nan,
     )
     table = pd.DataFrame([(name, group) for name in values.maps for group in values.groups], columns=["map", "group"])
-    table = table.assign(**numbers, interval=ABSENT.method, family="none", note=None)
+    table = table.assign(**numbers, interval=NO_INTERVAL, family="none", note=None)
     table = table.assign(n_positive=n_positive, n_negative=n_negative, n_permutations=0, exact=False)
     return table[list(EFFECT_COLUMNS)]
 
@@ -223,9 +223,9 @@ def _fill(table: pd.DataFrame, rows: NDArray[np.intp], data: TwoClasses, setting
     rng = generator(seed, "statistics", "region_effects", "bootstrap")
     strata = is_positive.astype(int).tolist()
     intervals = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)
-    columns |= {"ci_low": [i.low for i in intervals], "ci_high": [i.high for i in intervals]}
+    columns |= {"ci_low": intervals.low, "ci_high": intervals.high}
     for name, column in columns.items():
         table.loc[rows, name] = column
-    table.loc[rows, "interval"] = [i.method for i in intervals]
+    table.loc[rows, "interval"] = intervals.method
     table.loc[rows, "family"] = f"{len(rows)} maps x groups"
     table["n_permutations"], table["exact"] = len(groupings), groupings.exact

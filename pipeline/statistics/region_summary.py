@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipeline.run.config import CohortConfig
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import ABSENT, Interval, bootstrap_intervals
+from pipeline.statistics.bootstrap import Intervals, bootstrap_intervals
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
 
@@ -90,9 +90,9 @@ def _block(
         "mean_sum": _mean(sums).ravel(),
         "mean_density": mean_density.ravel(),
         "sd_density": spread.ravel(),
-        "ci_low": [interval.low for interval in intervals],
-        "ci_high": [interval.high for interval in intervals],
-        "interval": [interval.method for interval in intervals],
+        "ci_low": intervals.low,
+        "ci_high": intervals.high,
+        "interval": intervals.method,
         "mean_gain": _mean(gains).ravel(),
         "n_gain": (~np.isnan(gains)).sum(axis=0).ravel(),
         "scan_mean_sum": scan_sums.ravel(),
@@ -116,10 +116,10 @@ def _mean(values: Floats) -> Floats:
     return means
 
 
-def _intervals(densities: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> list[Interval]:
+def _intervals(densities: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
     """Interval of the mean of each column of an array of shape (participants, columns)."""
     if not len(densities):
-        return [ABSENT] * densities.shape[1]
+        return Intervals.absent(densities.shape[1])
 
     def mean(weights: Floats) -> Floats:
         result: Floats = (weights @ densities) / weights.sum(axis=1, keepdims=True)

@@ -82,7 +82,7 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
         few participants, no volumes) are no error: its rows, or its note, say why.
     """
     inputs = read_inputs(layout, scans, predictions, config)
-    notes = [("inputs", None, said) for said in inputs.contradictions]
+    notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]
     written = []
     for analysis in ANALYSES:
         tables, problem = _attempt(analysis, inputs)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.cohort.records import Scan
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import ABSENT, bootstrap_intervals
+from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.inputs import StatisticsInputs
@@ -177,7 +177,7 @@ def _rows(
     counts = {"n_participants": scans.n_participants, "n_scans": len(scans.volume)}
     points = scans.per_participant() if unit == "participant" and len(scans.codes) else scans
     problem = _problem(points)
-    empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": ABSENT.method, "p": np.nan}
+    empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL, "p": np.nan}
     if problem:
         said = note if len(scans.codes) == 0 else "; ".join(part for part in (problem, note) if part)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": said}
@@ -192,8 +192,8 @@ def _rows(
 
         r = float(statistic(np.ones((1, points.n_participants)))[0])
         strata = [0] * points.n_participants
-        interval = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)[0]
-        row = {"r": r, "ci_low": interval.low, "ci_high": interval.high, "interval": interval.method, **counts}
+        interval = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
+        row = {"r": r, "ci_low": interval.low[0], "ci_high": interval.high[0], "interval": interval.method[0], **counts}
         row |= {"p": np.nan, "n_permutations": len(permutations), "exact": permutations.exact, "note": note}
         if len(permutations) > 1:
             null = permuted_correlations(points.volume, points.relevance, permutations.rows, estimator)
