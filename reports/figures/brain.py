@@ -14,8 +14,6 @@ from typing import Any, Literal
 import nibabel as nib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
-from scipy import ndimage
 
 from atlases.templates import load_template
 from pipeline.run.errors import HeatlasError
@@ -25,16 +23,20 @@ Plane = Literal["sagittal", "coronal", "axial"]
 AXIS: Mapping[str, int] = {"sagittal": 0, "coronal": 1, "axial": 2}
 COORDINATE = ("x", "y", "z")
 
-HIPPOCAMPAL_CUTS: tuple[tuple[Plane, float], ...] = (("sagittal", -26.0), ("coronal", -20.0), ("axial", -16.0))
+Cut = tuple[Plane, float]
+"""A slice: its plane and its position in mm."""
+
+HIPPOCAMPAL_CUTS: tuple[Cut, ...] = (("sagittal", -26.0), ("coronal", -20.0), ("axial", -16.0))
 """Through the left hippocampus; the slices of the founding study's figures."""
-OVERVIEW_CUTS: tuple[tuple[Plane, float], ...] = tuple(("axial", float(z)) for z in (-40, -28, -16, -4, 8, 20, 34, 50))
+OVERVIEW_CUTS: tuple[Cut, ...] = tuple(("axial", float(z)) for z in (-40, -28, -16, -4, 8, 20, 34, 50))
 
 GROUP_PERCENTILES = (50.0, 99.5)
 """Colour scale of group maps: set on the mean map of the positive class (founding study)."""
 PERSON_PERCENTILES = (90.0, 99.5)
 """Colour scale of single scans: set on the scan's own map (founding study)."""
 
-_PIXEL_MM = 0.75
+BRAIN_MM: tuple[tuple[float, float], ...] = ((-74.0, 74.0), (-109.0, 74.0), (-72.0, 86.0))
+"""The brain of the template along x, y and z: what a panel shows."""
 _NEGATIVE_SHARE = 0.01
 
 
@@ -82,8 +84,8 @@ class ColourScale:
 class MapView:
     """The little of a map that figures need; a whole group of maps would not fit into memory."""
 
-    slices: Mapping[tuple[Plane, float], np.ndarray]
-    pixel_mm: float
+    slices: Mapping[Cut, np.ndarray]
+    affine: np.ndarray
     magnitudes: Mapping[float, float]
     negative_share: float
 
@@ -93,7 +95,7 @@ class MapView:
         return ColourScale(self.magnitudes[percentiles[0]], self.magnitudes[percentiles[1]], signed)
 
 
-def view_map(path: Path, cuts: Sequence[tuple[Plane, float]], brain: np.ndarray | None) -> MapView:
+def view_map(path: Path, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
     """Read a map and keep slices and percentiles.
 
     Parameters
@@ -112,7 +114,7 @@ def view_map(path: Path, cuts: Sequence[tuple[Plane, float]], brain: np.ndarray 
     negative = float(-values[values < 0].sum(dtype=np.float64))
     return MapView(
         {cut: image.slice(*cut) for cut in cuts},
-        image.pixel_mm("axial"),
+        image.affine,
         dict(zip(levels, np.percentile(magnitude, levels).tolist(), strict=True)),
         negative / total if total > 0 else 0.0,
     )
@@ -137,42 +139,8 @@ class Backdrop:
         return cls(BrainImage(template.t1w, template.grid.affine), template.brain_mask, ceiling)
 
 
-def draw_slice(
-    axes: Axes, cut: tuple[Plane, float], view: MapView | None, scale: ColourScale | None, backdrop: Backdrop | None
-) -> None:
-    """One panel: template in grey, map above its threshold in colour, nothing below it."""
-    axes.set_axis_off()
-    axes.set_aspect("equal")
-    if backdrop is not None:
-        axes.imshow(_grey(backdrop, cut), origin="lower", interpolation="bilinear", extent=_extent(backdrop, cut))
-    if view is not None and scale is not None and not scale.empty:
-        colours = coloured(view.slices[cut], scale, zoom=max(view.pixel_mm / _PIXEL_MM, 1.0))
-        extent = None if backdrop is None else _extent(backdrop, cut)
-        axes.imshow(colours, origin="lower", interpolation="nearest", extent=extent)
-    if backdrop is not None:
-        _crop(axes, backdrop, cut)
-    plane, mm = cut
-    axes.text(
-        0.02, 0.02, f"{COORDINATE[AXIS[plane]]} = {mm:g}".replace("-", "−"), transform=axes.transAxes,
-        fontsize=6.5, color="#c9d2dc", path_effects=[withStroke(linewidth=2, foreground="black")],
-    )  # fmt: skip
-    if plane != "sagittal":
-        axes.text(0.02, 0.98, "L", transform=axes.transAxes, fontsize=7, color="#c9d2dc", va="top")
-
-
-def coloured(values: np.ndarray, scale: ColourScale, zoom: float = 1.0) -> np.ndarray:
-    """Colours of a slice: (rows, columns, 4), transparent where the absolute value is below ``scale.low``.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        (rows, columns)
-    scale : ColourScale
-    zoom : float
-        Linear enlargement before the threshold is applied, which gives smooth edges.
-    """
-    if zoom > 1:
-        values = ndimage.zoom(values, zoom, order=1, grid_mode=True, mode="nearest")
+def coloured(values: np.ndarray, scale: ColourScale) -> np.ndarray:
+    """Colours of a slice: (rows, columns, 4), transparent where the absolute value is not above ``scale.low``."""
     strength = np.clip((np.abs(values) - scale.low) / (scale.high - scale.low), 0, 1)
     colours = warm()(strength)
     if scale.signed:
@@ -213,33 +181,3 @@ def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
 
 def _tick(value: float) -> str:
     return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+00", "")
-
-
-def _grey(backdrop: Backdrop, cut: tuple[Plane, float]) -> np.ndarray:
-    values = backdrop.image.slice(*cut)
-    grey = 0.72 * np.clip(values / backdrop.ceiling, 0, 1)
-    colours = np.ones((*values.shape, 4))
-    colours[..., :3] = np.asarray([0.93, 0.96, 1.0]) * grey[..., None]
-    colours[..., 3] = values > 0
-    return colours
-
-
-def _extent(backdrop: Backdrop, cut: tuple[Plane, float]) -> tuple[float, float, float, float]:
-    """Edges of a slice in mm: left, right, bottom, top."""
-    across, up = np.delete(np.arange(3), AXIS[cut[0]])
-    affine, shape = backdrop.image.affine, backdrop.image.values.shape
-    edges = [(affine[k, 3] - affine[k, k] / 2, affine[k, 3] + affine[k, k] * (shape[k] - 0.5)) for k in (across, up)]
-    return (*edges[0], *edges[1])
-
-
-def _crop(axes: Axes, backdrop: Backdrop, cut: tuple[Plane, float]) -> None:
-    """Show the brain, not the empty frame around it."""
-    across, up = np.delete(np.arange(3), AXIS[cut[0]])
-    limits = []
-    for k in (across, up):
-        others = tuple(axis for axis in range(3) if axis != k)
-        filled = np.flatnonzero(backdrop.mask.any(axis=others))
-        step, origin = backdrop.image.affine[k, k], backdrop.image.affine[k, 3]
-        limits.append((origin + step * (filled[0] - 1.5), origin + step * (filled[-1] + 1.5)))
-    axes.set_xlim(*limits[0])
-    axes.set_ylim(*limits[1])

@@ -10,20 +10,23 @@ from matplotlib.figure import Figure
 
 from pipeline.run.layout import map_title
 from reports.figures.brain import (
+    AXIS,
+    COORDINATE,
     HIPPOCAMPAL_CUTS,
     OVERVIEW_CUTS,
     Backdrop,
     ColourScale,
+    Cut,
     MapView,
-    Plane,
     draw_colour_bar,
-    draw_slice,
 )
+from reports.figures.panels import Pixels, Plan, empty_panel, grey_panel, with_map
 from reports.figures.style import new_figure
 
 NIGHT = "#0b0f14"
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
 _LARGEST_CELL = 1.7
+_PIXELS_PER_INCH = 200
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def map_unit(map_name: str) -> str:
 
 
 def draw_map_grid(
-    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[tuple[Plane, float]], backdrop: Backdrop | None
+    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[Cut], backdrop: Backdrop | None
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
@@ -83,24 +86,91 @@ def draw_map_grid(
     height = _HEAD + len(rows) * (cell + _BAR)
     figure = new_figure(total, height, facecolor=NIGHT)
     figure.set_layout_engine("none")
+    sheet = Sheet.blank(total, height)
     lefts = np.cumsum([0.0, *widths[:-1]])
+    plans = [Plan.of(cut, sheet.pixels(0.98 * cell)) for cut in cuts]
+    under = [anatomy(plan, backdrop) for plan in plans]
     for index, row in enumerate(rows):
         bottom = height - _HEAD - (index + 1) * (cell + _BAR) + _BAR
         figure.text(0.08 / total, (bottom + cell / 2) / height, row.title, color="white", fontsize=8.5, va="center")
         for column in range(columns):
             block, cut = divmod(column, len(cuts))
-            place = 1 + column + block
-            box = (lefts[place] / total, bottom / height, 0.98 * cell / total, 0.98 * cell / height)
-            draw_slice(figure.add_axes(box), cuts[cut], row.views[block], row.scale, backdrop)
+            left, view = lefts[1 + column + block], row.views[block]
+            picture = under[cut]
+            if view is not None:
+                picture = with_map(picture, plans[cut], view.slices[cuts[cut]], view.affine, row.scale)
+            sheet.paste(picture, left, height - bottom - 0.98 * cell)
+            _name_slice(figure, cuts[cut], left / total, bottom / height, 0.98 * cell / height)
         bar = figure.add_axes((_LABEL / total, (bottom - 0.1) / height, 1.6 / total, 0.07 / height))
         draw_colour_bar(bar, row.scale, "")
         figure.text(
             (_LABEL + 1.75) / total, (bottom - 0.1) / height, row.unit, color="#dfe5ec", fontsize=6.5, va="center"
         )
+    sheet.show(figure)
     for block, title in enumerate(blocks):
         left = lefts[1 + block * (len(cuts) + 1)]
         figure.text(left / total, 1 - 0.2 / height, title, color="white", fontsize=8.5, weight="bold", va="center")
     return figure
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All panels of a figure as one picture, which is drawn in one stroke.
+
+    Parameters
+    ----------
+    picture : array of uint8, shape (rows, columns, 3)
+    """
+
+    picture: Pixels
+
+    @classmethod
+    def blank(cls, width: float, height: float) -> Sheet:
+        """A sheet of a figure's size in inches."""
+        shape = (round(height * _PIXELS_PER_INCH), round(width * _PIXELS_PER_INCH), 3)
+        night = tuple(int(NIGHT[place : place + 2], 16) for place in (1, 3, 5))
+        return cls(np.full(shape, night, dtype=np.uint8))
+
+    def pixels(self, inches: float) -> int:
+        return round(inches * _PIXELS_PER_INCH)
+
+    def paste(self, panel: Pixels, left: float, top: float) -> None:
+        """Put a panel at a place in inches from the upper left corner."""
+        row, column = max(self.pixels(top), 0), self.pixels(left)
+        part = self.picture[row : row + panel.shape[0], column : column + panel.shape[1]]
+        part[:] = panel[: part.shape[0], : part.shape[1]]
+
+    def show(self, figure: Figure) -> None:
+        axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
+        axes.set_axis_off()
+        axes.imshow(self.picture, aspect="auto", interpolation="antialiased")
+
+
+def anatomy(plan: Plan, backdrop: Backdrop | None) -> Pixels:
+    """The template under a panel; night where it is not installed."""
+    if backdrop is None:
+        return empty_panel(plan)
+    image = backdrop.image
+    return grey_panel(plan, image.slice(*plan.cut), image.affine, backdrop.ceiling)
+
+
+def slice_name(cut: Cut) -> str:
+    """Coordinate of a slice.
+
+    Examples
+    --------
+    >>> slice_name(("coronal", -20.0))
+    'y = −20'
+    """
+    plane, mm = cut
+    return f"{COORDINATE[AXIS[plane]]} = {mm:g}".replace("-", "−")
+
+
+def _name_slice(figure: Figure, cut: Cut, left: float, bottom: float, height: float) -> None:
+    """Coordinate below, side of the person above, in parts of the figure."""
+    figure.text(left + 0.002, bottom + 0.02 * height, slice_name(cut), fontsize=6.5, color="#c9d2dc")
+    if cut[0] != "sagittal":
+        figure.text(left + 0.002, bottom + 0.98 * height, "L", fontsize=7, color="#c9d2dc", va="top")
 
 
 def draw_overview(row: MapRow, title: str, backdrop: Backdrop | None) -> Figure:

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -73,14 +75,7 @@ def _by_label(
         handles.append(Patch(facecolor=colours[label], alpha=0.45, label=f"{label}, n = {n} scans"))
         if not there:
             continue
-        boxes = ax.boxplot(
-            [data for _, data in there], positions=[place + offset for place, _ in there], orientation="horizontal",
-            widths=0.3, manage_ticks=False, showfliers=False, patch_artist=True, medianprops={"color": INK},
-        )  # fmt: skip
-        for box in boxes["boxes"]:
-            box.set(facecolor=colours[label], alpha=0.45, linewidth=0.6)
-        for line in [*boxes["whiskers"], *boxes["caps"]]:
-            line.set_linewidth(0.7)
+        _boxes(ax, [data for _, data in there], np.array([place + offset for place, _ in there]), colours[label])
         if n <= POINTS_UP_TO:
             x = np.concatenate([data for _, data in there])
             y = np.concatenate([np.full(len(data), place + offset) for place, data in there])
@@ -88,6 +83,21 @@ def _by_label(
             ax.plot(x, y + spread, "o", ms=2.6, alpha=0.75, color=colours[label], mew=0, rasterized=True)
     ax.set_title("by class")
     return handles
+
+
+def _boxes(ax: Axes, samples: Sequence[np.ndarray], places: np.ndarray, colour: str) -> None:
+    """Quartiles, median and whiskers of up to 1.5 times the quartiles' distance; four strokes, however many boxes."""
+    low, middle, high = (np.array([np.quantile(data, q) for data in samples]) for q in (0.25, 0.5, 0.75))
+    reach = 1.5 * (high - low)
+    bounds = zip(samples, low - reach, high + reach, strict=True)
+    ends = np.array([(data[data >= lowest].min(), data[data <= highest].max()) for data, lowest, highest in bounds])
+    corners = [
+        [(a, y - 0.15), (b, y - 0.15), (b, y + 0.15), (a, y + 0.15)] for a, b, y in zip(low, high, places, strict=True)
+    ]
+    ax.add_collection(PolyCollection(corners, facecolors=to_rgba(colour, 0.45), edgecolors=INK, linewidths=0.6))
+    ax.hlines(np.tile(places, 2), np.r_[ends[:, 0], high], np.r_[low, ends[:, 1]], color=INK, lw=0.7)
+    ax.vlines(ends.T.ravel(), np.tile(places - 0.07, 2), np.tile(places + 0.07, 2), color=INK, lw=0.7)
+    ax.vlines(middle, places - 0.15, places + 0.15, color=INK, lw=1)
 
 
 def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str]) -> list[Artist]:
