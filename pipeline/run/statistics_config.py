@@ -7,9 +7,93 @@ value is all right and what must hold. `StatisticsConfig.checks` joins the check
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 Checks = list[tuple[bool, str]]
+
+
+Metric = Literal["density", "sum", "gain", "share"]
+
+
+@dataclass(frozen=True)
+class AssociationsConfig:
+    """Relevance against biomarkers."""
+
+    biomarkers: tuple[str, ...] = (
+        "hippocampus/tiv", "own volume/tiv", "mmse", "cdrsb", "adas13", "apoe4", "abeta", "tau", "ptau",
+    )  # fmt: skip
+    """Columns of ``scans.tsv`` or ``clinical.tsv``, quotients of two (hippocampus and tiv need no ``_mm3``), ``own
+    volume`` (of each region, from the registration) or ``volume of GROUP``, both also divided by tiv."""
+    scan_groups: tuple[str, ...] = ("all", "positive")
+    """Scans looked at: all, positive or negative (classes of the contrast), TP, FP, TN, FN. Over all scans of both
+    classes, whatever differs between the classes is associated; within a class it is not so."""
+    metrics: tuple[Metric, ...] = ("density",)
+
+    def checks(self) -> Checks:
+        known = {"all", "positive", "negative", "TP", "FP", "TN", "FN"}
+        return [
+            (
+                set(self.scan_groups) <= known,
+                f"statistics.associations.scan_groups may hold {', '.join(sorted(known))}",
+            ),
+            (
+                len(set(self.metrics)) == len(self.metrics) > 0,
+                "statistics.associations.metrics must name at least one metric, each once",
+            ),
+        ]
+
+
+@dataclass(frozen=True)
+class GroupComparisonsConfig:
+    """Relevance of one group of scans against another."""
+
+    comparisons: tuple[str, ...] = ("positive/negative", "TP/TN", "FN/TP", "FP/TN")
+    """Pairs of positive, negative, TP, FP, TN, FN."""
+    metrics: tuple[Metric, ...] = ("density", "share")
+    gain_floor: float = 0.05
+    """Means below this share of the map's mean over regions count as that much in the log-gain."""
+
+    def checks(self) -> Checks:
+        known = {"positive", "negative", "TP", "FP", "TN", "FN"}
+        pairs = [tuple(pair.split("/")) for pair in self.comparisons]
+        return [
+            (
+                all(len(pair) == 2 and set(pair) <= known and pair[0] != pair[1] for pair in pairs),
+                "statistics.group_comparisons.comparisons must be pairs such as TP/TN of positive, negative, TP, FP, "
+                "TN, FN",
+            ),
+            (
+                len(set(self.metrics)) == len(self.metrics) > 0,
+                "statistics.group_comparisons.metrics must name at least one metric, each once",
+            ),
+            (0 < self.gain_floor < 1, "statistics.group_comparisons.gain_floor must lie between 0 and 1"),
+        ]
+
+
+@dataclass(frozen=True)
+class SubgroupsConfig:
+    """Who is told apart in ``subgroups.tsv``, ``interactions.tsv`` and ``fairness.tsv``."""
+
+    variables: tuple[str, ...] = ("sex", "age", "apoe4", "field_strength", "site", "mmse", "course")
+    """``course`` is CN, sMCI, pMCI or AD at the scan; any column of ``scans.tsv`` or ``clinical.tsv`` will do. Numbers
+    with more than six values are cut into tertiles of participants, mmse into bands, apoe4 into carriers or not."""
+    minimum_participants: int = 5
+    """Cells with fewer participants are suppressed, and say so."""
+    mmse_bands: tuple[float, ...] = (24.0, 27.0)
+    """Lower bounds of the bands above the first: below 24 is the usual sign of dementia."""
+
+    def checks(self) -> Checks:
+        return [
+            (
+                self.minimum_participants >= 2,
+                "statistics.subgroups.minimum_participants must be 2 or more",
+            ),
+            (
+                list(self.mmse_bands) == sorted(set(self.mmse_bands)),
+                "statistics.subgroups.mmse_bands must rise",
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -20,10 +104,18 @@ class StatisticsConfig:
     """Random permutations of a test; where there are no more distinct ones than that, all are used and p is exact."""
     bootstrap_samples: int = 2_000
     confidence: float = 0.95
+    covariates: str = "age + sex + field_strength"
+    """What tests over participants are adjusted for, as a formula; columns that say nothing are left out, and named."""
+    associations: AssociationsConfig = field(default_factory=AssociationsConfig)
+    group_comparisons: GroupComparisonsConfig = field(default_factory=GroupComparisonsConfig)
+    subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)
 
     def checks(self) -> Checks:
         return [
             (self.permutations >= 1, "statistics.permutations must be 1 or more"),
             (self.bootstrap_samples >= 100, "statistics.bootstrap_samples must be 100 or more"),
             (0.5 < self.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
+            *self.associations.checks(),
+            *self.group_comparisons.checks(),
+            *self.subgroups.checks(),
         ]

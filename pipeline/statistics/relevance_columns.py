@@ -1,0 +1,103 @@
+"""Relevance of all maps and bilateral groups side by side, one column each: what tests over a family work on.
+
+Over scans that one network explained, sum, density and gain of a region differ only by a factor: they have equal
+correlations and equal t. The share of the map is another question: where relevance lies, whatever its amount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.values import RelevanceValues
+
+Floats = NDArray[np.float64]
+
+METRIC_MEANINGS: Mapping[str, str] = {
+    "density": "relevance per voxel",
+    "sum": "relevance of the region",
+    "gain": "sum relative to the mean sum of the negative class in the same test fold",
+    "share": "sum divided by the absolute sums of all regions of the scan's map",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RelevanceColumns:
+    """Columns of relevance.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        ``map``, ``group``, ``metric`` of each column.
+    values : array, shape (scans, columns)
+        NaN where there is no value.
+    """
+
+    table: pd.DataFrame
+    values: Floats
+
+    @classmethod
+    def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
+        """Metric by metric, within it map by map.
+
+        Raises
+        ------
+        BadInputError
+            For a metric that there is not.
+        """
+        unknown = [name for name in metrics if name not in METRIC_MEANINGS]
+        if unknown:
+            raise BadInputError(f"metric {unknown[0]}: not known; known are {', '.join(METRIC_MEANINGS)}.")
+        arrays = {"density": values.densities, "sum": values.sums, "gain": values.gains, "share": shares(values.sums)}
+        names = [(m, group, metric) for metric in metrics for m in values.maps for group in values.groups]
+        table = pd.DataFrame(names, columns=["map", "group", "metric"])
+        columns = [
+            arrays[metric].reshape(len(values.scans), len(values.maps) * len(values.groups)) for metric in metrics
+        ]
+        return cls(table, np.concatenate(columns, axis=1))
+
+    def testable(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> tuple[NDArray[np.intp], list[str | None]]:
+        """Columns with a value in each of the given rows that is not the same in all; and why the others are not.
+
+        Returns
+        -------
+        tuple of array of int, list
+            Positions of the columns that can be tested, and for every column a note or None.
+        """
+        own = self.values[rows]
+        missing = np.isnan(own)
+        filled = np.where(missing, 0.0, own)
+        flat = np.ptp(filled, axis=0) <= 1e-12 * np.abs(filled).max(axis=0) if len(own) else np.ones(own.shape[1], bool)
+        notes: list[str | None] = []
+        for metric, n_missing, is_flat in zip(self.table["metric"], missing.sum(axis=0), flat, strict=True):
+            if n_missing == len(own):
+                notes.append(f"no value of {metric}: no voxel on this grid, or no reference")
+            elif n_missing:
+                notes.append(f"{metric} is not defined for {n_missing} of {len(own)} scans")
+            else:
+                notes.append(f"{metric} is the same in all scans" if is_flat else None)
+        return np.flatnonzero([note is None for note in notes]), notes
+
+
+def shares(sums: Floats) -> Floats:
+    """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
+
+    Absolute, since with beta > 0 positive and negative relevance would cancel in the total.
+
+    Parameters
+    ----------
+    sums : array, shape (..., groups)
+        NaN for groups without a voxel.
+
+    Examples
+    --------
+    >>> shares(np.array([3.0, -1.0, np.nan])).tolist()
+    [0.75, -0.25, nan]
+    """
+    total = np.nansum(np.abs(sums), axis=-1, keepdims=True)
+    return np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
