@@ -16,6 +16,7 @@ from atlases.spaces import template_grid
 from pipeline.cohort.demo import cohort as demo_cohort
 from pipeline.cohort.demo.cohort import SEVERITY_COLUMNS, write_demo_cohort
 from pipeline.cohort.demo.disease import PLANTED_GROUPS
+from pipeline.cohort.demo.effects import EFFECTS
 from pipeline.cohort.reading import read_cohort
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import ResumableError, UsageError
@@ -53,9 +54,10 @@ def test_the_reader_finds_everyone_and_drops_the_dirt(written: Path) -> None:
     table = read_cohort(written, CohortConfig(), SEED).table.frame()
     truth = read_table(written / "truth" / "severity.tsv", list(SEVERITY_COLUMNS))
     both = table.merge(truth, on="scan_id", suffixes=("", "_true"), validate="one_to_one")
-    assert len(both) == len(table) == len(truth) == 8 + 2
+    assert len(both) == len(table) == len(truth) == 7 + 2
     kept = both[both["kept"]]
-    assert kept["label"].value_counts().to_dict() == {"AD": 4, "CN": 4}
+    assert kept["label"].value_counts().to_dict() == {"AD": 3, "CN": 4}
+    assert set(kept.loc[kept["label"].isna(), "progression"]) <= {"pMCI", "sMCI"}
     assert kept.loc[kept["label"].isna(), "diagnosis"].tolist() == ["MCI"]
     assert (kept["diagnosis"] == kept["diagnosis_true"]).all()
     assert (kept["participant_id"] == kept["participant_id_true"]).all()
@@ -89,6 +91,8 @@ def test_the_severity_map_lies_in_the_planted_groups(written: Path) -> None:
     severity = image.get_fdata()
     planted = json.loads((written / "truth" / "planted.json").read_text())
     assert planted == {"synthetic": True, "planted": list(PLANTED_GROUPS)}
+    effects = json.loads((written / "truth" / "effects.json").read_text())
+    assert [one["effect"] for one in effects["effects"]] == [effect.effect for effect in EFFECTS]
     atlas = load_atlas("neuromorphometrics-cat12", grid)
     means = {name: severity[np.isin(atlas.labels, numbers)].mean() for name, numbers in atlas.regions.groups.items()}
     ranked = sorted(means, key=lambda name: -means[name])

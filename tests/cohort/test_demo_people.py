@@ -7,9 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
 from pipeline.cohort.demo.adnimerge import adnimerge_csv, adnimerge_row
+from pipeline.cohort.demo.anatomy import ATLAS
 from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS, SEVERITY_RANGE, draw_course
-from pipeline.cohort.demo.people import draw_people
+from pipeline.cohort.demo.effects import EFFECTS, SCORES
+from pipeline.cohort.demo.people import SITES, draw_people
 
 
 def test_planted_groups_are_those_of_the_contract() -> None:
@@ -54,27 +58,100 @@ def test_diagnosis_sets_the_range_of_severity_and_nothing_else() -> None:
 
 
 def test_nothing_but_disease_and_its_risk_depends_on_the_diagnosis() -> None:
-    # Person 30 is the one with MCI among 30 and an ordinary participant among 36.
+    # Person 30 is the first with MCI among 30 and an ordinary participant among 36.
     small, large = draw_people(43, 30)[30], draw_people(43, 36)[30]
     assert (small.diagnosis, large.diagnosis) == ("MCI", "CN")
-    for name in ("rid", "site", "sex", "age", "education", "field_strength"):
+    for name in ("rid", "age", "education"):
         assert getattr(small, name) == getattr(large, name)
 
 
-def test_thirty_people_give_thirty_eight_scans_and_the_dirt() -> None:
+@pytest.mark.parametrize("seed", [1, 43])
+def test_sites_sexes_and_field_strengths_are_even_within_each_diagnosis(seed) -> None:
+    regular = draw_people(seed, 30)[:30]
+    for diagnosis in ("CN", "AD"):
+        group = [person for person in regular if person.diagnosis == diagnosis]
+        assert Counter(person.site for person in group) == dict.fromkeys(SITES, 5)
+        assert sorted(Counter(person.sex for person in group).values()) == [7, 8]
+        assert sorted(Counter(person.field_strength for person in group).values()) == [7, 8]
+        sexes = Counter((person.site, person.sex) for person in group)
+        assert set(sexes.values()) == {2, 3}
+    assert Counter(person.sex for person in regular) == {"F": 15, "M": 15}
+    assert Counter(person.field_strength for person in regular) == {1.5: 15, 3.0: 15}
+    # In random order: who has a second visit must not decide where they are seen.
+    assert [p.site for p in regular if p.diagnosis == "CN"] != [SITES[n % 3] for n in range(15)]
+
+
+def test_thirty_people_give_thirty_five_scans_those_with_mci_and_the_dirt() -> None:
     people = draw_people(43, 30)
-    regular, (mci, imageless, rowless) = people[:30], people[30:]
+    regular, mci, (imageless, rowless) = people[:30], people[30:35], people[35:]
     assert Counter(person.diagnosis for person in regular) == {"AD": 15, "CN": 15}
-    assert Counter(person.diagnosis for person in regular for _ in person.visits) == {"AD": 19, "CN": 19}
-    assert mci.diagnosis == "MCI"
+    assert Counter(person.diagnosis for person in regular for _ in person.visits) == {"AD": 17, "CN": 18}
+    assert {person.diagnosis for person in mci} == {"MCI"}
     assert [visit.has_image for visit in imageless.visits] == [False]
     assert [visit.in_table for visit in rowless.visits] == [False]
-    assert all(visit.in_table and visit.has_image for person in (*regular, mci) for visit in person.visits)
+    assert all(visit.in_table and visit.has_image for person in regular for visit in person.visits)
+    imaged = [visit for person in people for visit in person.visits if visit.has_image]
+    assert len({visit.image_number for visit in imaged}) == len(imaged) == 35 + 5 + 1
     visits = [visit for person in people for visit in person.visits]
-    assert len({visit.image_number for visit in visits}) == len(visits)
     assert len({person.ptid for person in people}) == len(people)
-    assert {"bl", "sc", "m12", "m06", "y1", "m24"} == {visit.code for visit in visits}
+    assert {"bl", "sc", "m12", "m06", "y1", "m24"} == {visit.code for person in regular for visit in person.visits}
     assert all(visit.date <= visit.scanned.date() for visit in visits)
+
+
+def test_people_with_mci_are_seen_for_four_years_and_the_more_severe_convert_sooner() -> None:
+    months_of = {"pMCI": 0, "sMCI": 0}
+    for seed in range(30):
+        mci = draw_people(seed, 30)[30:35]
+        low, high = SEVERITY_RANGE["MCI"]
+        fifths = sorted(int((person.course.baseline - low) / (high - low) * 5) for person in mci)
+        assert fifths == [0, 1, 2, 3, 4]
+        for person in mci:
+            assert [visit.month for visit in person.visits] == [0, 6, 12, 24, 36, 48]
+            assert [visit.has_image for visit in person.visits] == [True] + [False] * 5
+            diagnoses = [visit.diagnosis for visit in person.visits]
+            assert diagnoses[0] == "MCI"
+            assert diagnoses == sorted(diagnoses, reverse=True)  # nobody returns from AD to MCI
+            for visit in person.visits[1:]:
+                severe = person.course.mean_severity(person.age, visit.years) > high
+                assert visit.diagnosis == ("AD" if severe else "MCI")
+            months_of["pMCI" if diagnoses[4] == "AD" else "sMCI"] += 1
+        courses = {visits.visits[4].diagnosis for visits in mci}
+        assert courses == {"MCI", "AD"}  # some of both kinds in every cohort
+    assert 0.3 < months_of["pMCI"] / 150 < 0.65
+
+
+def test_scores_follow_the_planted_severity_and_nothing_else() -> None:
+    # In controls the end of the scale cuts the noise off.
+    drawn = [(seed, one) for seed in range(12) for one in draw_people(seed, 30)[:30] if one.diagnosis == "AD"]
+    people = [person for _, person in drawn]
+    rows = [adnimerge_row(seed, person, person.visits[0], None) for seed, person in drawn]
+    severity = np.array([person.course.mean_severity(person.age, 0) for person in people])
+    for score in SCORES:
+        residual = np.array([float(str(row[score.column])) for row in rows])
+        residual -= score.healthy + score.per_severity * severity
+        assert residual.mean() == pytest.approx(0, abs=3 * score.noise / np.sqrt(len(people)))
+        assert np.std(residual) == pytest.approx(score.noise, rel=0.15)
+        for other in (severity, [person.education for person in people], [person.age for person in people]):
+            assert abs(np.corrcoef(residual, other)[0, 1]) < 3 / np.sqrt(len(people))
+
+
+@pytest.mark.parametrize("score", SCORES, ids=lambda score: score.column)
+def test_scores_stay_on_their_scale(score) -> None:
+    assert (
+        score.measured(0.0, -9.0 * np.sign(score.per_severity)) == {"MMSE": 30, "CDRSB": 0, "ADAS13": 0}[score.column]
+    )
+    assert (score.measured(1.1, 0.3) / score.step) % 1 == 0
+
+
+def test_every_effect_names_groups_that_exist_and_nulls_have_no_size() -> None:
+    groups = load_atlas(ATLAS, template_grid(2.0)).regions.groups
+    assert len({effect.effect for effect in EFFECTS}) == len(EFFECTS)
+    for effect in EFFECTS:
+        assert set(effect.groups) <= set(groups)
+        assert effect.expected == (effect.magnitude is not None)
+    assert {effect.effect for effect in EFFECTS if not effect.expected} == {
+        "null_education", "null_field_strength", "null_sex_difference",
+    }  # fmt: skip
 
 
 def test_seeds_make_different_people_and_equal_seeds_equal_ones() -> None:
@@ -112,5 +189,6 @@ def test_measured_volumes_scatter_by_five_per_cent() -> None:
 
 def test_a_visit_without_a_scan_has_no_volumes() -> None:
     person = draw_people(43, 4)[-2]
+    assert not person.visits[0].has_image
     row = adnimerge_row(43, person, person.visits[0], None)
     assert [row[name] for name in ("Hippocampus", "ICV", "Ventricles", "IMAGEUID")] == [None] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.cohort.demo.effects import clinical_scores
 from pipeline.cohort.demo.people import Person, Visit
 from pipeline.run.seeds import generator
 
@@ -30,12 +31,7 @@ def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, fl
     """
     rng = generator(seed, "demo", "table", person.rid, visit.code)
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
-    mmse_mean, mmse_sd, mmse_low, mmse_high = {"CN": (29, 1, 26, 30), "MCI": (27, 1.8, 24, 30)}.get(
-        person.diagnosis, (23, 2, 18, 26)
-    )
-    decline = {"CN": 0.0, "MCI": 1.0, "AD": 2.5}[person.diagnosis] * visit.years
-    mmse = min(max(round(rng.normal(mmse_mean, mmse_sd) - decline), mmse_low - 4 * (visit.month > 0)), mmse_high)
-    boxes = {"CN": 0.0, "MCI": 1.5, "AD": 4.5}[person.diagnosis] * rng.uniform(0.7, 1.3) + decline / 2
+    scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
     measured: dict[str, int | None] = dict.fromkeys(("Ventricles", "Hippocampus", "Entorhinal", "ICV"))
     # One person's volumes were never measured, as happens.
     if volumes is not None and person.rid != 9006:
@@ -59,8 +55,9 @@ def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, fl
         "PTRACCAT": "Unknown",
         "PTMARRY": "Unknown",
         "APOE4": person.apoe4,
-        "CDRSB": round(2 * boxes) / 2,
-        "MMSE": mmse,
+        "CDRSB": scores["CDRSB"],
+        "ADAS13": scores["ADAS13"],
+        "MMSE": round(scores["MMSE"]),
         "FLDSTRENG": {1.5: "1.5 Tesla MRI", 3.0: "3 Tesla MRI"}[person.field_strength],
         "FSVERSION": SOURCE,
         "IMAGEUID": visit.image_number if visit.has_image and visit.month == 0 else None,
@@ -71,7 +68,7 @@ def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, fl
         "Fusiform": None,
         "MidTemp": None,
         "ICV": measured["ICV"],
-        "DX": _DIAGNOSIS[person.diagnosis],
+        "DX": _DIAGNOSIS[visit.diagnosis],
         "EXAMDATE_bl": person.visits[0].date.isoformat(),
         "Years_bl": round((visit.date - person.visits[0].date).days / 365.25, 5),
         "Month_bl": round((visit.date - person.visits[0].date).days / 30.5, 5),

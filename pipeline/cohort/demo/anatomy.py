@@ -1,14 +1,16 @@
 """The reference brain and the shapes made from it.
 
 Everything starts from the 2009c brain and the Neuromorphometrics labels at 1 mm. A scan's anatomy is the reference
-brain after two deformations: first the disease (contraction and widening of regions, in reference space, where the
-regions are known), then the person (a smooth random warp and a scale of their own). Deformations live on a grid of
-3 mm over the same field of view; points are in "reference millimetres", i.e. 1 mm voxel coordinates of the template.
+brain after three deformations: first the disease, then the sex difference (both change the size of regions, in
+reference space, where the regions are known), then the person (a smooth random warp and a scale of their own).
+Deformations live on a grid of 3 mm over the same field of view; points are in "reference millimetres", i.e. 1 mm voxel
+coordinates of the template.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from scipy import ndimage
 from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.disease import CHANGES
+from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_LOG_RATIO
 from pipeline.cohort.demo.fields import (
     Array,
     compose,
@@ -58,9 +61,12 @@ class ReferenceAnatomy:
     box_start : array, shape (3,)
         First voxel of the box that holds all planted regions.
     regions : array, shape (groups, ...)
-        Share of each voxel of the box that belongs to each group, in the order of `CHANGES`; smoothed as the image is.
+        Share of each voxel of the box that belongs to each group: those of `CHANGES` in that order, then the one that
+        differs between the sexes; smoothed as the image is.
     velocities : array, shape (groups, 3, X, Y, Z)
-        Disease at severity 1 on the 3 mm grid, per group.
+        Disease at severity 1 on the 3 mm grid, per group of `CHANGES`.
+    sex_velocity : array, shape (3, X, Y, Z)
+        Half the difference between men and women: what is added in men and taken off in women.
     digests : tuple of str
         Source digests of template and atlas.
     """
@@ -72,6 +78,7 @@ class ReferenceAnatomy:
     box_start: NDArray[np.int64]
     regions: Array
     velocities: Array
+    sex_velocity: Array
     digests: tuple[str, str]
 
     def disease_velocity(self, severities: tuple[float, ...]) -> Array:
@@ -104,7 +111,7 @@ def reference_anatomy() -> ReferenceAnatomy:
     """Read template and atlas and prepare the disease; the same for every person, made once per process."""
     template = load_template(1.0)
     atlas = load_atlas(ATLAS, template.grid)
-    numbers = [atlas.regions.groups[change.group] for change in CHANGES]
+    numbers = [atlas.regions.groups[name] for name in (*(change.group for change in CHANGES), DIMORPHIC_GROUP)]
     labelled = np.isin(atlas.labels, [number for group in numbers for number in group])
     start, stop = _bounding_box(labelled, margin=4)
     box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
@@ -112,7 +119,8 @@ def reference_anatomy() -> ReferenceAnatomy:
     white_matter = float(np.percentile(template.t1w[template.brain_mask], 90))
     t1w = _antialiased(template.t1w / np.float32(white_matter))
     ventricles = np.isin(atlas.labels, atlas.regions.groups["Lateral ventricle"])
-    coarse = np.stack([_coarse(np.isin(atlas.labels, group)) for group in numbers])
+    coarse, brain = np.stack([_coarse(np.isin(atlas.labels, group)) for group in numbers]), _coarse(template.brain_mask)
+    dimorphism = [0.0] * len(CHANGES) + [DIMORPHIC_LOG_RATIO / 2]
     return ReferenceAnatomy(
         origin=template.grid.affine[:3, 3].copy(),
         t1w=t1w,
@@ -120,25 +128,28 @@ def reference_anatomy() -> ReferenceAnatomy:
         brain=template.brain_mask,
         box_start=start,
         regions=np.stack([_antialiased(np.isin(inside, group)) for group in numbers]),
-        velocities=disease_velocities(coarse, _coarse(template.brain_mask)),
+        velocities=resizing_velocities(coarse[:-1], brain, [change.log_size for change in CHANGES]),
+        sex_velocity=resizing_velocities(coarse, brain, dimorphism).sum(axis=0),
         digests=(template.source_digest, atlas.source_digest),
     )
 
 
-def disease_velocities(regions: Array, brain: Array) -> Array:
-    """Velocity field of each group such that, together, they change each region's size as planted.
+def resizing_velocities(regions: Array, brain: Array, log_sizes: Sequence[float]) -> Array:
+    """Velocity field of each group such that, together, they change each region's size as planned.
 
     A group's field has constant divergence in its region, smoothed, and the opposite total spread over the rest of the
     brain, so that the brain as a whole keeps its size. Smoothing lets divergence leak between neighbours: the
-    amplitudes solve the linear system that makes the mean divergence of every region its planted log size, and one
+    amplitudes solve the linear system that makes the mean divergence of every region its planned log size, and one
     step of Newton's method corrects for the deformation not being infinitesimal.
 
     Parameters
     ----------
     regions : array, shape (groups, X, Y, Z)
-        Share of each 3 mm voxel that belongs to each group, in the order of `CHANGES`.
+        Share of each 3 mm voxel that belongs to each group.
     brain : array, shape (X, Y, Z)
         Share of each voxel that is brain.
+    log_sizes : sequence of float
+        Log of each region's size afterwards over before; 0 keeps it, whatever the others do.
     """
     rest = np.clip(brain - regions.sum(axis=0), 0, None)
     divergences = []
@@ -147,7 +158,7 @@ def disease_velocities(regions: Array, brain: Array) -> Array:
         divergences.append(source - rest * (source.sum() / rest.sum()))
     leak = np.array([[np.average(source, weights=region) for source in divergences] for region in regions])
     fields = np.stack([velocity_with_divergence(source, SPACING_MM) for source in divergences])
-    planned = np.array([change.log_size for change in CHANGES])
+    planned = np.asarray(log_sizes, np.float64)
     amplitudes = np.linalg.solve(leak, planned)
     together = exponential(np.tensordot(amplitudes.astype(np.float32), fields, axes=1), SPACING_MM)
     growth = jacobian_determinant(together, SPACING_MM)
@@ -163,7 +174,8 @@ class PersonShape:
     Parameters
     ----------
     inverse_warp : array, shape (3, X, Y, Z)
-        From the person's brain, brought to reference size, to the healthy reference: mm, on the 3 mm grid.
+        From the person's brain, brought to reference size, to the healthy reference, the sex difference included: mm,
+        on the 3 mm grid.
     scale : array, shape (3,)
         Size relative to the reference along right-left, front-back, up-down.
     """
@@ -172,16 +184,18 @@ class PersonShape:
     scale: NDArray[np.float64]
 
 
-def draw_shape(rng: np.random.Generator, sex: str, shape: tuple[int, ...]) -> PersonShape:
-    """Draw a person's shape.
+def draw_shape(rng: np.random.Generator, sex: str, reference: ReferenceAnatomy) -> PersonShape:
+    """Draw a person's shape; the same draws make the same person of either sex.
 
     The template brain is larger than most; people have 0.93 of its length on average (0.80 of its volume), men a
     little more than women, with a standard deviation of 3 %.
     """
     size = (0.945 if sex == "M" else 0.915) * (1 + 0.03 * np.clip(rng.standard_normal(), -2, 2))
     scale = size * (1 + 0.015 * np.clip(rng.standard_normal(3), -2, 2))
-    velocity = random_velocity(rng, (shape[0], shape[1], shape[2]), SPACING_MM, WARP_SMOOTHNESS_MM, WARP_RMS_MM)
-    return PersonShape(exponential(-velocity, SPACING_MM), scale)
+    x, y, z = reference.sex_velocity.shape[1:]
+    velocity = random_velocity(rng, (x, y, z), SPACING_MM, WARP_SMOOTHNESS_MM, WARP_RMS_MM)
+    of_sex = exponential(-reference.sex_velocity if sex == "M" else reference.sex_velocity, SPACING_MM)
+    return PersonShape(compose(of_sex, exponential(-velocity, SPACING_MM), SPACING_MM), scale)
 
 
 def pull_back(reference: ReferenceAnatomy, person: PersonShape, severities: tuple[float, ...]) -> Array:

@@ -22,6 +22,7 @@ from atlases.spaces import template_grid
 from pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
 from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shape, reference_anatomy
 from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
+from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
 from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
 from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
 from pipeline.cohort.demo.people import Person, Visit, draw_people
@@ -40,6 +41,7 @@ SEVERITY_COLUMNS = {
     "diagnosis": "CN, MCI or AD",
     **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe" for change in CHANGES},
     **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
+    f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
     "true_intracranial_mm3": "True volume inside the brain outline",
 }
 """Columns of ``truth/severity.tsv``."""
@@ -47,15 +49,18 @@ SEVERITY_COLUMNS = {
 README = """SYNTHETIC DATA - NOT REAL PEOPLE
 
 This folder looks like a download from ADNI and is none. Heatlas made it: the brains are the ICBM152 2009c template,
-warped at random, with disease planted in known regions; every name, date and number is invented. Use it to try
-the software and to judge heatmaps, never to learn anything about Alzheimer's disease.
+warped at random, with disease planted in known regions, a sex difference in another and one site's uneven signal;
+every name, date and number is invented. Use it to try the software and to judge heatmaps, never to learn anything about
+Alzheimer's disease.
 
 ADNI/                    one folder per person, sequence, date and image
 {table}  one row per visit, in ADNI's columns
-truth/                   what was planted: severity and true volumes per scan, map of the disease, planted groups
+truth/                   what was planted: severity and true volumes per scan, map of the disease, planted groups, and
+                         the effects and nulls that analyses are held against
 
-Left in on purpose, as real downloads have it: a person with MCI, a row without a scan, a scan without a row, visit
-codes of several kinds, missing values, mixed orientations, headers without an sform, .nii beside .nii.gz.
+People with MCI have one scan and visits over four years that tell who developed dementia. Left in on purpose, as real
+downloads have it: a row without a scan, a scan without a row, visit codes of several kinds, missing values, mixed
+orientations, headers without an sform, .nii beside .nii.gz.
 
 Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
 """
@@ -77,7 +82,7 @@ def write_demo_cohort(
     seed : int
         Equal seeds give byte-identical files.
     participants : int
-        People with AD or CN, half of each; 30 give 38 scans, and two more images come from a person with MCI and
+        People with AD or CN, half of each; 30 give 35 scans, and six more images come from five people with MCI and
         a person without a row in the clinical table.
     resolution_mm : float
         Typical voxel size.
@@ -110,6 +115,8 @@ def write_demo_cohort(
         _write_tables(folder, seed, people, scanned)
         (folder / "truth" / "severity_map.nii.gz").write_bytes(nifti_bytes(severity_map(reference), compressed=True))
         write_text(folder / "README.txt", README.format(table=FILE_NAME, **settings))
+        effects = [effect.record() for effect in EFFECTS]
+        write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})
         # Last of all: who finds it may rely on the rest.
         write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(PLANTED_GROUPS)})
     except OSError as error:
@@ -134,35 +141,37 @@ def image_path(person: Person, visit: Visit) -> Path:
     return Path("ADNI", person.ptid, visit.sequence, when, f"I{visit.image_number}", name + suffix)
 
 
-def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -> list[dict[str, float]]:
+def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -> dict[str, dict[str, float]]:
     """Write all images of one person.
 
     Returns
     -------
-    list of dict
-        Per visit, true volumes in mm3 by bilateral group and ``"intracranial"``.
+    dict of str to dict
+        By code of each visit with an image: true volumes in mm3 by bilateral group and ``"intracranial"``.
     """
     reference = reference_anatomy()
-    shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference.velocities.shape[2:])
-    volumes = []
+    shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
+    volumes = {}
     for visit in person.visits:
+        if not visit.has_image:
+            continue
         rng = generator(seed, "demo", "scanner", person.rid, visit.code)
-        acquisition = draw_acquisition(rng, reference, shape, resolution_mm)
+        acquisition = draw_acquisition(rng, reference, shape, resolution_mm, coil_log_gain_per_mm(person.site))
         scanned = scan(reference, shape, person.course.severities(person.age, visit.years), acquisition)
         path = folder / image_path(person, visit)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(nifti_bytes(scanned.image, visit.compressed))
-        true = dict(zip((change.group for change in CHANGES), scanned.volumes_mm3, strict=True))
-        volumes.append({**true, "intracranial": scanned.intracranial_mm3})
+        true = dict(zip((*PLANTED_GROUPS, DIMORPHIC_GROUP), scanned.volumes_mm3, strict=True))
+        volumes[visit.code] = {**true, "intracranial": scanned.intracranial_mm3}
     return volumes
 
 
 def _write_images(
     folder: Path, seed: int, people: Sequence[Person], resolution_mm: float, executor: Executor | None
-) -> dict[int, list[dict[str, float]]]:
-    """Make everyone who has an image; true volumes per visit by roster number."""
-    imaged = [person for person in people if all(visit.has_image for visit in person.visits)]
-    volumes: dict[int, list[dict[str, float]]] = {}
+) -> dict[int, dict[str, dict[str, float]]]:
+    """Make everyone who has an image; true volumes by roster number and visit code."""
+    imaged = [person for person in people if any(visit.has_image for visit in person.visits)]
+    volumes: dict[int, dict[str, dict[str, float]]] = {}
     with progress_bar(len(imaged), "Demo cohort") as bar:
         if executor is None:
             for person in imaged:
@@ -182,14 +191,14 @@ def _write_images(
 
 
 def _write_tables(
-    folder: Path, seed: int, people: Sequence[Person], volumes: Mapping[int, list[dict[str, float]]]
+    folder: Path, seed: int, people: Sequence[Person], volumes: Mapping[int, Mapping[str, dict[str, float]]]
 ) -> None:
     """The clinical table and the truth per scan."""
     clinical: list[dict[str, object]] = []
     truth = []
     for person in people:
-        for number, visit in enumerate(person.visits):
-            true = volumes[person.rid][number] if person.rid in volumes else None
+        for visit in person.visits:
+            true = volumes.get(person.rid, {}).get(visit.code)
             if visit.in_table:
                 clinical.append(adnimerge_row(seed, person, visit, true))
             if true is not None:
@@ -204,11 +213,12 @@ def _truth_row(person: Person, visit: Visit, true: Mapping[str, float]) -> dict[
         "session_id": f"ses-M{visit.month:03d}",
         "scan_id": f"I{visit.image_number}",
         "visit": visit.code,
-        "diagnosis": person.diagnosis,
+        "diagnosis": visit.diagnosis,
     }
     for change, severity in zip(CHANGES, person.course.severities(person.age, visit.years), strict=True):
         row[f"severity_{change.short}"] = round(severity, 6)
         row[f"true_{change.short}_mm3"] = round(true[change.group], 1)
+    row[f"true_{DIMORPHIC_SHORT}_mm3"] = round(true[DIMORPHIC_GROUP], 1)
     row["true_intracranial_mm3"] = round(true["intracranial"], 1)
     return row
 
@@ -230,7 +240,9 @@ def severity_map(reference: ReferenceAnatomy) -> Any:
     points = centres.astype(np.float32)
     magnitude = sample(size, points / np.float32(SPACING_MM))
     inside, shares = reference.region_shares(points)
-    magnitude[inside] += np.tensordot(np.array([change.loss_rate for change in CHANGES], np.float32), shares, axes=1)
+    magnitude[inside] += np.tensordot(
+        np.array([change.loss_rate for change in CHANGES], np.float32), shares[:-1], axes=1
+    )
     magnitude *= sample(reference.brain.view(np.uint8), points) > 0.5
     return nifti_image(magnitude, grid.affine, "SYNTHETIC: planted disease at severity 1", "mni")
 

@@ -125,6 +125,10 @@ class Course:
     per_year: float
     region_factors: tuple[float, ...]
 
+    def mean_severity(self, age: float, years: float) -> float:
+        """Severity averaged over the regions: what clinical scores and conversion go by."""
+        return float(np.mean(self.severities(age, years)))
+
     def severities(self, age: float, years: float) -> tuple[float, ...]:
         """Severity per group.
 
@@ -139,12 +143,15 @@ class Course:
         return tuple(common * factor for factor in self.region_factors)
 
 
-def draw_course(rng: np.random.Generator, diagnosis: str) -> Course:
+def draw_course(rng: np.random.Generator, diagnosis: str, stratum: tuple[int, int] = (0, 1)) -> Course:
     """Draw the course of one person.
+
+    `stratum` names one of so many equal parts of the range of severity; the few people with MCI have one each.
 
     The number of draws does not depend on the diagnosis, so that nothing else about the person does.
     """
     low, high = SEVERITY_RANGE[diagnosis]
-    baseline = low + (high - low) * rng.random()
+    part, parts = stratum
+    baseline = low + (high - low) * (part + rng.random()) / parts
     factors = np.exp(SPREAD_BETWEEN_REGIONS * rng.standard_normal(len(CHANGES)))
     return Course(float(baseline), severity_per_year(diagnosis), tuple(factors.tolist()))

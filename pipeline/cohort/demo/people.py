@@ -1,16 +1,22 @@
-"""Who is in the demo cohort: people, their visits, and the scans that exist or are missing."""
+"""Who is in the demo cohort: people, their visits, and the scans that exist or are missing.
+
+Sites, sexes and field strengths are dealt out evenly within each diagnosis, in random order: with so few people chance
+alone would tie them to the disease, and no analysis could tell a planted difference from that.
+"""
 
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline.cohort.demo.disease import Course, draw_course
+from pipeline.cohort.demo.effects import CONVERSION_SEVERITY
 from pipeline.run.seeds import generator
 
-SITES = (990, 991, 992, 993, 994)
+SITES = (990, 991, 992)
 """Site numbers that ADNI does not use, so that no synthetic person can be taken for a real one."""
 
 SEQUENCES = (
@@ -24,8 +30,14 @@ SEQUENCES = (
 FOLLOW_UPS = (("m12", 12), ("m06", 6), ("y1", 12), ("m24", 24))
 BASELINE_CODES = ("bl", "bl", "bl", "sc")
 
-REPEATED_FRACTION = 8 / 30
-"""Share of people with a second scan."""
+REPEATED_FRACTION = 5 / 30
+"""Share of people with AD or CN who have a second scan."""
+
+MCI_FRACTION = 5 / 30
+"""People with MCI per person with AD or CN; at least one."""
+
+MCI_FOLLOW_UPS = (("m06", 6), ("m12", 12), ("m24", 24), ("m36", 36), ("m48", 48))
+"""Visits without a scan that tell who converted."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,10 @@ class Visit:
     sequence : str
     compressed : bool
         ``.nii.gz`` rather than ``.nii``.
+    diagnosis : str
+        At this visit.
     in_table, has_image : bool
-        False for the planted dirt: a scan without a row, a row without a scan.
+        False for the planted dirt, a scan without a row, a row without a scan; and for follow-up without scans.
     """
 
     code: str
@@ -56,6 +70,7 @@ class Visit:
     image_number: int
     sequence: str
     compressed: bool
+    diagnosis: str
     in_table: bool = True
     has_image: bool = True
 
@@ -66,7 +81,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Person:
-    """One synthetic person; `age` at the first visit, in years."""
+    """One synthetic person; `age` and `diagnosis` at the first visit."""
 
     rid: int
     site: int
@@ -97,56 +112,87 @@ def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
     ----------
     seed : int
     participants : int
-        People with AD or CN and a usable scan, half of them AD; about a quarter have a second scan.
+        People with AD or CN and a usable scan, half of them AD; one in six has a second scan.
 
     Returns
     -------
     tuple of Person
-        Those people, then the dirt: one with MCI, one row without a scan, one scan without a row.
+        Those people; then those with MCI, one scan each and visits over four years; then the dirt: one row without a
+        scan, one scan without a row.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)
+    n_mci = max(round(participants * MCI_FRACTION), 1)
     # Alternating, so that any few people in sequence hold both groups and repeats fall on both.
-    diagnoses = ["AD" if n % 2 and n // 2 < patients else "CN" for n in range(participants)]
-    people = [
-        _draw_person(seed, number, diagnosis, visits=2 if number < repeated else 1)
-        for number, diagnosis in enumerate(diagnoses)
-    ]
-    people.append(_draw_person(seed, participants, "MCI", visits=1))
-    people.append(_draw_person(seed, participants + 1, "CN", visits=1, has_image=False))
-    people.append(_draw_person(seed, participants + 2, "CN", visits=1, in_table=False))
+    diagnoses = ["AD" if n % 2 and n // 2 < patients else "CN" for n in range(participants)] + ["MCI"] * n_mci
+    dealt = {name: iter(_dealt(seed, name, diagnoses.count(name))) for name in ("CN", "AD", "MCI")}
+    strata = generator(seed, "demo", "strata").permutation(n_mci)
+    people = []
+    for number, diagnosis in enumerate(diagnoses):
+        follow_ups = (FOLLOW_UPS[number % len(FOLLOW_UPS)],) if number < repeated else ()
+        stratum = (0, 1)
+        if diagnosis == "MCI":
+            follow_ups, stratum = MCI_FOLLOW_UPS, (int(strata[number - participants]), n_mci)
+        people.append(_draw_person(seed, number, diagnosis, next(dealt[diagnosis]), follow_ups, stratum))
+    for number, dirt in enumerate(({"has_image": False}, {"in_table": False}), start=len(people)):
+        place = Place(SITES[number % len(SITES)], "FM"[number % 2], (1.5, 3.0)[number % 2])
+        person = _draw_person(seed, number, "CN", place)
+        people.append(replace(person, visits=tuple(replace(visit, **dirt) for visit in person.visits)))
     return tuple(people)
 
 
+@dataclass(frozen=True)
+class Place:
+    """What is dealt out evenly: site, sex, and field strength in tesla."""
+
+    site: int
+    sex: str
+    field_strength: float
+
+
+def _dealt(seed: int, diagnosis: str, count: int) -> list[Place]:
+    """Places of the people of one diagnosis: every site and sex as often as the other, in random order."""
+    rng = generator(seed, "demo", "places", diagnosis)
+    first = {"CN": 0, "AD": 1, "MCI": 0}[diagnosis]  # odd numbers of people: the one too many differs
+    cells = [(SITES[n % len(SITES)], "FM"[(n + first) % 2]) for n in range(count)]
+    strengths = rng.permutation([(1.5, 3.0)[(n + first) % 2] for n in range(count)])
+    return [Place(*cells[n], float(strengths[n])) for n in rng.permutation(count)]
+
+
 def _draw_person(
-    seed: int, number: int, diagnosis: str, visits: int, in_table: bool = True, has_image: bool = True
+    seed: int,
+    number: int,
+    diagnosis: str,
+    place: Place,
+    follow_ups: Sequence[tuple[str, int]] = (),
+    stratum: tuple[int, int] = (0, 1),
 ) -> Person:
     rng = generator(seed, "demo", "person", number)
     age = float(np.round(np.clip(rng.normal(75, 6), 60, 88), 1))
-    sex = "F" if rng.random() < 0.5 else "M"
-    site = int(rng.choice(SITES))
     education = int(np.clip(rng.normal(15.5, 2.8), 8, 20))
     alleles = int(rng.binomial(2, {"CN": 0.14, "MCI": 0.27, "AD": 0.4}[diagnosis]))
-    course = draw_course(rng, diagnosis)
+    course = draw_course(rng, diagnosis, stratum)
     start = datetime.date(2006, 1, 10) + datetime.timedelta(days=int(rng.integers(0, 1400)))
-    plan = [(str(rng.choice(BASELINE_CODES)), 0), FOLLOW_UPS[number % len(FOLLOW_UPS)]][:visits]
     drawn = []
-    for n, (code, month) in enumerate(plan):
+    for n, (code, month) in enumerate([(str(rng.choice(BASELINE_CODES)), 0), *follow_ups]):
         date = start + datetime.timedelta(days=round(month * 30.44) + int(rng.integers(-6, 7)))
         moment = datetime.datetime.combine(date, datetime.time(int(rng.integers(8, 18)), int(rng.integers(60))))
         moment += datetime.timedelta(days=int(rng.integers(0, 15)), seconds=int(rng.integers(60)))
-        image_number = 9_000_000 + 100 * number + 37 * n + int(rng.integers(1, 37))
+        image_number = 9_000_000 + 100 * number + 37 * (n % 2) + int(rng.integers(1, 37))
         sequence, compressed = str(rng.choice(SEQUENCES)), bool(rng.random() < 0.6)
-        drawn.append(Visit(code, month, date, moment, image_number, sequence, compressed, in_table, has_image))
+        converted = diagnosis == "MCI" and n > 0 and course.mean_severity(age, month / 12) > CONVERSION_SEVERITY
+        has_image = diagnosis != "MCI" or n == 0
+        visit = Visit(code, month, date, moment, image_number, sequence, compressed, "AD" if converted else diagnosis)
+        drawn.append(replace(visit, has_image=has_image))
     return Person(
         rid=9001 + number,
-        site=site,
+        site=place.site,
         diagnosis=diagnosis,
-        sex=sex,
+        sex=place.sex,
         age=age,
         education=education,
         apoe4=None if number == 4 else alleles,
-        field_strength=3.0 if site % 2 else 1.5,
+        field_strength=place.field_strength,
         course=course,
         visits=tuple(drawn),
     )

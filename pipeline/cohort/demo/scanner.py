@@ -1,7 +1,7 @@
 """From a person's anatomy at a visit to an image as a scanner would give it, and the volumes that are true of it.
 
 Head position, voxel grid, contrast, bias field, blur and noise are drawn from a stream of their own that knows nothing
-of the diagnosis: nothing but anatomy tells the groups apart.
+of the diagnosis: nothing but anatomy tells the groups apart. The site's receive coil is the same for both groups.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Acquisition:
         Contrast: intensity = gain * reference**gamma.
     bias : array, shape (4, 4, 4)
         Legendre coefficients of the log bias field, up to third order.
+    coil : float
+        Growth of log signal per mm towards the back of the head, from the site's receive coil.
     blur_voxels : float
     noise : float
         Standard deviation of both channels, relative to white matter.
@@ -65,6 +67,7 @@ class Acquisition:
     gamma: float
     gain: float
     bias: NDArray[np.float64]
+    coil: float
     blur_voxels: float
     noise: float
     slope: float
@@ -81,7 +84,8 @@ class Scanned:
     image : nibabel.Nifti1Image
         int16 with scaling, background 0.
     volumes_mm3 : tuple of float
-        Volume of each group in the order of `CHANGES`: tissue left in grey matter, fluid in ventricles.
+        Volume of each group in the order of `CHANGES`, tissue left in grey matter, fluid in ventricles; then of the
+        group that differs between the sexes.
     intracranial_mm3 : float
         Volume inside the brain outline, which the disease leaves as it is.
     """
@@ -92,9 +96,24 @@ class Scanned:
 
 
 def draw_acquisition(
-    rng: np.random.Generator, reference: ReferenceAnatomy, person: PersonShape, resolution_mm: float
+    rng: np.random.Generator,
+    reference: ReferenceAnatomy,
+    person: PersonShape,
+    resolution_mm: float,
+    coil: float = 0.0,
 ) -> Acquisition:
-    """Draw position, grid, contrast and noise of one scan; `resolution_mm` is the typical voxel size."""
+    """Draw position, grid, contrast and noise of one scan.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    reference : ReferenceAnatomy
+    person : PersonShape
+    resolution_mm : float
+        Typical voxel size.
+    coil : float
+        Growth of log signal per mm towards the back of the head; nothing else depends on it.
+    """
     angles = np.clip(rng.normal(0, 3.5, 3), -8, 8)
     pose = np.eye(4)
     pose[:3, :3] = Rotation.from_euler("xyz", angles, degrees=True).as_matrix() @ np.diag(person.scale)
@@ -110,6 +129,7 @@ def draw_acquisition(
         gamma=float(np.exp(rng.normal(0, CONTRAST_SPREAD))),
         gain=float(rng.uniform(300, 900)),
         bias=bias,
+        coil=coil,
         blur_voxels=float(rng.uniform(0.2, 0.45)),
         noise=float(rng.uniform(0.02, 0.04)),
         slope=float(np.round(rng.uniform(0.05, 1.0), 3)),
@@ -151,7 +171,8 @@ def scan(
     brain = sample(reference.brain.view(np.uint8), points)
     intensity = sample(reference.t1w, points)
     inside, shares = reference.region_shares(points)
-    rates = np.array([change.loss_rate * s for change, s in zip(CHANGES, severities, strict=True)], np.float32)
+    lost = [change.loss_rate * s for change, s in zip(CHANGES, severities, strict=True)]
+    rates = np.array([*lost, 0.0], np.float32)  # the sex difference takes no tissue away
     remaining = np.exp(-np.tensordot(rates, shares, axes=1))
     regional = intensity[inside]
     intensity[inside] = regional - (1 - remaining) * np.maximum(regional - reference.fluid, 0)
@@ -182,12 +203,26 @@ def _reference_points(
     return points
 
 
+def _coil_gain(acquisition: Acquisition, brain: NDArray[np.bool_]) -> Array:
+    """Gain of the receive coil in each voxel: 1 halfway along the brain, more behind, less in front."""
+    i, j, k = (
+        weight * np.arange(n, dtype=np.float32)
+        for weight, n in zip(acquisition.voxel_to_world[1, :3].astype(np.float32), acquisition.shape, strict=True)
+    )
+    forward = i[:, None, None] + j[:, None] + k
+    inside = forward[brain]
+    gain: Array = np.exp(np.float32(acquisition.coil) * ((inside.min() + inside.max()) / 2 - forward))
+    return gain
+
+
 def _image(acquisition: Acquisition, intensity: Array, brain: NDArray[np.bool_]) -> Any:
     """Contrast, blur, bias and noise on ideal intensities; brain only, stored as scaled integers."""
     signal = np.maximum(intensity, 0) ** np.float32(acquisition.gamma)
     signal = ndimage.gaussian_filter(signal, acquisition.blur_voxels)
     x, y, z = (np.linspace(-1, 1, n) for n in acquisition.shape)
     signal *= np.exp(np.polynomial.legendre.leggrid3d(x, y, z, acquisition.bias)).astype(np.float32)
+    if acquisition.coil:
+        signal *= _coil_gain(acquisition, brain)
     rng = np.random.default_rng(acquisition.noise_seed)
     inside = signal[brain]
     real, imaginary = rng.standard_normal((2, inside.size), dtype=np.float32) * np.float32(acquisition.noise)
