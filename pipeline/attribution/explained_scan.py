@@ -1,4 +1,4 @@
-"""One scan explained: its maps, the sums of its maps over regions, its ledger.
+"""One scan explained: its maps, the sums of its maps over regions and compartments, its ledger.
 
 Maps stay on the device: their sums over regions are taken there, and files are written only of maps that are kept.
 """
@@ -23,6 +23,7 @@ from pipeline.cohort.records import Scan
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
+from pipeline.regions.audit import write_audit_table
 from pipeline.regions.territory import Territory, write_region_table
 from pipeline.run.config import AttributionConfig, TrainingConfig
 from pipeline.run.errors import BadInputError
@@ -72,6 +73,8 @@ class ExplainedScan:
 
     attributions: Mapping[str, Attribution]
     loaded: LoadedModel
+    volume: Tensor
+    """(D, H, W), what the network saw."""
 
     @property
     def maps(self) -> dict[str, Tensor]:
@@ -86,7 +89,7 @@ def map_names(settings: AttributionConfig) -> list[str]:
 
 def table_outputs(files: ScanFiles) -> dict[str, Path]:
     """Tables of a scan by short name, with their data dictionaries."""
-    tables = {"ledger": files.ledger, "regions": files.region_table}
+    tables = {"ledger": files.ledger, "regions": files.region_table, "audit": files.audit_table}
     return tables | {f"{name}_columns": path.with_suffix(".json") for name, path in tables.items()}
 
 
@@ -102,7 +105,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     Parameters
     ----------
     outputs : mapping of str to Path
-        Where to write ledger, region table and, if they are kept, each map (by its name) and its sidecar.
+        Where to write ledger, region table, audit and, if they are kept, each map (by its name) and its sidecar.
     task : ScanToExplain
 
     Returns
@@ -137,7 +140,7 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
     maps = {lrp_map_name(beta): attribution for beta, attribution in by_beta.items()}
     if settings.guided_backpropagation:
         maps[GUIDED_MAP] = guided_backprop(loaded.model, volume, target, settings.start_value)
-    return ExplainedScan(maps, loaded)
+    return ExplainedScan(maps, loaded, volume[0, 0])
 
 
 @functools.lru_cache(maxsize=1)
@@ -147,9 +150,13 @@ def cached_model(files: FoldFiles, weights_digest: str, device: torch.device) ->
 
 
 def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, task: ScanToExplain) -> dict[str, float]:
-    """Write region table and ledger; return the accounts of the LRP maps."""
+    """Write region table, audit and ledger; return the accounts of the LRP maps."""
     spec = explained.loaded.input
     write_region_table(outputs["regions"], task.scan, explained.maps, task.territory, spec.template_grid, spec.box)
+    write_audit_table(
+        outputs["audit"], task.scan, explained.maps, explained.volume.cpu().numpy(), task.files.brain_mask,
+        task.territory, spec.template_grid, spec.box,
+    )  # fmt: skip
     accounts, ledgers = {}, []
     for name, attribution in explained.attributions.items():
         if attribution.ledger is not None:

@@ -41,6 +41,7 @@ from pipeline.run.tables import write_table
 STAGE = "attribution"
 PACKAGES = (
     "pipeline.attribution", "pipeline.models", "atlases.brain_box", "atlases.images", "atlases.spaces",
+    "pipeline.regions.audit",
     *REGION_PACKAGES,
 )  # fmt: skip
 """Code whose change makes maps stale; of the atlases what cuts out the network's box and writes the map."""

@@ -40,11 +40,13 @@ class NetworkInput:
         Part of the template grid that is seen; None for all of it.
     normalisation : str
         ``minmax-brain``: minimum and maximum inside the brain mask become 0 and 1, the background 0.
+        ``binary-brain``: 1 inside the brain mask, 0 outside: the control of Tinauer et al. (2025), whose networks see
+        nothing but the contour of the brain extraction.
     """
 
     resolution_mm: float
     box: Box | None
-    normalisation: Literal["minmax-brain"] = "minmax-brain"
+    normalisation: Literal["minmax-brain", "binary-brain"] = "minmax-brain"
 
     @property
     def template_grid(self) -> Grid:
@@ -64,7 +66,8 @@ def configured_input(config: Config) -> NetworkInput:
     """The input that a configuration asks for."""
     resolution = config.registration.resolution_mm
     whole = config.model.field_of_view == "template"
-    return NetworkInput(resolution, None if whole else covering_box(load_template(resolution), config.model.pools))
+    box = None if whole else covering_box(load_template(resolution), config.model.pools)
+    return NetworkInput(resolution, box, "binary-brain" if config.training.control == "binarised" else "minmax-brain")
 
 
 def covering_box(template: Template, pools: Sequence[int]) -> Box:
@@ -145,6 +148,8 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
             f"{spec.template_grid.shape}; register the scan at the resolution of this run."
         )
     scaled = scale_in_mask(volume, mask > 0.5)
+    if spec.normalisation == "binary-brain":  # the same scans are refused as in the run that it is compared with
+        scaled = (mask > 0.5).astype(np.float32)
     return scaled if spec.box is None else np.ascontiguousarray(spec.box.crop(scaled))
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
+from pipeline.regions.audit import AUDIT_COLUMNS
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
@@ -82,15 +83,16 @@ def aggregate_relevance(
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
     own = predictions_of([scan.scan_id for scan in scans], predictions)
     tables = [_files(layout, scan, config).region_table for scan in scans]
+    audits = [_files(layout, scan, config).audit_table for scan in scans]
     relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
     done = run_step(
         layout,
         STAGE,
-        tables,
+        [*tables, *audits],
         [relevant, list(map_names), lrp_names],
         PACKAGES,
-        lambda: _write_tables(layout, tables, own, map_names, lrp_names),
+        lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names),
         digests,
     )
     jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
@@ -107,14 +109,17 @@ def _files(layout: RunLayout, scan: Scan, config: Config) -> ScanFiles:
 def _write_tables(
     layout: RunLayout,
     tables: Sequence[Path],
+    audits: Sequence[Path],
     predictions: pd.DataFrame,
     map_names: Sequence[str],
     lrp_names: Sequence[str],
 ) -> list[Path]:
     relevance = pd.concat([_scan_table(path, map_names) for path in tables], ignore_index=True)
+    audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions)
     written = [
         (layout.relevance, relevance, RELEVANCE_COLUMNS),
+        (layout.relevance_audit, audit, AUDIT_COLUMNS),
         (layout.relevance_bilateral, bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS),
         (layout.statistics("fingerprints"), fingerprint_table(bilateral, map_names), FINGERPRINT_COLUMNS),
         (layout.statistics("beta_overlap"), overlap_table(bilateral, lrp_names), OVERLAP_COLUMNS),
@@ -127,6 +132,15 @@ def _write_tables(
 def _scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
     table = read_table(path, list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
+    return _of_maps(table, path, map_names)
+
+
+def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
+    """Shares in compartments of one scan, of the maps asked for."""
+    return _of_maps(read_table(path, list(AUDIT_COLUMNS), ("map", "compartment", "reference")), path, map_names)
+
+
+def _of_maps(table: pd.DataFrame, path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     missing = [name for name in map_names if name not in set(table["map"])]
     if missing:
         raise BadInputError(f"{path}: has no sums of {', '.join(missing)}. Remove it and run attribution again.")

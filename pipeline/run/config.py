@@ -108,6 +108,9 @@ class TrainingConfig:
     flip_probability: float = 0.5
     max_shift_voxels: int = 2
     balance_classes: bool = True
+    control: Literal["none", "binarised"] = "none"
+    """``binarised``: networks see brain masks instead of images. What they still tell apart, they tell by the contour
+    of the brain extraction; a run to compare with, never one to draw conclusions from."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 1
 

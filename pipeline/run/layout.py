@@ -159,6 +159,11 @@ class ScanFiles:
         """Sums of this scan's maps over regions (TSV)."""
         return self.folder / "relevance" / f"{self._space}_desc-regions_relevance.tsv"
 
+    @property
+    def audit_table(self) -> Path:
+        """Shares of this scan's maps at the rim of the brain mask, outside it, in fluid and in vessels (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-audit_relevance.tsv"
+
     def maps_of_the_run(self) -> list[Path]:
         """Relevance maps of this scan that the run itself has written; not those of ``heatlas explain``."""
         found = sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
@@ -261,6 +266,11 @@ class RunLayout:
     def relevance_applied_bilateral(self) -> Path:
         """``relevance_bilateral.tsv`` of the scans in `predictions_applied`."""
         return self.group / "relevance_applied_bilateral.tsv"
+
+    @property
+    def relevance_audit(self) -> Path:
+        """One row per scan, map and compartment: rim of the brain mask, outside it, fluid, vessels."""
+        return self.group / "relevance_audit.tsv"
 
     @property
     def conservation(self) -> Path:

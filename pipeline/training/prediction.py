@@ -14,6 +14,7 @@ from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
+from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import outcome, positive_probability, predicted_class
 
 PREDICTION_COLUMNS = {
@@ -28,6 +29,8 @@ PREDICTION_COLUMNS = {
     "probability": "Softmax probability of the positive class; uncalibrated",
     "predicted": "Class with the larger logit",
     "outcome": "TP, FP, TN or FN; positive is the class of unit 1",
+    "control": "none; or what makes this a control run, from which nothing follows about the disease: binarised "
+    "(networks saw brain masks), shuffled labels, or both",
 }
 """Columns of ``predictions.tsv`` and their descriptions."""
 
@@ -76,11 +79,12 @@ def predict_test_part(
             continue
         files = layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, loaded.input)).to(device)
-        rows.append(_row(scan, fold, loaded.classes, logits_of(loaded, volume[None, None])))
+        control = str(loaded.description.get("control", NO_CONTROL))
+        rows.append(_row(scan, fold, loaded.classes, logits_of(loaded, volume[None, None]), control))
     return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS))
 
 
-def _row(scan: Scan, fold: Fold, classes: tuple[str, str], logits: np.ndarray) -> list[object]:
+def _row(scan: Scan, fold: Fold, classes: tuple[str, str], logits: np.ndarray, control: str) -> list[object]:
     target, predicted = target_of(scan, classes), int(predicted_class(logits)[0])
     return [
         scan.participant_id,
@@ -94,6 +98,7 @@ def _row(scan: Scan, fold: Fold, classes: tuple[str, str], logits: np.ndarray) -
         float(positive_probability(logits)[0]),
         classes[predicted],
         outcome(target, predicted),
+        control,
     ]
 
 

@@ -26,6 +26,7 @@ from pipeline.run.layout import FoldFiles, RunLayout
 from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import read_table, write_table
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
+from pipeline.training.control import control_of
 from pipeline.training.numerics import kept_memory, repeatable
 from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part, target_of
 from pipeline.training.trainer import Resumption, Trained, class_weights, train
@@ -134,6 +135,7 @@ def _job(
     task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, STAGE, fold.index))
     targets = {scan.name: target_of(scan, task.classes) for scan in own}
     parameters = [fold, targets, task.classes, config.model, config.training, config.registration.resolution_mm]
+    parameters.append(control_of(config))
     key = unit_key(
         {scan.name: versions[scan.name] for scan in own},
         [*parameters, task.seed],
@@ -196,6 +198,7 @@ def _description(task: FoldTask, trained: Trained, training: LabelledVolumes, de
     early = selection.stopped_early(config.training)
     return {
         "fold": fold.index,
+        "control": control_of(config),
         "participants": {name: sorted(members) for name, members in parts.items()},
         "scans": {name: [scan.name for scan in task.part(members)] for name, members in parts.items()},
         "class_weights": class_weights(training.targets, config.training.balance_classes).tolist(),

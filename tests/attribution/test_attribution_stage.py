@@ -166,7 +166,7 @@ def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(r
 def test_two_runs_give_the_same_bytes(run: SmallRun) -> None:
     run_stage(run)
     files = sorted(path for path in run.layout.root.rglob("*") if "relevance" in path.parts and path.is_file())
-    assert len(files) == 3 * (2 * len(MAPS) + 4)
+    assert len(files) == 3 * (2 * len(MAPS) + 6)
     before = {path: path.read_bytes() for path in files}
     for path in files:
         path.unlink()

@@ -15,6 +15,7 @@ from atlases.labels import Atlas
 from atlases.regions import Region, RegionTable
 from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
+from pipeline.regions.audit import write_audit_table
 from pipeline.regions.territory import Territory, write_region_table
 from pipeline.run.config import Config, load_config
 from pipeline.run.layout import RunLayout
@@ -45,6 +46,12 @@ def toy_labels() -> np.ndarray:
     labels[6, :, 7:] = 100
     labels[6, 1:, :4] = 101
     return labels
+
+
+def toy_brain() -> np.ndarray:
+    brain = np.zeros(GRID.shape, bool)
+    brain[1:6, 1:8, 1:10] = True
+    return brain
 
 
 def toy_atlas() -> Atlas:
@@ -108,7 +115,13 @@ def write_toy_run(
 def write_toy_table(layout: RunLayout, s: Scan, maps: Mapping[str, np.ndarray], atlas: Atlas) -> None:
     files = layout.scan(s.participant_id, s.session_id, CONFIG.registration.resolution_mm)
     tensors = {name: torch.from_numpy(values) for name, values in maps.items()}
-    write_region_table(files.region_table, s, tensors, Territory.of(atlas), GRID, None)
+    territory = Territory.of(atlas)
+    write_region_table(files.region_table, s, tensors, territory, GRID, None)
+    brain = toy_brain()
+    files.brain_mask.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(brain.astype(np.uint8), GRID.affine), files.brain_mask)
+    volume = brain * np.linspace(0, 1, brain.size, dtype=np.float32).reshape(brain.shape)
+    write_audit_table(files.audit_table, s, tensors, volume, files.brain_mask, territory, GRID, None)
 
 
 def map_path(layout: RunLayout, s: Scan, name: str) -> Path:

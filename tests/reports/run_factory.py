@@ -200,6 +200,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
         rows.append([
             scan.participant_id, scan.session_id, scan.scan_id, _fold_of(scan, scans, plan), scan.label, target,
             -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), plan.contrast[1 - predicted], outcome(target, predicted),
+            "none",
         ])  # fmt: skip
     write_table(run.predictions, pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
 
