@@ -118,9 +118,9 @@ def rendered(figure: Figure, form: str, dpi: int = PAGE_DPI) -> bytes:
     buffer = io.BytesIO()
     figure.set_dpi(dpi)
     if form == "svg":
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]
     elif form == "pdf":
-        FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})
+        FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
     else:
-        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": "heatlas"})
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": "heatlas"})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
