@@ -1,0 +1,256 @@
+"""From a formula and a table to a full-rank model matrix, with every row and column that was left out named.
+
+The formula is evaluated on scans. A model that holds for scans holds for means over a participant's scans with the
+mean of the model matrix, so averaging (`pipeline.statistics.linear.exchangeability`) comes after this step, and
+someone scanned once at 1.5 T and once at 3 T counts half for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from formulaic import Formula
+from formulaic.errors import FormulaicError
+from formulaic.parser.types import Term
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+PARTICIPANT = "participant_id"
+ONE_PER_PERSON = ("sex", "apoe4")
+"""Columns in which two values for one person mean that one of them is wrong."""
+ALWAYS_CATEGORIES = ("site", "sex", "diagnosis", "label", "field_strength", "participant_id", "session_id")
+"""Columns whose numbers are names."""
+POOLED = "(few)"
+"""Level that takes the place of levels with one participant."""
+NO_NORM = 1e-8
+"""Norm left of a column of norm 1 after the others are taken out, below which it is collinear."""
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """A full-rank model matrix and what was left out of it.
+
+    Parameters
+    ----------
+    tested : array, shape (rows, k)
+        Columns of the tested term.
+    nuisance : array, shape (rows, q)
+        Intercept (first) and covariates.
+    rows : array of int, shape (rows,)
+        Positions in the table of the rows used: those without a missing value in any column of the formula.
+    missing : mapping of str to int
+        Rows lost per column; a row with two missing values counts in both.
+    names : tuple of str
+        Names of the columns of ``tested``, then of those of ``nuisance``.
+    dropped : mapping of str to str
+        Columns, levels and participants that were left out or merged, each with the reason.
+    """
+
+    tested: Floats
+    nuisance: Floats
+    rows: Indices
+    missing: Mapping[str, int]
+    names: tuple[str, ...]
+    dropped: Mapping[str, str]
+
+    @property
+    def note(self) -> str | None:
+        """One sentence per loss, for a table; None if nothing was lost."""
+        said = [f"{n} rows without {column}" for column, n in self.missing.items() if n]
+        said += [f"{name}: {reason}" for name, reason in self.dropped.items()]
+        return "; ".join(said) or None
+
+
+def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
+    """Model matrix of a formula over a table of scans or participants.
+
+    Parameters
+    ----------
+    formula : str
+        As in R, e.g. ``hippocampus_mm3/tiv_mm3 + age + sex + field_strength + site``; see
+        `pipeline.statistics.linear.formula`. Text and yes/no columns and `ALWAYS_CATEGORIES` are factors.
+    term : str
+        The term to be tested.
+    frame : pandas.DataFrame
+        One row per scan; with ``participant_id``, participants are counted where levels are small, otherwise every
+        row is one participant. Missing values are NaN, None, infinite or ``n/a``.
+
+    Returns
+    -------
+    Design
+
+    Raises
+    ------
+    BadInputError
+        If the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear with the
+        covariates, or too few rows remain. What only concerns covariates is left out and named in ``dropped``.
+    """
+    terms = split_terms(formula, term, [str(name) for name in frame.columns])
+    participants = frame[PARTICIPANT] if PARTICIPANT in frame else pd.Series(np.arange(len(frame)), index=frame.index)
+    dropped: dict[str, str] = {}
+    table = pd.DataFrame({name: _clean(frame[name], name) for name in terms.columns})
+    for name in ONE_PER_PERSON:
+        if name in table:
+            table[name] = _without_contradictions(table[name], participants, dropped)
+    tested_columns = {name for one in terms.tested for name in columns_of(one, terms.columns)}
+    unknown = [name for name in terms.columns if table[name].isna().all()]
+    for name in unknown:
+        if name in tested_columns:
+            raise BadInputError(
+                f"column {name}: no known value, so {term} cannot be tested. Fill it or choose another."
+            )
+        dropped[name] = "no known value in any row; left out of the model"
+    nuisance = [one for one in terms.nuisance if not set(columns_of(one, terms.columns)) & set(unknown)]
+    table = table.drop(columns=unknown)
+    missing = {str(name): int(n) for name, n in table.isna().sum().items() if n}
+    rows = np.flatnonzero(~table.isna().any(axis=1).to_numpy(bool)).astype(np.intp)
+    table, people = table.iloc[rows], participants.iloc[rows]
+    table, lost = _merge_rare_levels(table, people, tested_columns, dropped)
+    if lost.any():
+        table, rows = table.loc[~lost], rows[~lost]
+    if not len(table):
+        counts = ", ".join(f"{name} ({n})" for name, n in missing.items())
+        raise BadInputError(f"formula {formula!r}: no row has all values; missing in {counts or 'an empty table'}.")
+    blocks = [_columns(part, table, formula) for part in (nuisance, list(terms.tested))]
+    finite = np.logical_and.reduce([np.isfinite(block.to_numpy(float)).all(axis=1) for block in blocks])
+    for block in blocks:
+        for name in block.columns[~np.isfinite(block.to_numpy(float)).all(axis=0)]:
+            missing[str(name)] = int((~np.isfinite(block[name].to_numpy(float))).sum())
+    if not finite.any():
+        raise BadInputError(f"formula {formula!r}: no row has a finite value of {', '.join(missing)}.")
+    kept, tested = [block.loc[finite] for block in blocks]
+    return _full_rank(tested, kept, rows[finite], missing, dropped, term)
+
+
+def _clean(column: pd.Series, name: str) -> pd.Series:
+    """A numeric column without infinities, or a text column, NaN where there is no value."""
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        numbers = column.astype(float).replace([np.inf, -np.inf], np.nan)
+        if name not in ALWAYS_CATEGORIES:
+            return numbers
+        column = numbers.map(lambda value: f"{value:g}", na_action="ignore")
+    text = column.astype(object).map(lambda value: str(value).strip(), na_action="ignore")
+    known = text.where(text.notna() & ~text.isin(["n/a", "", "nan", "None", "<NA>"]), np.nan).astype(object)
+    return _numbers(known) if name not in ALWAYS_CATEGORIES and known.notna().any() else known
+
+
+def _numbers(text: pd.Series) -> pd.Series:
+    """Numbers if every known value is one (a text column that is numeric but for its ``n/a``), else the text."""
+    numbers = pd.to_numeric(text, errors="coerce")
+    return numbers.astype(float) if bool((numbers.notna() == text.notna()).all()) else text
+
+
+def _without_contradictions(column: pd.Series, participants: pd.Series, dropped: dict[str, str]) -> pd.Series:
+    """The column without the values of participants who have several; they are named."""
+    values = column.groupby(participants.to_numpy()).nunique()
+    for person in values.index[values > 1]:
+        own = sorted(map(str, column[(participants == person).to_numpy()].dropna().unique()))
+        dropped[str(person)] = f"{column.name} is {' and '.join(own)}; taken as unknown, so these scans are left out"
+    return column.mask(participants.isin(values.index[values > 1]).to_numpy())
+
+
+def _merge_rare_levels(
+    table: pd.DataFrame, people: pd.Series, tested: set[str], dropped: dict[str, str]
+) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+    """Covariate levels with one participant: several become one level, a single one is left out with its rows.
+
+    A level of one participant is fitted perfectly and tells nothing; two or more of them share a level.
+    """
+    table, lost = table.copy(), np.zeros(len(table), bool)
+    for name in table.columns:
+        if name in tested or pd.api.types.is_numeric_dtype(table[name]):
+            continue
+        counts = people.groupby(table[name].to_numpy()).nunique()
+        rare = counts.index[counts == 1]
+        if len(rare) == 0 or len(counts) == 1:
+            continue
+        if len(rare) == 1:
+            dropped[f"{name}={rare[0]}"] = "one participant only; their rows are left out"
+            lost |= (table[name] == rare[0]).to_numpy()
+            continue
+        for level in rare:
+            dropped[f"{name}={level}"] = f"one participant only; merged with {len(rare) - 1} other such levels"
+        table[name] = table[name].where(~table[name].isin(rare), POOLED)
+    return table, lost
+
+
+def _columns(terms: Sequence[Term], table: pd.DataFrame, formula: str) -> pd.DataFrame:
+    """Model matrix of some of the terms, coded as in the whole formula (an intercept is there)."""
+    own = [term for term in terms if term.degree]
+    try:
+        matrix = Formula(["1", *own]).get_model_matrix(table, na_action="ignore", context=dict(ARITHMETIC))
+    except (FormulaicError, ValueError, TypeError) as error:
+        raise BadInputError(f"formula {formula!r}: cannot be evaluated ({str(error).splitlines()[0]}).") from error
+    frame = pd.DataFrame(np.asarray(matrix, float), columns=[str(name) for name in matrix.columns])
+    return frame if len(own) < len(terms) else frame.drop(columns="Intercept")
+
+
+def _full_rank(
+    tested: pd.DataFrame,
+    nuisance: pd.DataFrame,
+    rows: Indices,
+    missing: Mapping[str, int],
+    dropped: dict[str, str],
+    term: str,
+) -> Design:
+    """Leave out columns that are constant or follow from those before them."""
+    basis = np.empty((len(rows), 0))
+    kept: dict[str, Floats] = {}
+    reasons: dict[str, str] = {}
+    for name, values in [*nuisance.items(), *tested.items()]:
+        column = values.to_numpy(float)
+        direction = new_direction(column, basis)
+        if direction is not None:
+            basis = np.column_stack([basis, direction])
+            kept[str(name)] = column
+        elif np.ptp(column) <= NO_NORM * np.abs(column).max():
+            reasons[str(name)] = "constant; left out"
+        else:
+            reasons[str(name)] = f"follows from {', '.join(kept)}; left out"
+    names = tuple(str(name) for name in tested.columns if str(name) in kept)
+    if not names:
+        why = "; ".join(f"{name} {reasons[str(name)].removesuffix('; left out')}" for name in tested.columns)
+        raise BadInputError(f"term {term}: cannot be tested: {why or 'one level only'} ({len(rows)} rows).")
+    covariates = tuple(str(name) for name in nuisance.columns if str(name) in kept)
+    return Design(
+        np.column_stack([kept[name] for name in names]),
+        np.column_stack([kept[name] for name in covariates]),
+        rows,
+        missing,
+        names + covariates,
+        dropped | reasons,
+    )
+
+
+def new_direction(column: Floats, basis: Floats) -> Floats | None:
+    """What a column adds to an orthonormal basis, as a unit vector; None if it adds nothing.
+
+    Parameters
+    ----------
+    column : array, shape (rows,)
+    basis : array, shape (rows, q)
+        The first vector is the constant one, if the model has an intercept: the size of what is left is judged
+        against the spread of the column, not against its mean.
+    """
+    norm = float(np.linalg.norm(column))
+    if norm == 0:
+        return None
+    rest = column / norm
+    if basis.shape[1]:
+        centred = rest - basis[:, 0] * (basis[:, 0] @ rest)
+        spread = float(np.linalg.norm(centred))
+        if spread <= NO_NORM:
+            return None
+        rest = centred / spread
+        for _ in range(2):  # twice is enough (Giraud et al. 2005)
+            rest = rest - basis @ (basis.T @ rest)
+    left = float(np.linalg.norm(rest))
+    return None if left <= NO_NORM else rest / left

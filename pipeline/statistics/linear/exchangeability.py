@@ -1,0 +1,243 @@
+"""What may change places under the null hypothesis when people were scanned several times.
+
+- *participant means*: everything is averaged over a participant's rows first, then participants are permuted. The
+  default for questions between people: it keeps all participants and holds its level (docs/benchmarks/statistics.md).
+- *whole participants*: the rows of a participant move together, to a participant with as many rows. For statistics
+  that are taken over scans.
+- *within participants*: rows change places within a participant, for questions about change. All is centred within
+  participants, so what is the same at all visits of a person plays no part.
+- *free*: every row is a participant.
+
+p = (b+1)/(m+1) for m random permutations (Phipson & Smyth 2010); where there are no more distinct ones than asked
+for, all are used, the observed order among them, and p is exact. Permutations that only exchange rows with equal
+model rows are not distinct: two groups of 5 and 6 have 462 permutations, not 11!.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Scheme = Literal["free", "means", "whole", "within"]
+
+
+@dataclass(frozen=True, eq=False)
+class Permutations:
+    """Rearrangements of rows.
+
+    Parameters
+    ----------
+    rows : array of int, shape (m, rows)
+        ``values[rows[i]]`` is the i-th rearrangement. Memory: 4 bytes each.
+    exact : bool
+        True if these are all distinct ones there are, the identity included.
+    """
+
+    rows: NDArray[np.int32]
+    exact: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchangeability:
+    """A scheme of exchange for the rows of a table.
+
+    Parameters
+    ----------
+    scheme : {"free", "means", "whole", "within"}
+    codes : array of int, shape (rows,)
+        Participant 0..P-1 of each row.
+    """
+
+    scheme: Scheme
+    codes: Indices
+
+    @classmethod
+    def free(cls, n_rows: int) -> Exchangeability:
+        """Every row is a participant of its own."""
+        return cls("free", np.arange(n_rows, dtype=np.intp))
+
+    @classmethod
+    def participant_means(cls, participants: Sequence[Any]) -> Exchangeability:
+        """Average over the rows of a participant, then permute participants."""
+        return cls("means", _codes(participants))
+
+    @classmethod
+    def whole_participants(cls, participants: Sequence[Any]) -> Exchangeability:
+        """Permute participants, each with all their rows, among those with equally many."""
+        return cls("whole", _codes(participants))
+
+    @classmethod
+    def within_participants(cls, participants: Sequence[Any]) -> Exchangeability:
+        """Permute rows within participants; participants with one row have no part in it."""
+        return cls("within", _codes(participants))
+
+    @property
+    def n_participants(self) -> int:
+        """Participants who take part."""
+        sizes = np.bincount(self.codes)
+        return int((sizes > (1 if self.scheme == "within" else 0)).sum())
+
+    @property
+    def absorbed(self) -> int:
+        """Degrees of freedom that `reduce` takes: one per participant where everything is centred within."""
+        return self.n_participants if self.scheme == "within" else 0
+
+    @property
+    def unit(self) -> str:
+        """What the units of analysis are called."""
+        return "participants" if self.scheme in ("free", "means") else "scans"
+
+    def of_rows(self, rows: Indices) -> Exchangeability:
+        """The same scheme for some of the rows."""
+        return Exchangeability(self.scheme, np.unique(self.codes[rows], return_inverse=True)[1].astype(np.intp))
+
+    def reduce(self, values: Floats) -> Floats:
+        """Bring values of rows to the units of analysis.
+
+        Parameters
+        ----------
+        values : array, shape (rows, columns)
+
+        Returns
+        -------
+        array, shape (units, columns)
+            Means of participants; or rows of participants with several, centred within; or the values as they are.
+        """
+        if self.scheme in ("free", "whole"):
+            return values
+        sizes = np.bincount(self.codes)
+        sums = np.zeros((len(sizes), values.shape[1]))
+        np.add.at(sums, self.codes, values)
+        means = sums / sizes[:, None]
+        if self.scheme == "means":
+            return means
+        repeated = sizes[self.codes] > 1
+        centred: Floats = values[repeated] - means[self.codes[repeated]]
+        # Rounding must not pass for variation of a covariate that is constant within participants.
+        scale = np.abs(values).max(axis=0, initial=0.0)
+        centred[:, np.abs(centred).max(axis=0, initial=0.0) <= 1e-12 * scale] = 0.0
+        return centred
+
+    def groups_of_units(self, groups: Sequence[Any]) -> Indices:
+        """Group 0..G-1 of each unit of `reduce`; someone with scans in several counts in that of most of them."""
+        labels = np.unique([str(group) for group in groups], return_inverse=True)[1]
+        if self.scheme == "means":
+            counts = np.zeros((int(self.codes.max()) + 1, int(labels.max()) + 1))
+            np.add.at(counts, (self.codes, labels), 1)
+            labels = counts.argmax(axis=1)
+        elif self.scheme == "within":
+            labels = labels[np.bincount(self.codes)[self.codes] > 1]
+        return np.unique(labels, return_inverse=True)[1].astype(np.intp)
+
+    def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
+        """Random permutations of the units, or all distinct ones where there are no more than ``count``.
+
+        Parameters
+        ----------
+        count : int
+        rng : numpy.random.Generator
+        alike : sequence of int, optional
+            Per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
+        """
+        blocks = self._blocks()
+        n_units = sum(block.size for block in blocks)
+        marks = np.arange(n_units) if alike is None else np.asarray(alike)
+        labels = [np.unique(marks[block], axis=0, return_inverse=True)[1].ravel() for block in blocks]
+        distinct = math.prod(_distinct(own) for own in labels)
+        if distinct <= count:
+            every = [np.array(list(_arrangements(own)), dtype=np.intp) for own in labels]
+            choice = np.array(list(itertools.product(*(range(len(own)) for own in every))), dtype=np.intp)
+            orders = [own[choice[:, i]] for i, own in enumerate(every)]
+        else:
+            orders = [rng.permuted(np.tile(np.arange(len(own)), (count, 1)), axis=1) for own in labels]
+        rows = np.empty((len(orders[0]) if orders else 1, n_units), np.int32)
+        for block, order in zip(blocks, orders, strict=True):
+            rows[:, block.ravel()] = block[order].reshape(len(rows), -1)
+        return Permutations(rows, distinct <= count)
+
+    def _blocks(self) -> list[Indices]:
+        """Sets of things that change places, each of shape (things, rows of one thing), as rows after `reduce`."""
+        sizes = np.bincount(self.codes)
+        if self.scheme in ("free", "means"):
+            return [np.arange(len(sizes), dtype=np.intp)[:, None]]
+        if self.scheme == "within":
+            codes = self.codes[sizes[self.codes] > 1]
+            return [np.flatnonzero(codes == code)[:, None] for code in np.unique(codes)]
+        per_participant = np.split(np.argsort(self.codes, kind="stable"), np.cumsum(sizes)[:-1])
+        return [
+            np.array([per_participant[code] for code in np.flatnonzero(sizes == size)], dtype=np.intp)
+            for size in np.unique(sizes)
+        ]
+
+
+def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
+    """Share of permutations at least as extreme as what was observed.
+
+    Parameters
+    ----------
+    observed : array, shape (...)
+    null : array, shape (m, ...)
+        Statistics under permutation; with `exact`, of all permutations, the observed one included.
+    exact : bool
+
+    Examples
+    --------
+    >>> float(two_sided_p(np.array(2.0), np.array([1.0, -2.0, 0.5]), exact=False))
+    0.5
+    """
+    b = (np.abs(null) >= np.abs(observed) * (1 - TIE_TOLERANCE)).sum(axis=0)
+    return np.where(np.isnan(observed), np.nan, p_value(b, len(null), exact))
+
+
+TIE_TOLERANCE = 1e-9
+"""Relative; statistics of equivalent permutations differ by rounding only and must count as equal."""
+
+
+def p_value(b: NDArray[Any], m: int, exact: bool) -> Floats:
+    """Turn a count into p: ``b`` of ``m`` permutations are at least as extreme; (b+1)/(m+1), or b/m of all."""
+    p: Floats = b / m if exact else (b + 1) / (m + 1)
+    return p
+
+
+def _codes(participants: Sequence[Any]) -> Indices:
+    codes, _ = pd.factorize(pd.Series(list(participants), dtype=object))
+    if (codes < 0).any():
+        row = int(np.flatnonzero(codes < 0)[0])
+        raise BadInputError(f"column participant_id: row {row + 1} has no value, so it is not known whose scan it is.")
+    return codes.astype(np.intp)
+
+
+def _distinct(labels: Indices) -> int:
+    """Number of distinct orders of things of which some are alike."""
+    alike = math.prod(math.factorial(int(n)) for n in np.bincount(labels))
+    return math.factorial(len(labels)) // alike
+
+
+def _arrangements(labels: Indices) -> Iterator[Indices]:
+    """One order of the things for each distinct order of their labels; the given order is among them."""
+    groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    order = np.empty(len(labels), np.intp)
+
+    def place(index: int, free: tuple[int, ...]) -> Iterator[Indices]:
+        if index == len(groups):
+            yield order.copy()
+            return
+        for chosen in itertools.combinations(free, len(groups[index])):
+            order[list(chosen)] = groups[index]
+            yield from place(index + 1, tuple(place_ for place_ in free if place_ not in chosen))
+
+    yield from place(0, tuple(range(len(labels))))

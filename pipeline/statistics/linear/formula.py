@@ -1,0 +1,148 @@
+"""Formulas over a table, as formulaic reads them, with two differences.
+
+``hippocampus_mm3/tiv_mm3`` of two columns is their quotient, as everyone in the field means it; in R's grammar it would
+be a nested factor. And a formula is arithmetic, never a program: formulaic evaluates what stands in braces or in
+``I(...)`` as Python, so a formula from somebody else's configuration could run anything; what is not arithmetic on
+columns or one of `FUNCTIONS` is refused before anything is evaluated.
+
+formulaic was chosen over patsy: it is maintained, pandas 3 is supported, and statsmodels has moved to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from formulaic import Formula
+from formulaic.errors import FormulaicError
+from formulaic.parser.types import Term
+
+from pipeline.run.errors import BadInputError
+
+FUNCTIONS = (
+    "I",
+    "C",
+    "log",
+    "log1p",
+    "log10",
+    "sqrt",
+    "exp",
+    "center",
+    "scale",
+    "poly",
+    "bs",
+    "cr",
+    "lag",
+    "Treatment",
+)
+ARITHMETIC = {"log": np.log, "log1p": np.log1p, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
+"""Functions that a formula may call beside formulaic's own transforms."""
+_QUOTIENT = re.compile(r"(?<![\w`{./])([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)(?![\w`}(/])")
+_ALLOWED_NODES = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.operator,
+    ast.unaryop, ast.Tuple, ast.List,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The right-hand side of a formula, split into what is tested and what is adjusted for.
+
+    Parameters
+    ----------
+    tested, nuisance : tuple of Term
+    columns : tuple of str
+        Columns of the table that the formula refers to, tested ones first.
+    """
+
+    tested: tuple[Term, ...]
+    nuisance: tuple[Term, ...]
+    columns: tuple[str, ...]
+
+
+def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
+    """Read a formula and find the tested term in it.
+
+    Parameters
+    ----------
+    formula : str
+        ``age + sex + site``; a left-hand side (``relevance ~``) is allowed and has no meaning here.
+    term : str
+        A term of the formula, e.g. ``age``, ``age:sex``, ``hippocampus_mm3/tiv_mm3``.
+    columns : sequence of str
+        Those of the table.
+
+    Raises
+    ------
+    BadInputError
+        If the formula is no formula, names an unknown column, calls what is not allowed, has no intercept, or if the
+        term is none of its terms or is part of an interaction in it.
+    """
+    terms, wanted = _terms(formula, columns), [one for one in _terms(term, columns) if one.degree]
+    if not any(one.degree == 0 for one in terms):
+        raise BadInputError(f"formula {formula!r}: models without an intercept are not offered. Remove 0 or -1.")
+    tested = tuple(one for one in terms if one in wanted)
+    if not wanted or len(tested) < len(wanted):
+        known = ", ".join(str(one) for one in terms if one.degree)
+        raise BadInputError(f"formula {formula!r}: has no term {term!r}; its terms are {known}.")
+    nuisance = tuple(one for one in terms if one not in wanted)
+    for one in tested:
+        for other in nuisance:
+            if set(one.factors) < set(other.factors):
+                raise BadInputError(
+                    f"formula {formula!r}: {term} cannot be tested beside {other}, since its coefficient depends on "
+                    f"how the other factor is coded. Test {other}, or leave it out of the formula."
+                )
+    used = dict.fromkeys(name for one in (*tested, *nuisance) for name in columns_of(one, columns))
+    return Terms(tested, nuisance, tuple(used))
+
+
+def columns_of(term: Term, columns: Iterable[str]) -> tuple[str, ...]:
+    """Columns of the table that a term refers to."""
+    needed = Formula([term]).required_variables
+    return tuple(name for name in columns if name in needed)
+
+
+def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
+    text = formula.split("~", 1)[-1]
+    known = set(columns)
+
+    def quotient(match: re.Match[str]) -> str:
+        return f"{{{match[1]}/{match[2]}}}" if {match[1], match[2]} <= known else match[0]
+
+    try:
+        parsed = Formula(_QUOTIENT.sub(quotient, text))
+        terms = list(parsed)
+        unknown = sorted(str(name) for name in parsed.required_variables if name not in known)
+    except (FormulaicError, SyntaxError, ValueError, TypeError, AttributeError) as error:
+        raise BadInputError(f"formula {formula!r}: cannot be read ({str(error).splitlines()[0]}).") from error
+    for term in terms:
+        for factor in term.factors:
+            if str(factor) not in known and term.degree:
+                _refuse_programs(str(factor), formula)
+    if unknown:
+        raise BadInputError(
+            f"formula {formula!r}: the table has no column {unknown[0]!r}; it has {', '.join(map(str, columns))}."
+        )
+    return terms
+
+
+def _refuse_programs(factor: str, formula: str) -> None:
+    refused = BadInputError(
+        f"formula {formula!r}: {factor} is more than arithmetic on columns. Allowed are + - * / ** and "
+        f"{', '.join(FUNCTIONS)}."
+    )
+    text = re.sub(r"`[^`]*`", "_", factor)
+    try:
+        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except SyntaxError as error:
+        raise refused from error
+    for node in nodes:
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, _ALLOWED_NODES) or (
+            called is not None and not (isinstance(called, ast.Name) and called.id in FUNCTIONS)
+        ):
+            raise refused

@@ -1,0 +1,152 @@
+"""Studentised statistics of a linear model whose groups have variances of their own, under permutation.
+
+Without covariates: Welch's t (one tested column) and Welch's F (Welch 1951), which are v and G of Winkler et al. (2014,
+doi:10.1016/j.neuroimage.2014.01.060). The residual variance of group g is its sum of squared residuals divided by the
+sum of its diagonal elements of the residual-forming matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+
+Floats = NDArray[np.float64]
+
+NO_SPREAD = 1e-12
+"""Variance within a group, relative to that of all, below which it counts as zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class StudentisedModel:
+    """Wald statistic of the tested directions with one residual variance per group.
+
+    Parameters
+    ----------
+    tested : array, shape (units, k)
+        Orthonormal, and orthogonal to `nuisance`.
+    nuisance : array, shape (units, q)
+        Orthonormal.
+    groups : array of int, shape (units,)
+        0..G-1.
+
+    Raises
+    ------
+    BadInputError
+        If a group has no residual degrees of freedom.
+    """
+
+    tested: Floats
+    nuisance: Floats
+    groups: NDArray[np.intp]
+
+    def __post_init__(self) -> None:
+        for group in np.flatnonzero(self.freedom <= 1e-9):
+            n = int((self.groups == group).sum())
+            raise BadInputError(
+                f"variance group {group + 1}: {n} participants are too few for a variance of their own. Merge groups "
+                "or leave covariates out."
+            )
+
+    @property
+    def basis(self) -> Floats:
+        """Shape (units, p): tested directions, then nuisance directions."""
+        return np.column_stack([self.tested, self.nuisance])
+
+    @property
+    def members(self) -> Floats:
+        """Shape (G, units): 1 for members."""
+        return (self.groups == np.arange(self.groups.max() + 1)[:, None]).astype(float)
+
+    @property
+    def shares(self) -> Floats:
+        """Products of the basis within groups, shape (G, p, p); they add up to the identity."""
+        basis = self.basis
+        shares: Floats = np.einsum("gn,ni,nj->gij", self.members, basis, basis)
+        return shares
+
+    @property
+    def freedom(self) -> Floats:
+        """Residual degrees of freedom of each group: the sum of its diagonal of the residual-forming matrix."""
+        freedom: Floats = self.members.sum(axis=1) - np.trace(self.shares, axis1=1, axis2=2)
+        return freedom
+
+    def bytes_per_permutation(self, n: int, columns: int) -> int:
+        return int(8 * (self.basis.shape[1] + 2) * (int(self.groups.max()) + 1) * max(n, columns))
+
+    def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
+        """|t| or F of permuted data.
+
+        Parameters
+        ----------
+        rows : array of int, shape (permutations, units)
+            Rearrangements of the model's rows.
+        residuals : array, shape (units, columns)
+            Of the values on the nuisance directions, each column of norm 1.
+
+        Returns
+        -------
+        array, shape (permutations, columns)
+        """
+        coordinates, variances = self._fit(rows, residuals)
+        if self.tested.shape[1] == 1:
+            return np.abs(self._t(coordinates, variances))
+        return self._f(coordinates, variances)
+
+    def reported(self, residuals: Floats) -> tuple[Floats, Floats]:
+        """Signed t along ``tested``, or F, and Welch-Satterthwaite degrees of freedom, each of shape (columns,)."""
+        coordinates, variances = self._fit(np.arange(len(residuals))[None], residuals)
+        k = self.tested.shape[1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if k == 1:
+                parts = variances[0] * self.shares[:, 0, 0][:, None]
+                df = parts.sum(axis=0) ** 2 / (parts**2 / self.freedom[:, None]).sum(axis=0)
+                return self._t(coordinates, variances)[0], df
+            return self._f(coordinates, variances)[0], k * (k + 2) / (3 * self._welch(variances)[0])
+
+    def _fit(self, rows: NDArray[Any], residuals: Floats) -> tuple[Floats, Floats]:
+        """Coordinates along the basis (permutations, p, columns) and variances (permutations, G, columns)."""
+        basis, members = self.basis, self.members
+        n_groups, p = len(members), basis.shape[1]
+        masked = (members[:, None] * basis.T).reshape(n_groups * p, -1)
+        shape = (len(rows), n_groups, p, residuals.shape[1])
+        moved = masked[:, rows].transpose(1, 0, 2).reshape(-1, len(basis))
+        within = (moved @ residuals).reshape(shape)
+        coordinates = within.sum(axis=1)
+        squares = members[:, rows].transpose(1, 0, 2).reshape(-1, len(basis)) @ residuals**2
+        left = squares.reshape(len(rows), n_groups, -1)
+        left -= 2 * (within * coordinates[:, None]).sum(axis=2)
+        for g, share in enumerate(self.shares):
+            left[:, g] += (coordinates * (share @ coordinates)).sum(axis=1)
+        variances = left / self.freedom[:, None]
+        return coordinates, np.where(variances > NO_SPREAD / len(basis), variances, 0.0)
+
+    def _t(self, coordinates: Floats, variances: Floats) -> Floats:
+        signal = coordinates[:, 0]
+        error = np.sqrt(np.einsum("g,mgc->mc", self.shares[:, 0, 0], variances))
+        t: Floats = np.where(np.abs(signal) <= NO_SPREAD, 0.0, np.copysign(np.inf, signal))
+        np.divide(signal, error, out=t, where=error > 0)
+        return t
+
+    def _f(self, coordinates: Floats, variances: Floats) -> Floats:
+        k = self.tested.shape[1]
+        covariance = np.einsum("gij,mgc->mcij", self.shares[:, :k, :k], variances)
+        signal = np.moveaxis(coordinates[:, :k], 1, 2)
+        wald = np.full(signal.shape[:2], np.inf)
+        # Directions without error in one of the groups: the statistic has no upper bound.
+        regular = np.linalg.eigvalsh(covariance)[..., 0] > NO_SPREAD / len(self.groups)
+        solved = np.linalg.solve(covariance[regular], signal[regular][..., None])[..., 0]
+        wald[regular] = (signal[regular] * solved).sum(axis=-1)
+        correction = 1 + 2 * (k - 1) / (k * (k + 2)) * self._welch(variances)
+        return np.where(np.isinf(wald), np.inf, wald / k / correction)
+
+    def _welch(self, variances: Floats) -> Floats:
+        """Welch's sum over groups of (1 - w_g / w)^2 / df_g with w_g = n_g / s2_g, shape (permutations, columns)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weights = self.members.sum(axis=1)[:, None] / variances
+            parts = (1 - weights / weights.sum(axis=1, keepdims=True)) ** 2 / self.freedom[:, None]
+        return np.nan_to_num(parts).sum(axis=1)
