@@ -129,15 +129,17 @@ def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
     strata = generator(seed, "demo", "strata").permutation(n_mci)
     people = []
     for number, diagnosis in enumerate(diagnoses):
-        follow_ups = (FOLLOW_UPS[number % len(FOLLOW_UPS)],) if number < repeated else ()
+        follow_ups = [FOLLOW_UPS[number % len(FOLLOW_UPS)]] if number < repeated else []
         stratum = (0, 1)
         if diagnosis == "MCI":
-            follow_ups, stratum = MCI_FOLLOW_UPS, (int(strata[number - participants]), n_mci)
+            follow_ups, stratum = list(MCI_FOLLOW_UPS), (int(strata[number - participants]), n_mci)
         people.append(_draw_person(seed, number, diagnosis, next(dealt[diagnosis]), follow_ups, stratum))
-    for number, dirt in enumerate(({"has_image": False}, {"in_table": False}), start=len(people)):
+    for in_table, has_image in ((True, False), (False, True)):
+        number = len(people)
         place = Place(SITES[number % len(SITES)], "FM"[number % 2], (1.5, 3.0)[number % 2])
         person = _draw_person(seed, number, "CN", place)
-        people.append(replace(person, visits=tuple(replace(visit, **dirt) for visit in person.visits)))
+        visits = tuple(replace(visit, in_table=in_table, has_image=has_image) for visit in person.visits)
+        people.append(replace(person, visits=visits))
     return tuple(people)
 
 
@@ -156,7 +158,8 @@ def _dealt(seed: int, diagnosis: str, count: int) -> list[Place]:
     first = {"CN": 0, "AD": 1, "MCI": 0}[diagnosis]  # odd numbers of people: the one too many differs
     cells = [(SITES[n % len(SITES)], "FM"[(n + first) % 2]) for n in range(count)]
     strengths = rng.permutation([(1.5, 3.0)[(n + first) % 2] for n in range(count)])
-    return [Place(*cells[n], float(strengths[n])) for n in rng.permutation(count)]
+    places = [Place(site, sex, float(tesla)) for (site, sex), tesla in zip(cells, strengths, strict=True)]
+    return [places[n] for n in rng.permutation(count)]
 
 
 def _draw_person(
