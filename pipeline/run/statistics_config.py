@@ -97,6 +97,55 @@ class SubgroupsConfig:
 
 
 @dataclass(frozen=True)
+class HarmonisationConfig:
+    """ComBat over sites, fitted outside the fold that it is applied to."""
+
+    site_column: str = "site"
+    """Column that says where, or on what, a scan was made."""
+    covariates: str = "age + sex"
+    """What they explain is kept; never the class, which what is applied to test participants must not know."""
+    training_covariates: str = "label"
+    """Accounted for while the model is fitted only, so that sites with many patients do not lose the disease."""
+    empirical_bayes: bool = True
+    reference_site: str = ""
+    """Site that stays as it is; the others become like it. Empty: all meet at the mean."""
+    min_participants: int = 3
+    """Sites with fewer participants in training are small."""
+    small_site: Literal["pooled", "refuse"] = "pooled"
+    unseen_site: Literal["pooled", "refuse"] = "pooled"
+    """A test site that training does not know is treated as the pool of small sites; without one it stays as it is."""
+
+    def checks(self) -> Checks:
+        return [(self.min_participants >= 2, "statistics.harmonisation.min_participants must be 2 or more")]
+
+
+@dataclass(frozen=True)
+class NormativeConfig:
+    """Scores against controls, and subtypes of patients by them."""
+
+    relevance_covariates: str = "age + sex + field_strength"
+    volume_covariates: str = "age + sex + field_strength + tiv_mm3"
+    min_freedom: int = 5
+    """Residual degrees of freedom (controls less coefficients) below which there is no norm."""
+    max_subtypes: int = 6
+    min_subtype_participants: int = 3
+    """A group of fewer is no subtype but outliers: numbers of groups that have one are not considered."""
+    resamples: int = 200
+    """Subsamples of the consensus, bootstraps of the stability and reference data sets of the gap statistic."""
+    subtype_level: Literal["removed", "kept"] = "removed"
+    """Whether a fingerprint's own mean over regions is taken out first, so that groups differ in pattern, not in how
+    ill they look altogether."""
+
+    def checks(self) -> Checks:
+        return [
+            (self.min_freedom >= 2, "statistics.normative.min_freedom must be 2 or more"),
+            (self.max_subtypes >= 2, "statistics.normative.max_subtypes must be 2 or more"),
+            (self.min_subtype_participants >= 1, "statistics.normative.min_subtype_participants must be 1 or more"),
+            (self.resamples >= 20, "statistics.normative.resamples must be 20 or more"),
+        ]
+
+
+@dataclass(frozen=True)
 class StatisticsConfig:
     """Inference; the participant is the unit."""
 
@@ -109,6 +158,8 @@ class StatisticsConfig:
     associations: AssociationsConfig = field(default_factory=AssociationsConfig)
     group_comparisons: GroupComparisonsConfig = field(default_factory=GroupComparisonsConfig)
     subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)
+    harmonisation: HarmonisationConfig = field(default_factory=HarmonisationConfig)
+    normative: NormativeConfig = field(default_factory=NormativeConfig)
 
     def checks(self) -> Checks:
         return [
@@ -118,4 +169,6 @@ class StatisticsConfig:
             *self.associations.checks(),
             *self.group_comparisons.checks(),
             *self.subgroups.checks(),
+            *self.harmonisation.checks(),
+            *self.normative.checks(),
         ]

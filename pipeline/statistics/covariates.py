@@ -7,23 +7,23 @@ the base level, and a column that was constant in training would be ignored what
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from formulaic import Formula, ModelSpec
-from formulaic.errors import DataMismatchWarning, FormulaicError
+from formulaic import Formula
+from formulaic.errors import FormulaicError
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
+from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
 
 Floats = NDArray[np.float64]
 
-COLLINEAR = 1e-9
-"""Share of a centred column's length that must remain after the columns before it are projected out."""
+_OTHERS = "everything_else"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,21 +33,24 @@ class CovariateColumns:
     Parameters
     ----------
     formula : str
-    spec : formulaic.ModelSpec or None
-        None for a formula without covariates.
+    variables : tuple of str
+        Columns of the table that it reads.
     names : tuple of str
-        Columns kept.
+        Columns of the model matrix that are kept.
     dropped : mapping of str to str
-        Columns left out, each with the reason.
+        Those left out, each with the reason.
     levels : mapping of str to frozenset
         Values that training knows, of variables coded by level and of those that were constant.
+    spec : formulaic.ModelSpec or None
+        None where no covariate is left.
     """
 
     formula: str
-    spec: ModelSpec | None
+    variables: tuple[str, ...]
     names: tuple[str, ...]
     dropped: Mapping[str, str]
     levels: Mapping[str, frozenset[Any]]
+    spec: Any
 
     @classmethod
     def of(cls, formula: str, training: pd.DataFrame) -> CovariateColumns:
@@ -56,27 +59,34 @@ class CovariateColumns:
         Parameters
         ----------
         formula : str
-            Right-hand side, e.g. ``age + sex``; empty or ``1`` for none.
+            Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
         training : pandas.DataFrame
 
         Raises
         ------
         BadInputError
-            If the formula cannot be read or names a column that is not there.
+            If the formula cannot be used or names a column that is not there.
         """
-        if formula.strip() in ("", "1"):
-            return cls(formula, None, (), {}, {})
-        variables = variables_of(formula, training)
-        known = training.loc[training[variables].notna().all(axis=1), variables]
-        if known.empty:
-            return cls(formula, None, (), dict.fromkeys(variables, "no row knows all covariates"), {})
-        matrix: Any = Formula(_with_intercept(formula)).get_model_matrix(_as_plain(known), na_action="ignore")
-        spec: ModelSpec = matrix.model_spec
-        kept, dropped = _independent(matrix)
-        coded = {variable for factor in _coded_by_level(spec) for variable in _variables_in(spec, factor)}
-        constant = {name for name in variables if len(set(known[name])) == 1}
-        levels = {name: frozenset(known[name]) for name in variables if name in coded | constant}
-        return cls(formula, spec, kept, dropped, levels)
+        terms, variables = _read(formula, list(map(str, training.columns)))
+        table = _plain(training, variables)
+        unknown = [name for name in variables if table[name].isna().all()]
+        terms = [term for term in terms if not set(columns_of(term, variables)) & set(unknown)]
+        variables = tuple(name for name in variables if name not in unknown)
+        dropped = dict.fromkeys(unknown, "not known of anyone in training")
+        known = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
+        if not terms or known.empty:
+            return cls(formula, variables, (), dropped, {}, None)
+        try:
+            matrix: Any = Formula(["1", *terms]).get_model_matrix(known, na_action="ignore", context=dict(ARITHMETIC))
+        except (FormulaicError, ValueError, TypeError) as error:
+            said = str(error).splitlines()[0]
+            raise BadInputError(f"formula {formula!r}: cannot be evaluated ({said}). Correct it.") from error
+        spec = matrix.model_spec
+        kept, redundant = _independent(pd.DataFrame(matrix))
+        constant = [name for name in variables if len(set(known[name])) == 1]
+        levels = {name: frozenset(known[name]) for name in variables if name in _coded_by_level(spec) | set(constant)}
+        dropped |= dict.fromkeys(constant, "the same in all training rows") | redundant
+        return cls(formula, variables, kept, dropped, levels, spec)
 
     def matrix(self, frame: pd.DataFrame) -> tuple[Floats, list[str | None]]:
         """Columns for any rows.
@@ -88,102 +98,89 @@ class CovariateColumns:
         list of str or None
             Why a row has none.
         """
+        table = _plain(frame, self.variables)
         reasons: list[str | None] = [None] * len(frame)
-        if self.spec is None:
-            return np.zeros((len(frame), 0)), reasons
-        variables = variables_of(self.formula, frame)
-        for name in variables:
-            for row, value in enumerate(frame[name]):
+        for name in self.variables:
+            for row, value in enumerate(table[name]):
                 if reasons[row] is None and pd.isna(value):
                     reasons[row] = f"{name} is n/a"
                 elif reasons[row] is None and name in self.levels and value not in self.levels[name]:
                     reasons[row] = f"{name} {value} is not among those the model was fitted on"
-        usable = np.array([reason is None for reason in reasons], dtype=bool)
         columns = np.full((len(frame), len(self.names)), np.nan)
-        if usable.any():
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", DataMismatchWarning)
-                made: Any = self.spec.get_model_matrix(_as_plain(frame.loc[usable, variables]), na_action="ignore")
+        usable = np.array([reason is None for reason in reasons], dtype=bool)
+        if self.names and usable.any():
+            made: Any = self.spec.get_model_matrix(table[usable], na_action="ignore", context=dict(ARITHMETIC))
             columns[usable] = pd.DataFrame(made)[list(self.names)].to_numpy(float)
+            for row in np.flatnonzero(usable & ~np.isfinite(columns).all(axis=1)).tolist():
+                reasons[row] = f"{self.formula} has no finite value"
+                columns[row] = np.nan
         return columns, reasons
 
 
-def variables_of(formula: str, frame: pd.DataFrame) -> list[str]:
-    """Columns that a formula reads, in the order of the table.
-
-    Raises
-    ------
-    BadInputError
-        If the formula cannot be read or names a column that is not there.
-    """
-    try:
-        required = set(map(str, Formula(_with_intercept(formula)).required_variables))
-    except (FormulaicError, SyntaxError, AttributeError) as error:
-        raise BadInputError(
-            f"covariates '{formula}': not a formula ({error}). Write columns joined by +, e.g. age + sex."
-        ) from error
-    missing = sorted(required - set(frame.columns))
-    if missing:
-        raise BadInputError(
-            f"covariates '{formula}': column {', '.join(missing)} is not among those of the scans. Take it out, or add "
-            f"it to the input; there are {', '.join(map(str, frame.columns))}."
-        )
-    return [name for name in frame.columns if name in required]
-
-
-def refuse_label(formula: str, hidden: Sequence[str], where: str) -> None:
-    """Refuse a formula that would hand the class of a test participant to a model.
+def refuse_columns(formula: str, hidden: Sequence[str], columns: Sequence[str], setting: str) -> None:
+    """Refuse a formula that would tell a model the class of those it is applied to.
 
     Raises
     ------
     BadInputError
         Naming the setting and the column.
     """
-    for name in hidden:
-        if name in Formula(_with_intercept(formula)).required_variables:
-            raise BadInputError(
-                f"{where} = '{formula}': {name} tells the class of the participants tested, and nothing applied to them "
-                "may know it. Take it out; training_covariates may hold it, they are used while fitting only."
-            )
+    told = [name for name in _read(formula, list(columns))[1] if name in hidden]
+    if told:
+        raise BadInputError(
+            f"{setting} = '{formula}': {told[0]} tells the class of the participants tested, and what is applied to "
+            "them must not know it. Take it out of the formula."
+        )
 
 
-def _with_intercept(formula: str) -> str:
-    return f"1 + {formula}" if formula.strip() else "1"
+def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]:
+    """Terms without the intercept, and the columns of the table they read, in the order of the table."""
+    if formula.strip() in ("", "1"):
+        return [], ()
+    try:  # `split_terms` wants a tested term; all of these are covariates
+        terms = split_terms(f"{formula} + {_OTHERS}", _OTHERS, [*columns, _OTHERS])
+    except BadInputError as error:
+        raise BadInputError(str(error).replace(f" + {_OTHERS}", "").replace(f", {_OTHERS}", "")) from error
+    read = set(terms.columns)
+    return [term for term in terms.nuisance if term.degree], tuple(name for name in columns if name in read)
 
 
-def _as_plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """Text as objects and numbers as floats, whatever extension type a table came with."""
-    return frame.astype({name: float if pd.api.types.is_numeric_dtype(frame[name]) else object for name in frame})
+def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:
+    """Numbers as floats and names as text, whatever types a table came with; what is not known is missing."""
+    table = {}
+    for name in variables:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column) and name not in ALWAYS_CATEGORIES:
+            table[name] = column.astype(float).where(np.isfinite(column.astype(float)))
+        elif pd.api.types.is_numeric_dtype(column):
+            table[name] = column.astype(float).map("{:g}".format, na_action="ignore").astype(object)
+        else:
+            table[name] = column.astype(object).map(str, na_action="ignore").astype(object)
+    return pd.DataFrame(table, columns=list(variables), index=frame.index).reset_index(drop=True)
 
 
-def _coded_by_level(spec: ModelSpec) -> list[str]:
-    return [str(name) for name, (kind, _) in spec.encoder_state.items() if kind.value == "categorical"]
-
-
-def _variables_in(spec: ModelSpec, factor: str) -> set[str]:
-    wanted = [variables for name, variables in spec.factor_variables.items() if str(name) == factor]
-    return {str(variable) for variables in wanted for variable in variables}
+def _coded_by_level(spec: Any) -> set[str]:
+    """Variables in factors that are coded by level."""
+    factors = {str(name) for name, (kind, _) in spec.encoder_state.items() if kind.value == "categorical"}
+    return {
+        str(variable)
+        for factor, variables in spec.factor_variables.items()
+        if str(factor) in factors
+        for variable in variables
+    }
 
 
 def _independent(matrix: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Columns that add to the intercept and those before them."""
+    """Columns that add to the intercept and to those before them."""
     kept: list[str] = []
     dropped: dict[str, str] = {}
     basis = np.full((len(matrix), 1), 1 / np.sqrt(len(matrix)))
     for name in [str(column) for column in matrix.columns if column != "Intercept"]:
-        column = matrix[name].to_numpy(float)
-        centred = column - column.mean()
-        length = float(np.linalg.norm(centred))
-        if length <= COLLINEAR * max(float(np.linalg.norm(column)), 1e-300):
-            dropped[name] = "constant"
+        direction = new_direction(matrix[name].to_numpy(float), basis)
+        if direction is None:
+            constant = np.ptp(matrix[name].to_numpy(float)) == 0
+            dropped[name] = "the same in all training rows" if constant else "follows from the other covariates"
             continue
-        rest = centred / length
-        for _ in range(2):  # Gram-Schmidt twice keeps the basis orthogonal to rounding
-            rest = rest - basis @ (basis.T @ rest)
-        left = float(np.linalg.norm(rest))
-        if left <= COLLINEAR:
-            dropped[name] = "follows from the other covariates"
-            continue
-        basis = np.column_stack([basis, rest / left])
+        basis = np.column_stack([basis, direction])
         kept.append(name)
     return tuple(kept), dropped

@@ -212,9 +212,8 @@ def fit(
     membership = np.array([[name == one for one in sites] for name in names_used], dtype=float)
     _require_separable(membership, columns, names)
     unadjusted = _without_spread(values, membership, sites)
-    standard = _standardise(
-        values, membership, columns, kept.shape[1], reference and sites.index(reference), unadjusted
-    )
+    base = None if reference is None else sites.index(reference)
+    standard = _standardise(values, membership, columns, kept.shape[1], base, unadjusted)
     gamma_hat, delta_hat, counts = _site_estimates(standard.z, membership, sites, unadjusted)
     adjusted = [i for i in range(values.shape[1]) if i not in unadjusted]
     if empirical_bayes and len(adjusted) < 2:
