@@ -146,6 +146,56 @@ class NormativeConfig:
 
 
 @dataclass(frozen=True)
+class ProgressionConfig:
+    """Conversion from MCI to AD, and change over visits."""
+
+    min_events_per_variable: int = 5
+    """A Cox model with fewer conversions per variable is not fitted (Vittinghoff & McCulloch 2007); below twice as
+    many it says so (Peduzzi et al. 1995)."""
+    min_participants: int = 10
+    """Participants with repeated scans that a mixed model needs; as many with three or more for random slopes."""
+    trajectory_maps: tuple[str, ...] = ()
+    """Maps whose regions are followed over visits, as in the file names; none named: the first map of the run (a model
+    takes up to a second, and there is one per region)."""
+
+    def checks(self) -> Checks:
+        return [
+            (
+                self.min_events_per_variable >= 2,
+                "statistics.progression.min_events_per_variable must be 2 or more",
+            ),
+            (self.min_participants >= 5, "statistics.progression.min_participants must be 5 or more"),
+        ]
+
+
+@dataclass(frozen=True)
+class ShortcutsConfig:
+    """Whether relevance tells where and how a scan was made."""
+
+    permutations: int = 1_000
+    """Of sites between participants; each is as much work as the prediction itself, so fewer than elsewhere."""
+    min_participants: int = 5
+    """Sites with fewer participants take no part in the prediction of site; so with field strengths."""
+
+    def checks(self) -> Checks:
+        return [
+            (self.permutations >= 99, "statistics.shortcuts.permutations must be 99 or more"),
+            (self.min_participants >= 2, "statistics.shortcuts.min_participants must be 2 or more"),
+        ]
+
+
+@dataclass(frozen=True)
+class ComparisonConfig:
+    """Agreement of region rankings."""
+
+    top: int = 10
+    """Regions at the top of a ranking whose overlap is counted."""
+
+    def checks(self) -> Checks:
+        return [(self.top >= 1, "statistics.comparison.top must be 1 or more")]
+
+
+@dataclass(frozen=True)
 class StatisticsConfig:
     """Inference; the participant is the unit."""
 
@@ -160,6 +210,9 @@ class StatisticsConfig:
     subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)
     harmonisation: HarmonisationConfig = field(default_factory=HarmonisationConfig)
     normative: NormativeConfig = field(default_factory=NormativeConfig)
+    progression: ProgressionConfig = field(default_factory=ProgressionConfig)
+    shortcuts: ShortcutsConfig = field(default_factory=ShortcutsConfig)
+    comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
 
     def checks(self) -> Checks:
         return [
@@ -171,4 +224,7 @@ class StatisticsConfig:
             *self.subgroups.checks(),
             *self.harmonisation.checks(),
             *self.normative.checks(),
+            *self.progression.checks(),
+            *self.shortcuts.checks(),
+            *self.comparison.checks(),
         ]
