@@ -1,0 +1,94 @@
+"use strict";
+// Volumes of a page and their slices. A volume is an array of codes, first axis fastest: x to the right of the person,
+// y to the front, z upwards. What a code looks like says a palette: one packed colour per code.
+window.heatlas ??= (() => {
+  const AXES = ["x", "y", "z"];
+  // In which direction a plane looks, what runs across it and what upwards, and what is written at its four edges.
+  const PLANES = {
+    sagittal: { through: 0, across: 1, up: 2, edges: ["P", "A"] },
+    coronal: { through: 1, across: 0, up: 2, edges: ["L", "R"] },
+    axial: { through: 2, across: 0, up: 1, edges: ["L", "R"] },
+  };
+
+  const bytesOf = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+
+  async function unpacked(base64) {
+    const stream = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).arrayBuffer();
+  }
+
+  const json = (element) => JSON.parse(element.textContent);
+
+  // Labels, brain and colours of this page, unpacked once for everyone who asks.
+  let waiting;
+  function atlas() {
+    waiting ??= (async () => {
+      const data = json(document.getElementById("heatlas-atlas"));
+      const [labels, brain] = await Promise.all([unpacked(data.labels), unpacked(data.brain)]);
+      const colours = Object.fromEntries(Object.entries(data.colours).map(([name, table]) => [name, bytesOf(table)]));
+      return { ...data, labels: new Uint16Array(labels), brain: new Uint8Array(brain), colours };
+    })();
+    return waiting;
+  }
+
+  const packed = (red, green, blue, alpha) => ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+
+  // Colour of a table of 256 at a share between 0 and 1.
+  function colour(table, share, alpha = 255) {
+    const at = 3 * Math.round(255 * Math.min(Math.max(share, 0), 1));
+    return packed(table[at], table[at + 1], table[at + 2], alpha);
+  }
+
+  // The brain of the figures: a cool grey that leaves the bright end to the map.
+  const GREYS = Uint32Array.from({ length: 256 }, (_, level) => {
+    const grey = 0.72 * level;
+    return level ? packed(Math.round(0.93 * grey), Math.round(0.96 * grey), Math.round(grey), 255) : 0;
+  });
+
+  const index = (shape, [x, y, z]) => x + shape[0] * (y + shape[1] * z);
+
+  // Draws one slice over the whole of a canvas; mirrored: the right of the person is on the left of the picture.
+  function drawSlice(context, codes, shape, plane, position, palette, { smooth = false, mirrored = false } = {}) {
+    const { through, across, up } = PLANES[plane];
+    const [width, height] = [shape[across], shape[up]];
+    const picture = new ImageData(width, height);
+    const pixels = new Uint32Array(picture.data.buffer);
+    const strides = [1, shape[0], shape[0] * shape[1]];
+    const flip = mirrored && across === 0;
+    for (let row = 0, pixel = 0; row < height; row++) {
+      const start = position * strides[through] + (height - 1 - row) * strides[up];
+      for (let column = 0; column < width; column++, pixel++) {
+        pixels[pixel] = palette[codes[start + (flip ? width - 1 - column : column) * strides[across]]];
+      }
+    }
+    const sheet = document.createElement("canvas");
+    [sheet.width, sheet.height] = [width, height];
+    sheet.getContext("2d").putImageData(picture, 0, 0);
+    context.imageSmoothingEnabled = smooth;
+    context.imageSmoothingQuality = "high";
+    context.drawImage(sheet, 0, 0, context.canvas.width, context.canvas.height);
+  }
+
+  // The voxel under a point of a plane; `share` is (across, down) between 0 and 1.
+  function voxelAt(shape, plane, position, share, mirrored) {
+    const { through, across, up } = PLANES[plane];
+    const voxel = [0, 0, 0];
+    const inside = (axis, part) => Math.min(Math.max(Math.floor(part * shape[axis]), 0), shape[axis] - 1);
+    voxel[through] = position;
+    voxel[across] = inside(across, mirrored && across === 0 ? 1 - share[0] : share[0]);
+    voxel[up] = inside(up, 1 - share[1]);
+    return voxel;
+  }
+
+  const millimetres = ({ origin, voxel }, at) => at.map((n, axis) => origin[axis] + n * voxel[axis]);
+
+  // A number as the tables write it: three digits, a true minus sign.
+  function number(value, digits = 3) {
+    if (!Number.isFinite(value)) return "n/a";
+    const small = value !== 0 && Math.abs(value) < 1e-3;
+    const text = small ? value.toExponential(digits - 1) : Number(value.toPrecision(digits)).toString();
+    return text.replaceAll("-", "−");
+  }
+
+  return { AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, packed, unpacked, voxelAt };
+})();

@@ -1,0 +1,105 @@
+"""What the viewer and the region explorer share on a page: labels, names of regions, the brain under the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from atlases.labels import Atlas, load_atlas
+from atlases.spaces import Grid, template_grid
+from atlases.templates import Template, template_on
+from reports.components import Component, embedded_json
+from reports.fragments import source
+from reports.viewer.colours import colour_tables
+from reports.viewer.volumes import block_grid, block_side, packed
+
+LIBRARY = source("volumes.js")
+"""Script of everything that draws slices; goes before the scripts that use it."""
+BRIGHTEST_PERCENTILE = 99.5
+
+
+@dataclass(frozen=True, eq=False)
+class ViewingSpace:
+    """The voxels that a page shows.
+
+    Parameters
+    ----------
+    source : Grid
+        Of the run's maps.
+    side : int
+        Voxels of `source` per voxel of the page, each way.
+    grid : Grid
+        Of the page.
+    template : Template
+        On `grid`.
+    atlas : Atlas
+        On `grid`.
+    """
+
+    source: Grid
+    side: int
+    grid: Grid
+    template: Template
+    atlas: Atlas
+
+    @classmethod
+    def of(cls, resolution_mm: float, atlas: str) -> ViewingSpace:
+        """Space of a run.
+
+        Parameters
+        ----------
+        resolution_mm : float
+            Of the run.
+        atlas : str
+            Name or path, as in the run's configuration.
+
+        Raises
+        ------
+        HeatlasError
+            If the template's package or the atlas is not at hand.
+        """
+        source, side = template_grid(resolution_mm), block_side(resolution_mm)
+        grid = block_grid(source, side)
+        return cls(source, side, grid, template_on(grid), load_atlas(atlas, grid))
+
+
+def brain_codes(t1w: NDArray[Any]) -> NDArray[np.uint8]:
+    """Grey levels of a brain whose background is 0; the brightest half per cent is white."""
+    inside = t1w[t1w > 0]
+    ceiling = float(np.percentile(inside, BRIGHTEST_PERCENTILE)) if inside.size else 1.0
+    codes: NDArray[np.uint8] = np.clip(np.rint(255 * np.maximum(t1w, 0) / ceiling), 0, 255).astype(np.uint8)
+    return codes
+
+
+def atlas_component(space: ViewingSpace) -> Component:
+    """Data that every viewer and explorer of a page reads; a page needs it once, anywhere."""
+    atlas = space.atlas
+    numbers = [number for number in atlas.regions.numbers if number not in atlas.empty]
+    rank = np.zeros(max(numbers, default=0) + 1, np.uint16)
+    rank[numbers] = np.arange(1, len(numbers) + 1)
+    data = {
+        "shape": list(space.grid.shape),
+        "origin": space.grid.affine[:3, 3].tolist(),
+        "voxel": np.diag(space.grid.affine)[:3].tolist(),
+        "brain": packed(brain_codes(space.template.t1w)),
+        "labels": packed(rank[atlas.labels]),
+        "regions": [_region(space, number) for number in numbers],
+        "colours": colour_tables(),
+    }
+    html = Markup('<script type="application/json" id="heatlas-atlas">{}</script>\n').format(embedded_json(data))
+    return Component(html, scripts=(LIBRARY,))
+
+
+def _region(space: ViewingSpace, number: int) -> Mapping[str, Any]:
+    region = space.atlas.regions.by_number(number)
+    voxels = np.argwhere(space.atlas.labels == number)
+    central = voxels[np.argmin(((voxels - voxels.mean(axis=0)) ** 2).sum(axis=1))]
+    return {
+        "number": number, "name": region.name, "group": region.group, "hemisphere": region.hemisphere,
+        "at": central.tolist(),
+    }  # fmt: skip

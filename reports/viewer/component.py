@@ -1,0 +1,118 @@
+"""The viewer: three planes through relevance maps, on the template or on a person's own brain, without a network.
+
+Why slices on a canvas and not a library: see ``docs/viewer.md``, with the measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.regions.maps import read_map
+from pipeline.run.errors import BadInputError
+from reports.components import Component, embedded_json
+from reports.figures.brain import HIPPOCAMPAL_CUTS
+from reports.fragments import fragment, source
+from reports.numbers import number
+from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
+from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
+
+
+@dataclass(frozen=True)
+class ViewerMap:
+    """One map that can be chosen.
+
+    Parameters
+    ----------
+    path : Path
+        Image on the grid of the run.
+    group, method : str
+        What it is chosen by; no two maps of a viewer share both.
+    group_title, method_title : str
+        As a reader sees them, with the n of a mean.
+    low, high : float
+        Where its colours begin and saturate, in absolute value; `low` is the first threshold.
+    signed : bool
+        Whether negative values matter, so that the colour bar has two sides.
+    unit : str
+    """
+
+    path: Path
+    group: str
+    method: str
+    group_title: str
+    method_title: str
+    low: float
+    high: float
+    signed: bool
+    unit: str
+
+
+def viewer_component(
+    space: ViewingSpace,
+    maps: Sequence[ViewerMap],
+    title: str,
+    caption: str = "",
+    brains: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+) -> Component:
+    """Make a viewer of some maps.
+
+    The page also needs `reports.viewer.atlas.atlas_component`, once.
+
+    Parameters
+    ----------
+    space : ViewingSpace
+    maps : sequence of ViewerMap
+        The first one is shown first, at the left hippocampus as the figures are.
+    title, caption : str
+    brains : mapping of str to array, shape of ``space.source``
+        What lies under the maps of a group: a person's brain in template space, background 0. The template where
+        there is none.
+
+    Raises
+    ------
+    BadInputError
+        If there is no map, two share group and method, or one cannot be read.
+    """
+    chosen = [(one.group, one.method) for one in maps]
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise BadInputError(f"viewer {title!r}: needs maps, each of another group or method, not {chosen}.")
+    start = np.rint(space.grid.to_voxel([mm for _, mm in HIPPOCAMPAL_CUTS])).astype(int)
+    data = {
+        "start": start.tolist(),
+        "maps": [_payload(space, one) for one in maps],
+        "brains": {group: packed(brain_codes(block_mean(brain, space.side))) for group, brain in brains.items()},
+    }
+    html = fragment(
+        "viewer.html.j2",
+        title=title,
+        caption=" ".join(filter(None, [caption, _exactness(space)])),
+        groups={one.group: one.group_title for one in maps},
+        methods={one.method: one.method_title for one in maps},
+        data=embedded_json(data),
+    )
+    return Component(html, source("viewer.css"), (LIBRARY, source("viewer.js")))
+
+
+def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
+    coded = Coded.of(block_mean(read_map(one.path, space.source), space.side))
+    return {
+        "group": one.group, "method": one.method, "title": f"{one.group_title}, {one.method_title}", "unit": one.unit,
+        "low": one.low, "high": one.high, "signed": one.signed, "top": coded.top, "data": packed(coded.codes),
+    }  # fmt: skip
+
+
+def _exactness(space: ViewingSpace) -> str:
+    """What the numbers under the cursor are."""
+    size = number(space.grid.voxel_sizes_mm[0])
+    blocks = f", each the mean of {space.side}×{space.side}×{space.side} voxels of the file" if space.side > 1 else ""
+    return (
+        f"Voxels of {size} mm{blocks}, in {2 * LEVELS + 1} levels; ± is the largest rounding error of the value shown. "
+        "Coordinates are those of the template (MNI, RAS+)."
+    )

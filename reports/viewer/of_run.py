@@ -1,0 +1,131 @@
+"""Viewers of a run: of its mean maps, and of one participant's own maps."""
+
+from __future__ import annotations
+
+import functools
+
+import nibabel as nib
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+
+from pipeline.run.errors import HeatlasError
+from pipeline.run.layout import ScanFiles, map_title
+from reports.components import Component
+from reports.figures.brain import GROUP_PERCENTILES, PERSON_PERCENTILES
+from reports.figures.maps import map_unit
+from reports.figures.style import OUTCOME_NAMES
+from reports.material import Material
+from reports.numbers import count, is_missing
+from reports.run_record import OUTCOMES
+from reports.viewer.atlas import ViewingSpace, atlas_component
+from reports.viewer.component import ViewerMap, viewer_component
+
+_SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
+
+
+@functools.lru_cache(maxsize=1)
+def viewing_space(resolution_mm: float, atlas: str) -> ViewingSpace | None:
+    """Space of a run, loaded once for all pages; None where the template's package or the atlas is not at hand."""
+    try:
+        return ViewingSpace.of(resolution_mm, atlas)
+    except HeatlasError:
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _shared(resolution_mm: float, atlas: str) -> Component | None:
+    space = viewing_space(resolution_mm, atlas)
+    return None if space is None else atlas_component(space)
+
+
+def space_of(material: Material) -> ViewingSpace | None:
+    """Viewing space of a run."""
+    config = material.run.config
+    return viewing_space(config.registration.resolution_mm, config.regions.atlas)
+
+
+def shared_data(material: Material) -> Component | None:
+    """Labels and brain that the viewers and explorers of a page read; every page that has one needs this once."""
+    config = material.run.config
+    return _shared(config.registration.resolution_mm, config.regions.atlas)
+
+
+def group_viewer(material: Material) -> Component | None:
+    """Mean maps: both classes by every method, the outcomes by the leading ones.
+
+    None where no mean map was kept, or there is no template to show it on.
+    """
+    run, space = material.run, space_of(material)
+    if space is None or not run.keeps_mean_maps:
+        return None
+    views = material.group_views
+    wanted = [(group, name) for group in run.labels for name in run.map_names]
+    wanted += [(group, name) for group in OUTCOMES for name in run.main_maps]
+    there = [key for key in wanted if key in views]
+    maps = []
+    for group, name in there:
+        alike = [views[key] for key in there if key[1] == name]  # the positive class first, if it has a map
+        scale = alike[0].scale(GROUP_PERCENTILES, alike)
+        scans, people = run.group_sizes[group]
+        of = f"{count(scans, 'scan')} of {count(people, 'person', 'people')}"
+        maps.append(
+            ViewerMap(
+                run.layout.group_map(group, name), group, name,
+                f"{OUTCOME_NAMES.get(group, group).capitalize() if group in OUTCOMES else group}, mean of {of}",
+                map_title(name), scale.low, scale.high, scale.signed, f"{map_unit(name)} per voxel",
+            )
+        )  # fmt: skip
+    if not maps:
+        return None
+    whose = f"the absolute mean {run.positive} map of the method"
+    caption = _SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
+    return viewer_component(space, maps, "Mean relevance maps", caption)
+
+
+def participant_viewer(material: Material, participant_id: str, at_most: int = 1) -> Component | None:
+    """A person's own maps by the leading methods, on their own brain in template space.
+
+    None where the run keeps no maps of single scans, or this person has none.
+
+    Parameters
+    ----------
+    material : Material
+    participant_id : str
+    at_most : int
+        Visits shown, the last ones; each adds about a megabyte to the page.
+    """
+    run, space = material.run, space_of(material)
+    if space is None or not run.keeps_single_maps or not run.has("predictions"):
+        return None
+    rows = run.explained[run.explained["participant_id"] == participant_id]
+    maps, brains = [], {}
+    for session in rows["session_id"].drop_duplicates().tail(at_most):
+        files = run.layout.scan(
+            participant_id, None if is_missing(session) else str(session), run.config.registration.resolution_mm
+        )
+        own = [_own_map(material, files, name) for name in run.main_maps if files.relevance_map(name).is_file()]
+        maps += own
+        if own and (brain := _brain(files, space)) is not None:
+            brains[files.name] = brain
+    if not maps:
+        return None
+    caption = _SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
+    return viewer_component(space, maps, f"Relevance maps of {participant_id}", caption, brains)
+
+
+def _own_map(material: Material, files: ScanFiles, name: str) -> ViewerMap:
+    scale = material.view(files.relevance_map(name)).scale(PERSON_PERCENTILES)
+    return ViewerMap(
+        files.relevance_map(name), files.name, name, files.session_id or files.participant_id, map_title(name),
+        scale.low, scale.high, scale.signed, f"{map_unit(name)} per voxel",
+    )  # fmt: skip
+
+
+def _brain(files: ScanFiles, space: ViewingSpace) -> np.ndarray | None:
+    """The person's brain in template space; None if the image is not there or cannot be read."""
+    try:
+        image = nib.load(files.t1w)
+        brain = np.asarray(image.dataobj, dtype=np.float32)  # type: ignore[attr-defined]
+    except (OSError, EOFError, ImageFileError, ValueError):
+        return None
+    return brain if brain.shape == space.source.shape else None
