@@ -146,6 +146,11 @@ class ScanFiles:
         """The registered scan under the contours of the template, on three planes (PNG)."""
         return self.folder / "figures" / f"{self._space}_desc-registration_T1w.png"
 
+    @property
+    def portrait(self) -> Path:
+        """This scan's leading relevance maps on its own brain, with regions outlined (PNG)."""
+        return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
+
     def relevance_map(self, map_name: str) -> Path:
         return self.folder / "relevance" / f"{self._space}_desc-{map_name}_relevance.nii.gz"
 
@@ -336,6 +341,11 @@ class RunLayout:
     @property
     def methods_text(self) -> Path:
         return self.logs / "CITATION.md"
+
+    @property
+    def bibliography(self) -> Path:
+        """Works that the methods text cites (BibTeX)."""
+        return self.logs / "CITATION.bib"
 
     @property
     def digests(self) -> Path:
