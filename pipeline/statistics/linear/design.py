@@ -108,7 +108,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
                 f"column {name}: no known value, so {term} cannot be tested. Fill it or choose another."
             )
         dropped[name] = "no known value in any row; left out of the model"
-    nuisance = [one for one in terms.nuisance if not set(columns_of(one, terms.columns)) & set(unknown)]
+    covariates = [one for one in terms.nuisance if not set(columns_of(one, terms.columns)) & set(unknown)]
     table = table.drop(columns=unknown)
     missing = {str(name): int(n) for name, n in table.isna().sum().items() if n}
     rows = np.flatnonzero(~table.isna().any(axis=1).to_numpy(bool)).astype(np.intp)
@@ -119,15 +119,15 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     if not len(table):
         counts = ", ".join(f"{name} ({n})" for name, n in missing.items())
         raise BadInputError(f"formula {formula!r}: no row has all values; missing in {counts or 'an empty table'}.")
-    blocks = [_columns(part, table, formula) for part in (nuisance, list(terms.tested))]
-    finite = np.logical_and.reduce([np.isfinite(block.to_numpy(float)).all(axis=1) for block in blocks])
-    for block in blocks:
-        for name in block.columns[~np.isfinite(block.to_numpy(float)).all(axis=0)]:
-            missing[str(name)] = int((~np.isfinite(block[name].to_numpy(float))).sum())
+    tested, nuisance = _columns(terms.tested, covariates, table, formula)
+    whole = pd.concat([tested, nuisance], axis=1).to_numpy(float)
+    finite = np.isfinite(whole).all(axis=1)
+    for name, lacking in zip([*tested.columns, *nuisance.columns], (~np.isfinite(whole)).sum(axis=0), strict=True):
+        if lacking:
+            missing[str(name)] = int(lacking)
     if not finite.any():
         raise BadInputError(f"formula {formula!r}: no row has a finite value of {', '.join(missing)}.")
-    kept, tested = [block.loc[finite] for block in blocks]
-    return _full_rank(tested, kept, rows[finite], missing, dropped, term)
+    return _full_rank(tested.loc[finite], nuisance.loc[finite], rows[finite], missing, dropped, term)
 
 
 def _clean(column: pd.Series, name: str) -> pd.Series:
@@ -166,31 +166,40 @@ def _merge_rare_levels(
     """
     table, lost = table.copy(), np.zeros(len(table), bool)
     for name in table.columns:
-        if name in tested or pd.api.types.is_numeric_dtype(table[name]):
+        if pd.api.types.is_numeric_dtype(table[name]):
             continue
         counts = people.groupby(table[name].to_numpy()).nunique()
-        rare = counts.index[counts == 1]
-        if len(rare) == 0 or len(counts) == 1:
+        rare = list(counts.index[counts == 1])
+        if len(counts) == 1 and name not in tested:
+            dropped[str(name)] = f"{counts.index[0]} in all rows; left out of the model"
+        elif name in tested or not rare or len(counts) == 1:
             continue
-        if len(rare) == 1:
-            dropped[f"{name}={rare[0]}"] = "one participant only; their rows are left out"
-            lost |= (table[name] == rare[0]).to_numpy()
-            continue
-        for level in rare:
-            dropped[f"{name}={level}"] = f"one participant only; merged with {len(rare) - 1} other such levels"
-        table[name] = table[name].where(~table[name].isin(rare), POOLED)
+        elif len(rare) == len(counts):
+            dropped[str(name)] = "each level has one participant, so it cannot be adjusted for; left out of the model"
+            table[name] = POOLED
+        elif len(rare) == 1:
+            own = (table[name] == rare[0]).to_numpy(bool)
+            dropped[f"{name}={rare[0]}"] = f"one participant only; their {int(own.sum())} rows are left out"
+            lost |= own
+        else:
+            merged = ", ".join(map(str, rare))
+            dropped[f"{name}={merged}"] = "one participant each; merged into one level"
+            table[name] = table[name].where(~table[name].isin(rare), POOLED)
     return table, lost
 
 
-def _columns(terms: Sequence[Term], table: pd.DataFrame, formula: str) -> pd.DataFrame:
-    """Model matrix of some of the terms, coded as in the whole formula (an intercept is there)."""
-    own = [term for term in terms if term.degree]
+def _columns(
+    tested: Sequence[Term], nuisance: Sequence[Term], table: pd.DataFrame, formula: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Columns of the model matrix that belong to the tested terms, and the others."""
     try:
-        matrix = Formula(["1", *own]).get_model_matrix(table, na_action="ignore", context=dict(ARITHMETIC))
+        matrix = Formula([*nuisance, *tested]).get_model_matrix(table, na_action="ignore", context=dict(ARITHMETIC))
     except (FormulaicError, ValueError, TypeError) as error:
         raise BadInputError(f"formula {formula!r}: cannot be evaluated ({str(error).splitlines()[0]}).") from error
     frame = pd.DataFrame(np.asarray(matrix, float), columns=[str(name) for name in matrix.columns])
-    return frame if len(own) < len(terms) else frame.drop(columns="Intercept")
+    own = {int(i) for term, where in matrix.model_spec.term_indices.items() if term in tested for i in where}
+    is_tested = np.array([i in own for i in range(frame.shape[1])], bool)
+    return frame.loc[:, is_tested], frame.loc[:, ~is_tested]
 
 
 def _full_rank(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,24 +22,9 @@ from formulaic.parser.types import Term
 
 from pipeline.run.errors import BadInputError
 
-FUNCTIONS = (
-    "I",
-    "C",
-    "log",
-    "log1p",
-    "log10",
-    "sqrt",
-    "exp",
-    "center",
-    "scale",
-    "poly",
-    "bs",
-    "cr",
-    "lag",
-    "Treatment",
-)
+FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale", "poly", "bs", "cr", "Treatment")
+"""What a formula may call: I and C as in R, logarithm, root and exponential, and formulaic's own transforms."""
 ARITHMETIC = {"log": np.log, "log1p": np.log1p, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
-"""Functions that a formula may call beside formulaic's own transforms."""
 _QUOTIENT = re.compile(r"(?<![\w`{./])([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)(?![\w`}(/])")
 _ALLOWED_NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.operator,
@@ -100,49 +85,50 @@ def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
     return Terms(tested, nuisance, tuple(used))
 
 
-def columns_of(term: Term, columns: Iterable[str]) -> tuple[str, ...]:
+def columns_of(term: Term, columns: Sequence[str]) -> tuple[str, ...]:
     """Columns of the table that a term refers to."""
-    needed = Formula([term]).required_variables
+    needed = {name for factor in term.factors for name in _names(str(factor), columns) or ()}
     return tuple(name for name in columns if name in needed)
 
 
 def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
-    text = formula.split("~", 1)[-1]
     known = set(columns)
 
     def quotient(match: re.Match[str]) -> str:
         return f"{{{match[1]}/{match[2]}}}" if {match[1], match[2]} <= known else match[0]
 
     try:
-        parsed = Formula(_QUOTIENT.sub(quotient, text))
-        terms = list(parsed)
-        unknown = sorted(str(name) for name in parsed.required_variables if name not in known)
+        terms = list(Formula(_QUOTIENT.sub(quotient, formula.split("~", 1)[-1])))
     except (FormulaicError, SyntaxError, ValueError, TypeError, AttributeError) as error:
         raise BadInputError(f"formula {formula!r}: cannot be read ({str(error).splitlines()[0]}).") from error
-    for term in terms:
-        for factor in term.factors:
-            if str(factor) not in known and term.degree:
-                _refuse_programs(str(factor), formula)
-    if unknown:
-        raise BadInputError(
-            f"formula {formula!r}: the table has no column {unknown[0]!r}; it has {', '.join(map(str, columns))}."
-        )
+    for factor in (str(factor) for term in terms if term.degree for factor in term.factors):
+        names = _names(factor, columns)
+        if names is None:
+            raise BadInputError(
+                f"formula {formula!r}: {factor} is more than arithmetic on columns. Allowed are + - * / ** and "
+                f"{', '.join(FUNCTIONS)}."
+            )
+        unknown = sorted(names - known)
+        if unknown:
+            raise BadInputError(
+                f"formula {formula!r}: the table has no column {unknown[0]!r}; it has {', '.join(columns)}."
+            )
     return terms
 
 
-def _refuse_programs(factor: str, formula: str) -> None:
-    refused = BadInputError(
-        f"formula {formula!r}: {factor} is more than arithmetic on columns. Allowed are + - * / ** and "
-        f"{', '.join(FUNCTIONS)}."
-    )
-    text = re.sub(r"`[^`]*`", "_", factor)
+def _names(factor: str, columns: Sequence[str]) -> set[str] | None:
+    """Columns in a factor (formulaic's own list lacks those inside its transforms); None for what is no arithmetic."""
+    if factor in columns:
+        return {factor}
+    quoted = re.findall(r"`([^`]*)`", factor)
     try:
-        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
-    except SyntaxError as error:
-        raise refused from error
-    for node in nodes:
-        called = node.func if isinstance(node, ast.Call) else None
-        if not isinstance(node, _ALLOWED_NODES) or (
-            called is not None and not (isinstance(called, ast.Name) and called.id in FUNCTIONS)
-        ):
-            raise refused
+        nodes = list(ast.walk(ast.parse(re.sub(r"`[^`]*`", "1", factor).strip(), mode="eval")))
+    except SyntaxError:
+        return None
+    functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+    if not all(isinstance(node, _ALLOWED_NODES) for node in nodes):
+        return None
+    if not all(isinstance(function, ast.Name) and function.id in FUNCTIONS for function in functions):
+        return None
+    called = set(map(id, functions))
+    return {*quoted, *(node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called)}

@@ -27,7 +27,7 @@ permutation at a time; the oracle of the tests and of benchmarks/permutation_spe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,13 @@ class LinearModel:
     groups: NDArray[np.intp] | None = None
 
     @classmethod
-    def of(cls, design: Design, exchange: Exchangeability, variance_groups: Sequence[Any] | None = None) -> LinearModel:
+    def of(
+        cls,
+        design: Design,
+        exchange: Exchangeability,
+        variance_groups: Sequence[Any] | None = None,
+        transform: Callable[[Floats], Floats] = np.asarray,
+    ) -> LinearModel:
         """Reduce a design to the units of an exchange scheme.
 
         Parameters
@@ -86,6 +92,8 @@ class LinearModel:
             For the rows of the design (not of the table).
         variance_groups : sequence, optional
             Group of each row of the design.
+        transform : callable, optional
+            Applied to the columns in the units of analysis, e.g. ranks.
 
         Raises
         ------
@@ -93,7 +101,7 @@ class LinearModel:
             If nothing of the tested term is left in these units, or no residual degrees of freedom are.
         """
         term = ", ".join(design.names[: design.tested.shape[1]])
-        tested, nuisance = exchange.reduce(design.tested), exchange.reduce(design.nuisance)
+        tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
         for column in nuisance.T:
             direction = new_direction(column, basis) if np.any(column) else None
@@ -119,7 +127,7 @@ class LinearModel:
         scale = np.abs(rows).max(axis=0)
         rounded = np.round(rows / np.where(scale > 0, scale, 1.0), 12)
         alike = np.unique(rounded, axis=0, return_inverse=True)[1].ravel()
-        to_coefficients: Floats = np.linalg.inv(own.T @ tested)
+        to_coefficients = np.asarray(np.linalg.inv(own.T @ tested), dtype=float)
         return cls(own, basis[:, :q], to_coefficients, alike, df, groups)
 
     @property
@@ -155,7 +163,8 @@ class PermutationTest:
         Participants or rows that the test is on.
     n_permutations : int
     exact : bool
-        True if these are all distinct permutations there are.
+        True if these are all distinct permutations there are. Without covariates p is then exact; with covariates
+        their estimated coefficients leave it approximate, as in every such test.
     problems : tuple of (str or None)
         Why a column has no test.
     """

@@ -55,19 +55,18 @@ class StudentisedModel:
     @property
     def basis(self) -> Floats:
         """Shape (units, p): tested directions, then nuisance directions."""
-        return np.column_stack([self.tested, self.nuisance])
+        return np.asarray(np.column_stack([self.tested, self.nuisance]), dtype=float)
 
     @property
     def members(self) -> Floats:
         """Shape (G, units): 1 for members."""
-        return (self.groups == np.arange(self.groups.max() + 1)[:, None]).astype(float)
+        return np.asarray(self.groups == np.arange(self.groups.max() + 1)[:, None], dtype=float)
 
     @property
     def shares(self) -> Floats:
         """Products of the basis within groups, shape (G, p, p); they add up to the identity."""
         basis = self.basis
-        shares: Floats = np.einsum("gn,ni,nj->gij", self.members, basis, basis)
-        return shares
+        return np.asarray(np.einsum("gn,ni,nj->gij", self.members, basis, basis), dtype=float)
 
     @property
     def freedom(self) -> Floats:
@@ -149,4 +148,4 @@ class StudentisedModel:
         with np.errstate(divide="ignore", invalid="ignore"):
             weights = self.members.sum(axis=1)[:, None] / variances
             parts = (1 - weights / weights.sum(axis=1, keepdims=True)) ** 2 / self.freedom[:, None]
-        return np.nan_to_num(parts).sum(axis=1)
+        return np.asarray(np.nan_to_num(parts).sum(axis=1), dtype=float)
