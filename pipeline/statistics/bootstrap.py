@@ -138,7 +138,8 @@ def _quantiles(ordered: Floats, levels: Floats) -> Floats:
     upper = np.minimum(lower + 1, len(ordered) - 1)
     column = np.arange(ordered.shape[1])
     step: Floats = ordered[upper, column] - ordered[lower, column]
-    return ordered[lower, column] + (place - lower) * step
+    result: Floats = ordered[lower, column] + (place - lower) * step
+    return result
 
 
 def bootstrap_intervals(
@@ -170,9 +171,11 @@ def bootstrap_intervals(
         return result
     draws = _columns(statistic(participant_draws(strata, count, rng)))
     jackknife = _columns(statistic(1 - np.eye(n)))
+    there = np.isfinite(estimates)
+    draws = draws[np.isfinite(draws[:, there]).any(axis=1)]  # the others are no draw of anything
     usable = np.isfinite(draws)
-    whole = usable.all(axis=0) & np.isfinite(estimates)
-    partly = ~whole & np.isfinite(estimates) & (usable.sum(axis=0) >= MIN_USABLE_SHARE * count)
+    enough = there & (usable.sum(axis=0) >= MIN_USABLE_SHARE * count)
+    whole, partly = enough & usable.all(axis=0), enough & ~usable.all(axis=0)
     for chosen in (np.flatnonzero(whole), *np.flatnonzero(partly)[:, None]):
         if len(chosen):
             own = draws[usable[:, chosen[0]]][:, chosen]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.cohort.persons import same_person
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.run.config import Config
@@ -99,6 +100,13 @@ class StatisticsInputs:
         Columns of ``scans.tsv`` win over equally named ones of ``clinical.tsv``. Unknown values are NaN or None.
         """
         return scan_frame(self.values, self.scans, self.clinical)
+
+    @cached_property
+    def by_person(self) -> pd.DataFrame:
+        """`frame` with one participant_id per person: the unit of inference, where someone goes by two names."""
+        names = self.frame["participant_id"].tolist()
+        first = {name: person for person, own in same_person(names).items() for name in own}
+        return self.frame.assign(participant_id=[first[name] for name in names])
 
 
 def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:

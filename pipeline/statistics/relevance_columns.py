@@ -61,28 +61,6 @@ class RelevanceColumns:
         ]
         return cls(table, np.concatenate(columns, axis=1))
 
-    def testable(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> tuple[NDArray[np.intp], list[str | None]]:
-        """Columns with a value in each of the given rows that is not the same in all; and why the others are not.
-
-        Returns
-        -------
-        tuple of array of int, list
-            Positions of the columns that can be tested, and for every column a note or None.
-        """
-        own = self.values[rows]
-        missing = np.isnan(own)
-        filled = np.where(missing, 0.0, own)
-        flat = np.ptp(filled, axis=0) <= 1e-12 * np.abs(filled).max(axis=0) if len(own) else np.ones(own.shape[1], bool)
-        notes: list[str | None] = []
-        for metric, n_missing, is_flat in zip(self.table["metric"], missing.sum(axis=0), flat, strict=True):
-            if n_missing == len(own):
-                notes.append(f"no value of {metric}: no voxel on this grid, or no reference")
-            elif n_missing:
-                notes.append(f"{metric} is not defined for {n_missing} of {len(own)} scans")
-            else:
-                notes.append(f"{metric} is the same in all scans" if is_flat else None)
-        return np.flatnonzero([note is None for note in notes]), notes
-
 
 def shares(sums: Floats) -> Floats:
     """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
@@ -100,4 +78,5 @@ def shares(sums: Floats) -> Floats:
     [0.75, -0.25, nan]
     """
     total = np.nansum(np.abs(sums), axis=-1, keepdims=True)
-    return np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
+    result: Floats = np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
+    return result

@@ -19,6 +19,7 @@ from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_table
+from pipeline.statistics.associations.associations import associations_tables
 from pipeline.statistics.demographics import demographics_tables
 from pipeline.statistics.inputs import StatisticsInputs, read_inputs
 from pipeline.statistics.performance import performance_tables
@@ -54,6 +55,7 @@ ANALYSES = (
     Analysis("region_summary", ("region_summary",), region_summary_tables),
     Analysis("region_effects", ("region_effects",), region_effects_tables),
     Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
+    Analysis("associations", ("associations",), associations_tables),
 )
 """All analyses, in order. A new one is one line here."""
 

@@ -1,0 +1,276 @@
+"""Relevance of every region against biomarkers, over participants.
+
+Each participant is one point: the mean over their scans of relevance, biomarker and covariates. Participants are
+permuted (Freedman & Lane 1983), the same way for all regions, maps and metrics, so that the largest correlation of
+each permutation gives family-wise p values. A family is everything that is tested for one biomarker, one group of
+scans and one estimator; different biomarkers are different questions and are not corrected for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of
+from pipeline.statistics.associations.matched import matched_test
+from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
+from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.design import Design, design_of
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, permutation_test
+from pipeline.statistics.relevance_columns import RelevanceColumns
+
+Floats = NDArray[np.float64]
+
+ESTIMATORS = ("pearson", "spearman", "partial")
+MIN_PARTICIPANTS = 4
+"""With three, every correlation over participants is compatible with anything."""
+
+ASSOCIATIONS_COLUMNS = {
+    "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group",
+    "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
+    "estimator": "pearson, spearman, or partial: Pearson with the covariates taken out of both",
+    "covariates": "Columns that were adjusted for; n/a for none",
+    "map": "Relevance map; n/a in a row about a biomarker that cannot be used",
+    "group": "Bilateral group of regions",
+    "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
+    "r": "Correlation over participants, each participant's scans averaged first; the effect size",
+    "ci_low": "Lower bound of the interval over participants",
+    "ci_high": "Upper bound of the interval over participants",
+    "interval": "BCa or percentile bootstrap over participants; Bonett-Wright (closed) for spearman; none",
+    "slope": "Change of relevance per unit of the biomarker, covariates held; n/a for spearman",
+    "p": "Two-sided p from permuting participants (Freedman-Lane), (b+1)/(m+1)",
+    "p_fwe": "p corrected for the family by the largest |r| of each permutation",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
+    "family": "Tests corrected together",
+    "n_participants": "Participants with all values",
+    "n_scans": "Their scans",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all distinct permutations there are",
+    "note": "Why there is no value, what was left out, or what to know of it",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """One row per participant.
+
+    Parameters
+    ----------
+    relevance : array, shape (participants, columns)
+    biomarker : array, shape (participants, 1) or (participants, groups)
+    nuisance : array, shape (participants, q)
+        Intercept and covariates.
+    covariates : tuple of str
+        Names of the columns of `nuisance` after the intercept.
+    n_scans : int
+    note : str or None
+        What was left out.
+    """
+
+    relevance: Floats
+    biomarker: Floats
+    nuisance: Floats
+    covariates: tuple[str, ...]
+    n_scans: int
+    note: str | None
+
+
+def associations_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``associations``: a row per biomarker, group of scans, estimator, map, bilateral group and metric."""
+    settings = inputs.config.statistics
+    columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
+    blocks = []
+    for name in settings.associations.biomarkers:
+        try:
+            biomarker = biomarker_of(name, inputs)
+        except BadInputError as error:
+            blocks.append(_unusable(name, str(error)))
+            continue
+        for scan_group in settings.associations.scan_groups:
+            blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
+    table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
+    return {"associations": (table[list(ASSOCIATIONS_COLUMNS)], ASSOCIATIONS_COLUMNS)}
+
+
+def _of_biomarker(
+    inputs: StatisticsInputs, columns: RelevanceColumns, biomarker: Biomarker, scan_group: str
+) -> list[pd.DataFrame]:
+    """Blocks of all estimators for one biomarker in one group of scans."""
+    settings = inputs.config.statistics
+    members = members_of(inputs, scan_group)
+    blocks = []
+    for estimator in ESTIMATORS if settings.covariates.strip() else ESTIMATORS[:2]:
+        base = {
+            "biomarker": biomarker.name,
+            "scan_group": label_of(inputs, scan_group),
+            "estimator": estimator,
+        }
+        try:
+            points = _points(inputs, columns, biomarker, members, settings.covariates if estimator == "partial" else "")
+        except BadInputError as error:
+            blocks.append(_unusable(biomarker.name, str(error)).assign(**base))
+            continue
+        # The same stream for every biomarker and estimator: equal participants are exchanged in equal ways.
+        rng = generator(inputs.seed, "statistics", "associations", scan_group)
+        blocks.append(_block(points, columns.table, biomarker, estimator, settings, rng).assign(**base))
+    return blocks
+
+
+def members_of(inputs: StatisticsInputs, scan_group: str) -> NDArray[np.bool_]:
+    """Which scans belong to ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
+    if scan_group == "all":
+        return np.ones(len(inputs.values.scans), bool)
+    return inputs.values.members(scan_group, "negative", "positive")
+
+
+def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
+    """Name of a group of scans as in other tables: the class, where it is one."""
+    cohort = inputs.config.cohort
+    return {"positive": cohort.positive, "negative": cohort.negative}.get(scan_group, scan_group)
+
+
+def _points(
+    inputs: StatisticsInputs,
+    columns: RelevanceColumns,
+    biomarker: Biomarker,
+    members: NDArray[np.bool_],
+    covariates: str,
+) -> Points:
+    """Means over participants of everything, for the scans with all values.
+
+    Raises
+    ------
+    BadInputError
+        If too few participants remain, or the biomarker is constant or follows from the covariates.
+    """
+    if not members.any():
+        raise BadInputError("no such scan")
+    values = biomarker.values[members].reshape(int(members.sum()), -1)
+    usable = ~np.isnan(values).all(axis=0)
+    # Volumes of regions are known or missing together; those without a voxel are missing everywhere.
+    complete = np.where(np.isnan(values[:, usable]).any(axis=1), np.nan, values[:, usable].sum(axis=1))
+    frame = inputs.by_person[members].assign(_biomarker=complete).reset_index(drop=True)
+    n_known = frame.loc[frame["_biomarker"].notna(), "participant_id"].nunique()
+    if n_known < MIN_PARTICIPANTS:
+        raise BadInputError(f"{n_known} participants with a value; at least {MIN_PARTICIPANTS} are needed.")
+    design = design_of(f"{covariates or '1'} + _biomarker", "_biomarker", frame)
+    exchange = Exchangeability.participant_means(frame["participant_id"].tolist()).of_rows(design.rows)
+    nuisance = exchange.reduce(design.nuisance)
+    if len(nuisance) < max(MIN_PARTICIPANTS, nuisance.shape[1] + 2):
+        raise BadInputError(
+            f"{len(nuisance)} participants with all values are too few for {nuisance.shape[1] - 1} covariates. Leave "
+            "covariates out."
+        )
+    note = (design.note or "").replace("_biomarker", biomarker.name)
+    return Points(
+        relevance=exchange.reduce(columns.values[members][design.rows]),
+        biomarker=exchange.reduce(values[design.rows]),
+        nuisance=nuisance,
+        covariates=tuple(name for name in design.names[1:] if name not in ("Intercept", "1")),
+        n_scans=len(design.rows),
+        note=note or None,
+    )
+
+
+def _block(
+    points: Points,
+    columns: pd.DataFrame,
+    biomarker: Biomarker,
+    estimator: str,
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    """Rows of all columns of relevance."""
+    relevance, tested = points.relevance, points.biomarker
+    if estimator == "spearman":
+        relevance, tested = _ranks(relevance), _ranks(tested)
+    table = columns.assign(
+        covariates=", ".join(points.covariates) or None, n_participants=len(relevance), n_scans=points.n_scans
+    )
+    if biomarker.per_group:
+        groups = list(dict.fromkeys(columns["group"]))
+        which = columns["group"].map({group: i for i, group in enumerate(groups)}).to_numpy(np.intp)
+        permutations = Exchangeability.free(len(relevance)).permutations(settings.permutations, rng)
+        result = matched_test(relevance, tested, which, points.nuisance, permutations)
+        table = table.assign(n_permutations=len(permutations), exact=permutations.exact)
+        table = table.assign(r=result.partial_r, slope=result.slope, p=result.p, p_fwe=result.p_fwe)
+        problems = result.problems
+    else:
+        which = np.zeros(len(columns), np.intp)
+        test = _common_test(relevance, tested, points.nuisance, biomarker.name, settings.permutations, rng)
+        table = table.assign(n_permutations=test.n_permutations, exact=test.exact)
+        table = table.assign(r=test.partial_r, slope=test.estimate, p=test.p, p_fwe=test.p_fwe)
+        problems = test.problems
+    if estimator == "spearman":
+        table["slope"] = np.nan
+    table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
+    n_tests = int(table["p"].notna().sum())
+    table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
+    table["note"] = ["; ".join(part for part in (problem, points.note) if part) or None for problem in problems]
+    return _with_intervals(table, relevance, tested, which, points.nuisance, estimator, settings, rng)
+
+
+def _common_test(
+    relevance: Floats, tested: Floats, nuisance: Floats, name: str, m: int, rng: np.random.Generator
+) -> PermutationTest:
+    """Test one biomarker in all columns."""
+    n = len(relevance)
+    names = (name, *(f"covariate {i}" for i in range(nuisance.shape[1])))
+    design = Design(tested, nuisance, np.arange(n, dtype=np.intp), {}, names, {})
+    exchange = Exchangeability.free(n)
+    model = LinearModel.of(design, exchange)
+    return permutation_test(relevance, model, exchange.permutations(m, rng, model.alike.tolist()))
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks within each column; a column with a missing value has none."""
+    known = np.isfinite(values).all(axis=0)
+    return np.where(known, rankdata(np.where(known, values, 0.0), axis=0), np.nan)
+
+
+def _with_intervals(
+    table: pd.DataFrame,
+    relevance: Floats,
+    tested: Floats,
+    which: NDArray[np.intp],
+    nuisance: Floats,
+    estimator: str,
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    there = np.flatnonzero(table["r"].notna())
+    bounds = Intervals.absent(len(table))
+    method = np.full(len(table), NO_INTERVAL, dtype="<U13")
+    if estimator == "spearman":
+        r = table["r"].to_numpy(float)[there]
+        bounds.low[there], bounds.high[there] = spearman_interval(r, len(relevance), settings.confidence)
+        method[there] = np.where(np.isnan(bounds.low[there]), NO_INTERVAL, "Bonett-Wright")
+    elif len(there):
+
+        def statistic(weights: Floats) -> Floats:
+            return weighted_partial_correlation(tested, relevance[:, there], which[there], nuisance, weights)
+
+        strata = [0] * len(relevance)
+        found = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
+        bounds.low[there], bounds.high[there], method[there] = found.low, found.high, found.method
+    return table.assign(ci_low=bounds.low, ci_high=bounds.high, interval=method)
+
+
+def _unusable(biomarker: str, why: str) -> pd.DataFrame:
+    """One row that says why a biomarker could not be used."""
+    blank: dict[str, object] = dict.fromkeys(ASSOCIATIONS_COLUMNS)
+    numbers = dict.fromkeys(("r", "ci_low", "ci_high", "slope", "p", "p_fwe", "p_fdr"), np.nan)
+    blank |= numbers | {"n_participants": 0, "n_scans": 0, "n_permutations": 0, "exact": False}
+    blank |= {"biomarker": biomarker, "family": "none", "interval": NO_INTERVAL, "note": why}
+    return pd.DataFrame([blank])
