@@ -82,11 +82,14 @@ window.heatlas ??= (() => {
 
   const millimetres = ({ origin, voxel }, at) => at.map((n, axis) => origin[axis] + n * voxel[axis]);
 
-  // A number as the tables write it: three digits, a true minus sign.
+  // A number as the rest of the page writes it (reports/numbers.py), with a true minus sign.
   function number(value, digits = 3) {
-    if (!Number.isFinite(value)) return "n/a";
-    const small = value !== 0 && Math.abs(value) < 1e-3;
-    const text = small ? value.toExponential(digits - 1) : Number(value.toPrecision(digits)).toString();
+    if (!Number.isFinite(value)) return Number.isNaN(value) ? "n/a" : value > 0 ? "∞" : "−∞";
+    const size = Math.abs(value);
+    let text;
+    if (Number.isInteger(value) || size >= 1000) text = value.toFixed(0).replace(/\B(?=(\d{3})+$)/g, " ");
+    else if (size < 1e-3) text = value.toExponential(digits - 1).replace(/e([+-])(\d)$/, "e$10$2");
+    else text = value.toFixed(Math.max(digits - 1 - Math.floor(Math.log10(size)), 0));
     return text.replaceAll("-", "−");
   }
 

@@ -1,0 +1,135 @@
+"""The region explorer: the table to sort, filter and save, and the brain coloured by the chosen column."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.tables import MISSING
+from reports.components import Component, embedded_json
+from reports.explorer.table import BILATERAL, EXPLORER_COLUMNS
+from reports.figures.brain import Plane
+from reports.fragments import fragment, source
+from reports.numbers import number, p_cell
+from reports.viewer.atlas import LIBRARY
+from reports.viewer.volumes import packed
+
+CORTICAL: tuple[tuple[Plane, float], ...] = (
+    ("sagittal", -52.0), ("sagittal", -6.0), ("sagittal", 6.0), ("sagittal", 52.0), ("coronal", -60.0), ("axial", 46.0),
+)  # fmt: skip
+SUBCORTICAL: tuple[tuple[Plane, float], ...] = (
+    ("sagittal", -26.0), ("sagittal", 26.0), ("coronal", -20.0), ("coronal", 8.0), ("axial", -16.0), ("axial", 4.0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ShownColumn:
+    """A column of the table on the page: its key in the file, and its heading.
+
+    Parameters
+    ----------
+    key, title : str
+    kind : str
+        ``text``, ``number`` or ``p``.
+    paints : bool
+        Whether the brain can be coloured by it.
+    """
+
+    key: str
+    title: str
+    kind: str = "number"
+    paints: bool = False
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What an explorer is made of.
+
+    Parameters
+    ----------
+    table : bytes
+        The file on disk, `EXPLORER_COLUMNS`.
+    file : str
+        Its address relative to the page.
+    maps : sequence of mapping
+        ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map.
+    scan_groups : mapping of str to str
+        Titles, with their n; the first is shown first.
+    links : mapping of str to str
+        Address of a bilateral group's page, relative to the page.
+    contrast : str
+        Which classes the test is between, as a reader sees it.
+    """
+
+    table: bytes
+    file: str
+    maps: Sequence[Mapping[str, str | float | None]]
+    scan_groups: Mapping[str, str]
+    links: Mapping[str, str]
+    contrast: str
+
+
+def shown_columns(contrast: str) -> tuple[ShownColumn, ...]:
+    """Columns on the page, left to right."""
+    return (
+        ShownColumn("name", "Region", "text"),
+        ShownColumn("hemisphere", "Side", "text"),
+        ShownColumn("lobe", "Lobe", "text"),
+        ShownColumn("n_voxels", "Voxels"),
+        ShownColumn("mean_density", "Density", paints=True),
+        ShownColumn("mean_sum", "Sum", paints=True),
+        ShownColumn("mean_gain", "Gain", paints=True),
+        ShownColumn("hedges_g", f"Hedges’ g, {contrast}", paints=True),
+        ShownColumn("p", f"p, {contrast}", "p"),
+        ShownColumn("p_fwe", f"Corrected p, {contrast}", "p", paints=True),
+        ShownColumn("p_fdr", f"FDR p, {contrast}", "p"),
+    )
+
+
+def explorer_component(explored: Explored) -> Component:
+    """Make the explorer; the page also needs `reports.viewer.atlas.atlas_component`, once.
+
+    Without scripts it is a plain table: bilateral groups by the first map in the first group of scans.
+    """
+    columns = shown_columns(explored.contrast)
+    data = {
+        "table": packed(np.frombuffer(explored.table, np.uint8)),
+        "maps": list(explored.maps),
+        "links": dict(explored.links),
+        "columns": [vars(column) for column in columns],
+    }
+    html = fragment(
+        "explorer.html.j2",
+        data=embedded_json(data),
+        file=explored.file,
+        columns=columns,
+        hints=EXPLORER_COLUMNS,
+        rows=_plain_rows(explored, columns),
+        links=explored.links,
+        methods={str(one["method"]): str(one["method_title"]) for one in explored.maps},
+        scan_groups=explored.scan_groups,
+        views={"Cortex": CORTICAL, "Deep structures": SUBCORTICAL},
+    )
+    return Component(html, source("explorer.css"), (LIBRARY, source("explorer.js")))
+
+
+def _plain_rows(explored: Explored, columns: Sequence[ShownColumn]) -> list[tuple[str, list[str]]]:
+    """Bilateral group and formatted cells of each row shown without scripts."""
+    table = pd.read_csv(io.BytesIO(explored.table), sep="\t", keep_default_na=False, na_values={}, dtype=str)
+    first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
+    rows = table[first & (table["hemisphere"] == BILATERAL)]
+    order = pd.to_numeric(rows["mean_density"], errors="coerce").sort_values(ascending=False, kind="stable").index
+    return [
+        (str(row["group"]), [_cell(str(row[column.key]), column.kind) for column in columns])
+        for _, row in rows.loc[order].iterrows()
+    ]
+
+
+def _cell(text: str, kind: str) -> str:
+    if kind == "text" or text == MISSING:
+        return text
+    return p_cell(float(text)) if kind == "p" else number(float(text))

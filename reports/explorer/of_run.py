@@ -1,0 +1,86 @@
+"""The region explorer of a run, and its table on disk."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.run.errors import HeatlasError
+from pipeline.run.layout import RunLayout, map_title
+from pipeline.run.tables import read_table, write_table
+from reports.components import Component
+from reports.explorer.component import Explored, explorer_component
+from reports.explorer.table import EXPLORER_COLUMNS, explorer_table, method_and_beta
+from reports.figures.style import OUTCOME_NAMES
+from reports.material import Material
+from reports.numbers import count
+from reports.run_record import OUTCOMES, RunRecord
+from reports.viewer.of_run import space_of
+
+TABLE = "region_explorer.tsv"
+
+
+def region_explorer(material: Material) -> Component | None:
+    """The explorer; writes its table beside the figures.
+
+    None where the run has no summary of regions yet, or its atlas is not at hand.
+    """
+    run, space = material.run, space_of(material)
+    if space is None or not run.has("region_summary", "predictions"):
+        return None
+    summary = run.tables["region_summary"]
+    maps = [name for name in run.map_names if name in set(summary["map"])]
+    groups = [group for group in (*run.labels, *OUTCOMES) if run.group_sizes.get(group, (0, 0))[0]]
+    if not maps or not groups:
+        return None
+    table = explorer_table(
+        summary, run.tables.get("region_effects"), _relevance(run.layout), run.tables["predictions"],
+        space.atlas.regions, maps, run.labels,
+    )  # fmt: skip
+    path = run.layout.figures / TABLE
+    write_table(path, table, EXPLORER_COLUMNS)
+    explored = Explored(
+        table=path.read_bytes(),
+        file=path.relative_to(run.layout.root).as_posix(),
+        maps=[_described(name) for name in maps],
+        scan_groups={group: _title(run, group) for group in groups},
+        links={group: link for group in summary["group"].unique() if (link := material.links.region(group))},
+        contrast=f"{run.positive} − {run.negative}",
+    )
+    return explorer_component(explored)
+
+
+def _relevance(layout: RunLayout) -> pd.DataFrame | None:
+    """Relevance of single regions; None while the run has none, and then only bilateral groups are shown."""
+    columns = [
+        "participant_id",
+        "scan_id",
+        "map",
+        "region",
+        "name",
+        "hemisphere",
+        "group",
+        "n_voxels",
+        "sum",
+        "density",
+    ]
+    try:
+        return read_table(layout.relevance, columns, ("name", "group", "hemisphere", "map"))
+    except HeatlasError:
+        return None
+
+
+def _described(name: str) -> dict[str, str | float | None]:
+    method, beta = method_and_beta(name)
+    is_lrp = method == "lrp"
+    return {
+        "map": name,
+        "method": method,
+        "method_title": "LRP" if is_lrp else map_title(name),
+        "beta": beta if is_lrp else None,
+    }
+
+
+def _title(run: RunRecord, group: str) -> str:
+    scans, people = run.group_sizes[group]
+    name = OUTCOME_NAMES[group].capitalize() + "s" if group in OUTCOMES else group
+    return f"{name}: {count(scans, 'scan')} of {count(people, 'person', 'people')}"

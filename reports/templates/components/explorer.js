@@ -1,0 +1,239 @@
+"use strict";
+// The table of regions: choose, sort, save; and slices of the brain in the colours of the chosen column.
+for (const root of document.querySelectorAll(".explorer")) startExplorer(root);
+
+// Lines of a tab-separated file and their cells; a cell that holds a tab, a quote or a line break is quoted.
+function recordsOf(text) {
+  const records = [];
+  let [cells, start] = [[], 0];
+  for (const { 0: all, 1: cell, 2: end, index } of text.matchAll(/("(?:[^"]|"")*"|[^\t\n]*)([\t\n])/g)) {
+    cells.push(cell.startsWith('"') ? cell.slice(1, -1).replaceAll('""', '"') : cell);
+    if (end === "\t") continue;
+    records.push({ line: text.slice(start, index + all.length - 1), cells });
+    [cells, start] = [[], index + all.length];
+  }
+  return records;
+}
+
+async function startExplorer(root) {
+  const { GREYS, PLANES, atlas, colour, drawSlice, index, json, number, packed, unpacked, voxelAt } = window.heatlas;
+  const find = (selector) => root.querySelector(selector);
+  const { table, maps, links, columns } = json(find("script"));
+  const space = await atlas();
+  // The file as it is on disk: what is saved are its own lines.
+  const text = new TextDecoder().decode(await unpacked(table));
+  const [header, ...records] = recordsOf(text);
+  const all = records.map(({ line, cells }) => (
+    { line, ...Object.fromEntries(header.cells.map((key, place) => [key, cells[place]])) }));
+  const field = Object.fromEntries([...root.querySelectorAll("[name]")].map((one) => [one.name, one]));
+  const heads = [...root.querySelectorAll("th[data-key]")];
+  const NIGHT = packed(11, 15, 20, 255);
+  const BLANK = packed(74, 87, 102, 255);
+  const LIT = packed(255, 255, 255, 255);
+  let shown = [];
+  let sorting = { key: "mean_density", down: true };
+  let paint = new Map(); // row of each label, in the order of the atlas
+  let palette;
+
+  const valueOf = (row, key) => (row[key] === "n/a" || row[key] === undefined ? NaN : Number(row[key]));
+  const kindOf = (key) => columns.find((column) => column.key === key).kind;
+  const titleOf = (key) => columns.find((column) => column.key === key).title;
+  const probability = (p) => (p < 1e-4 ? "< 0.0001" : p.toFixed(4));
+
+  function written(row, { key, kind }) {
+    if (kind === "text" || row[key] === "n/a") return row[key];
+    return kind === "p" ? probability(Number(row[key])) : number(Number(row[key]));
+  }
+
+  const mapOf = () => maps.find((one) => one.method === field.method.value
+    && (one.beta === null || String(one.beta) === field.beta.value));
+
+  function offerBetas() {
+    const betas = maps.filter((one) => one.method === field.method.value && one.beta !== null).map((one) => one.beta);
+    const before = field.beta.value;
+    field.beta.replaceChildren(...betas.map((beta) => new Option(beta, beta)));
+    if (betas.map(String).includes(before)) field.beta.value = before;
+    field.beta.disabled = betas.length === 0;
+  }
+
+  function filter() {
+    const side = field.hemisphere.value;
+    field.p.disabled = side !== "bilateral"; // classes are compared by bilateral groups
+    if (field.p.disabled) field.p.value = "";
+    const { map } = mapOf();
+    const words = field.words.value.trim().toLowerCase();
+    const limit = field.p.value === "" ? Infinity : Number(field.p.value);
+    shown = all.filter((row) => row.map === map && row.scan_group === field.group.value
+      && (side === "single" ? row.hemisphere !== "bilateral" : row.hemisphere === side)
+      && (field.lobe.value === "" || row.lobe === field.lobe.value)
+      && row.name.toLowerCase().includes(words)
+      && (limit === Infinity || valueOf(row, "p_fwe") <= limit));
+    sort();
+  }
+
+  function sort() {
+    const { key, down } = sorting;
+    const sign = down ? -1 : 1;
+    const isText = kindOf(key) === "text";
+    shown.sort((a, b) => {
+      if (isText) return sign * a[key].localeCompare(b[key]);
+      const [x, y] = [valueOf(a, key), valueOf(b, key)];
+      return Number.isNaN(x) - Number.isNaN(y) || (Number.isNaN(x) ? 0 : sign * (x - y)); // rows without a value last
+    });
+    for (const head of heads) {
+      if (head.dataset.key === key) head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
+    list();
+    colourBrain();
+  }
+
+  function list() {
+    find("tbody").replaceChildren(...shown.map((row) => {
+      const line = document.createElement("tr");
+      line.dataset.region = `${row.group} ${row.region}`;
+      for (const column of columns) {
+        const cell = line.insertCell();
+        cell.className = column.kind;
+        if (column.kind !== "text") cell.dataset.value = row[column.key];
+        const link = column.key === "name" && links[row.group];
+        const target = link ? cell.appendChild(document.createElement("a")) : cell;
+        if (link) target.href = link;
+        target.textContent = written(row, column);
+      }
+      const light = () => lightUp(row);
+      line.addEventListener("pointerenter", light);
+      line.addEventListener("focusin", light);
+      return line;
+    }));
+    find(".shown").textContent = `${shown.length} of ${all.length} rows`;
+  }
+
+  // p is drawn as -log10 p, so that small is bright.
+  const strength = (row, key) => (kindOf(key) === "p" ? -Math.log10(valueOf(row, key)) : valueOf(row, key));
+
+  function colourBrain() {
+    const key = field.metric.value;
+    const values = shown.map((row) => strength(row, key)).filter(Number.isFinite);
+    const top = Math.max(...values.map(Math.abs), 0) || 1;
+    const twoSided = values.some((value) => value < 0);
+    const tableOf = space.colours[twoSided ? "diverging" : "sequential"];
+    const at = (value) => (twoSided ? (value / top + 1) / 2 : value / top);
+    const single = new Map(shown.filter((row) => row.region !== "n/a").map((row) => [row.region, row]));
+    const pooled = new Map(shown.filter((row) => row.region === "n/a").map((row) => [row.group, row]));
+    paint = new Map();
+    palette = new Uint32Array(space.regions.length + 1);
+    space.regions.forEach((region, place) => {
+      const row = single.get(String(region.number)) ?? pooled.get(region.group);
+      const value = row ? strength(row, key) : NaN;
+      palette[place + 1] = Number.isFinite(value) ? colour(tableOf, at(value)) : BLANK;
+      if (row) paint.set(place + 1, row);
+    });
+    drawAll(palette);
+    drawBar(key, top, twoSided, tableOf);
+  }
+
+  function drawAll(colours) {
+    for (const canvas of root.querySelectorAll("canvas[data-plane]")) {
+      const { plane, mm } = canvas.dataset;
+      const { through, across, up, edges } = PLANES[plane];
+      const position = Math.round((Number(mm) - space.origin[through]) / space.voxel[through]);
+      if (!canvas.dataset.sized) {
+        [canvas.width, canvas.height] = [2 * space.shape[across], 2 * space.shape[up]];
+        canvas.dataset.sized = "yes";
+        const under = (event) => {
+          const box = canvas.getBoundingClientRect();
+          const share = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+          return space.labels[index(space.shape, voxelAt(space.shape, plane, position, share))];
+        };
+        canvas.addEventListener("pointermove", (event) => tell(paint.get(under(event))));
+        canvas.addEventListener("click", (event) => goTo(paint.get(under(event))));
+      }
+      const context = canvas.getContext("2d");
+      context.fillStyle = "#0b0f14";
+      context.fillRect(0, 0, canvas.width, canvas.height);
+      drawSlice(context, space.brain, space.shape, plane, position, GREYS, { smooth: true });
+      drawSlice(context, space.labels, space.shape, plane, position, colours);
+      context.fillStyle = "#e8edf2";
+      context.font = `bold ${Math.round(canvas.width / 13)}px sans-serif`;
+      context.fillText(edges[0], 3, canvas.height / 2);
+      context.textAlign = "right";
+      context.fillText(edges[1], canvas.width - 3, canvas.height / 2);
+      context.textAlign = "left";
+      context.fillText(`${"xyz"[through]} = ${number(Number(mm))}`, 3, canvas.height - 4);
+    }
+  }
+
+  function drawBar(key, top, twoSided, tableOf) {
+    const context = find(".bar canvas").getContext("2d");
+    for (let x = 0; x < 256; x++) {
+      const [red, green, blue] = tableOf.subarray(3 * x, 3 * x + 3);
+      context.fillStyle = `rgb(${red} ${green} ${blue})`;
+      context.fillRect(x, 0, 1, 1);
+    }
+    const isP = kindOf(key) === "p";
+    find(".low").textContent = isP ? "p = 1" : twoSided ? number(-top) : "0";
+    find(".middle").textContent = twoSided ? "0" : "";
+    find(".high").textContent = isP ? `p = ${probability(10 ** -top)}` : number(top);
+    find(".unit").textContent = `${titleOf(key)}; grey: no value, or not chosen`;
+  }
+
+  function lightUp(row) {
+    const lit = palette.slice();
+    for (const [place, painted] of paint) if (painted === row) lit[place] = LIT;
+    drawAll(lit);
+    tell(row);
+  }
+
+  function tell(row) {
+    const column = columns.find(({ key }) => key === field.metric.value);
+    find(".readout").textContent = row ? `${row.name}: ${written(row, column)} (${column.title})` : "Point at a region.";
+  }
+
+  function goTo(row) {
+    const place = shown.indexOf(row);
+    for (const line of find("tbody").rows) line.classList.toggle("lit", line.sectionRowIndex === place);
+    if (place >= 0) find("tbody").rows[place].scrollIntoView({ block: "nearest" });
+  }
+
+  function save(name, rows) {
+    const blob = new Blob([`${[header.line, ...rows].join("\n")}\n`], { type: "text/tab-separated-values" });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  const lobes = [...new Set(all.map((row) => row.lobe))].filter((lobe) => lobe !== "n/a").sort();
+  field.lobe.append(...lobes.map((lobe) => new Option(lobe, lobe)));
+  if (!all.some((row) => row.hemisphere !== "bilateral")) field.hemisphere.disabled = true;
+  for (const name of ["beta", "group", "hemisphere", "lobe", "p"]) field[name].addEventListener("change", filter);
+  field.words.addEventListener("input", filter);
+  field.method.addEventListener("change", () => {
+    offerBetas();
+    filter();
+  });
+  field.metric.addEventListener("change", () => {
+    sorting = { key: field.metric.value, down: kindOf(field.metric.value) !== "p" };
+    sort();
+  });
+  for (const head of heads) {
+    const { key } = head.dataset;
+    head.querySelector("button").addEventListener("click", () => {
+      sorting = { key, down: sorting.key === key ? !sorting.down : kindOf(key) === "number" };
+      sort();
+    });
+  }
+  find(".pictures").addEventListener("pointerleave", () => {
+    drawAll(palette);
+    tell();
+  });
+  find("tbody").addEventListener("pointerleave", () => drawAll(palette));
+  field.selection.addEventListener("click", () => save("region_explorer_selection.tsv", shown.map((row) => row.line)));
+  field.whole.addEventListener("click", () => save("region_explorer.tsv", records.map((record) => record.line)));
+  offerBetas();
+  for (const part of [".controls", ".pictures", ".saving"]) find(part).hidden = false;
+  filter();
+  root.dataset.ready = "yes";
+}
