@@ -56,7 +56,7 @@ def partial_correlation(
         raise BadInputError(f"term {', '.join(design.names[:k])}: {k} columns have no correlation. Use the F test.")
     if method == "spearman" and exchange.scheme == "within":
         raise BadInputError(
-            "Spearman's correlation is not offered within participants: ranks of two or three visits say little. Use pearson."
+            "Spearman's correlation is not offered within participants: ranks of a few visits say little. Use pearson."
         )
     transform = ranks if method == "spearman" else np.asarray
     own = exchange.of_rows(design.rows)

@@ -1,0 +1,336 @@
+"""The permutation engine against statsmodels, scipy, nilearn and brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import statsmodels.formula.api as smf
+from nilearn.mass_univariate import permuted_ols
+from numpy.testing import assert_allclose
+from sklearn.utils import check_random_state
+from statsmodels.stats.oneway import anova_oneway
+
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.linear.design import design_of
+from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
+from pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
+from pipeline.statistics.linear.partial_correlation import partial_correlation
+from pipeline.statistics.linear.studentised import StudentisedModel
+
+
+def table(n=60, seed=0):
+    """People with correlated covariates of very different sizes."""
+    rng = np.random.default_rng(seed)
+    age = rng.normal(75, 6, n)
+    sex = rng.choice(["F", "M"], n)
+    return pd.DataFrame(
+        {
+            "participant_id": [f"sub-{i:03d}" for i in range(n)],
+            "age": age,
+            "sex": sex,
+            "site": rng.choice(list("abc"), n),
+            "hippocampus_mm3": 7000 - 40 * (age - 75) + rng.normal(0, 500, n),
+            "tiv_mm3": 1.5e6 + 1e5 * (sex == "M") + rng.normal(0, 5e4, n),
+        }
+    )
+
+
+def values_of(frame, columns=4, seed=1):
+    noise = np.random.default_rng(seed).normal(size=(len(frame), columns))
+    return noise + 0.05 * frame["age"].to_numpy()[:, None] + 0.4 * (frame["sex"] == "M").to_numpy()[:, None]
+
+
+COVARIATES = "age + sex + site"
+
+
+def test_coefficient_t_and_partial_r_equal_statsmodels():
+    frame = table()
+    values = values_of(frame)
+    design = design_of(f"hippocampus_mm3/tiv_mm3 + {COVARIATES}", "hippocampus_mm3/tiv_mm3", frame)
+    test = freedman_lane(values, design, Exchangeability.free(60), 19, np.random.default_rng(0))
+    name = "I(hippocampus_mm3 / tiv_mm3)"
+    for i in range(values.shape[1]):
+        fit = smf.ols(f"y ~ {name} + {COVARIATES}", frame.assign(y=values[:, i])).fit()
+        assert_allclose(test.statistic[i], fit.tvalues[name], rtol=1e-10)
+        assert_allclose(test.estimate[i], fit.params[name], rtol=1e-10)
+        assert_allclose(test.standard_error[i], fit.bse[name], rtol=1e-10)
+        assert test.df[i] == fit.df_resid
+        residuals = [smf.ols(f"z ~ {COVARIATES}", frame.assign(z=z)).fit().resid for z in (
+            values[:, i], frame["hippocampus_mm3"] / frame["tiv_mm3"])]  # fmt: skip
+        assert_allclose(test.partial_r[i], np.corrcoef(*residuals)[0, 1], rtol=1e-10)
+
+
+@pytest.mark.parametrize(("formula", "term", "hypothesis"), [
+    ("age + sex + site", "site", "site[T.b] = 0, site[T.c] = 0"),
+    ("age * site + sex", "age:site", "age:site[T.b] = 0, age:site[T.c] = 0"),
+])  # fmt: skip
+def test_f_of_several_columns_equals_statsmodels(formula, term, hypothesis):
+    frame = table()
+    values = values_of(frame)
+    test = freedman_lane(values, design_of(formula, term, frame), Exchangeability.free(60), 19,
+                         np.random.default_rng(0))  # fmt: skip
+    for i in range(values.shape[1]):
+        fit = smf.ols(f"y ~ {formula}", frame.assign(y=values[:, i])).fit()
+        expected = fit.f_test(hypothesis)
+        assert_allclose(test.statistic[i], expected.fvalue, rtol=1e-9)
+        assert test.df[i] == fit.df_resid
+        own = [part.strip().split(" ")[0] for part in hypothesis.split(",")]
+        assert_allclose(test.coefficients[:, i], fit.params[own], rtol=1e-8)
+    assert test.df_tested == 2
+    assert np.isnan(test.estimate).all()
+
+
+def test_without_covariates_groups_give_welch_t_and_f():
+    frame = table()
+    values = values_of(frame) * np.where(frame["sex"] == "M", 3.0, 1.0)[:, None]
+    rng = np.random.default_rng(0)
+    test = freedman_lane(values, design_of("sex", "sex", frame), Exchangeability.free(60), 19, rng, frame["sex"])
+    male = (frame["sex"] == "M").to_numpy()
+    oracle = scipy.stats.ttest_ind(values[male], values[~male], equal_var=False)
+    assert_allclose(test.statistic, oracle.statistic, rtol=1e-9)
+    assert_allclose(test.df, oracle.df, rtol=1e-9)
+    assert_allclose(test.estimate, values[male].mean(axis=0) - values[~male].mean(axis=0), rtol=1e-9)
+    test = freedman_lane(values, design_of("site", "site", frame), Exchangeability.free(60), 19, rng, frame["site"])
+    for i in range(values.shape[1]):
+        oracle = anova_oneway(values[:, i], frame["site"], use_var="unequal")
+        assert_allclose([test.statistic[i], test.df[i]], [oracle.statistic, oracle.df[1]], rtol=1e-9)
+
+
+def direct_statistics(values, tested, nuisance, rows, groups=None):
+    """t, F or their studentised kin by refitting the full model to permuted residuals, as Freedman and Lane wrote."""
+    full = np.column_stack([tested, nuisance])
+    k, n = tested.shape[1], len(values)
+    fit = nuisance @ np.linalg.lstsq(nuisance, values, rcond=None)[0]
+    residuals = values - fit
+    inverse = np.linalg.inv(full.T @ full)
+    hat = full @ inverse @ full.T
+    found = []
+    for order in rows:
+        permuted = np.empty_like(values)
+        permuted[order] = residuals  # the engine rearranges the model's rows: the inverse permutation of the data
+        data = fit + permuted
+        beta = inverse @ full.T @ data
+        rest = data - full @ beta
+        row = []
+        for i in range(values.shape[1]):
+            if groups is None:
+                middle = full.T @ full * (rest[:, i] ** 2).sum() / (n - full.shape[1])
+            else:
+                middle = sum(
+                    full[groups == g].T @ full[groups == g]
+                    * (rest[groups == g, i] ** 2).sum() / (1 - np.diag(hat))[groups == g].sum()
+                    for g in np.unique(groups)
+                )  # fmt: skip
+            covariance = (inverse @ middle @ inverse)[:k, :k]
+            row.append(abs(beta[0, i]) / math.sqrt(covariance[0, 0]) if k == 1
+                       else beta[:k, i] @ np.linalg.inv(covariance) @ beta[:k, i] / k)  # fmt: skip
+        found.append(row)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("term", ["age", "site"])
+def test_every_permuted_statistic_equals_refitting_the_model(term):
+    frame = table(24)
+    values = values_of(frame, 3)
+    design = design_of(f"hippocampus_mm3 + {COVARIATES}", term, frame)
+    exchange = Exchangeability.free(24)
+    model = LinearModel.of(design, exchange)
+    rows = exchange.permutations(50, np.random.default_rng(1)).rows
+    statistics = direct_statistics(values, design.tested, design.nuisance, rows)
+    observed = direct_statistics(values, design.tested, design.nuisance, [np.arange(24)])[0]
+    test = permutation_test(values, model, Permutations(rows, False))
+    assert_allclose(np.abs(test.statistic), observed, rtol=1e-9)
+    assert_allclose(test.p, ((statistics >= observed - 1e-9).sum(axis=0) + 1) / 51)
+    assert_allclose(test.p_fwe, ((statistics.max(axis=1)[:, None] >= observed - 1e-9).sum(axis=0) + 1) / 51)
+    assert_allclose(test.p_fdr, scipy.stats.false_discovery_control(test.p))
+
+
+@pytest.mark.parametrize("term", ["sex", "age"])
+def test_every_permuted_studentised_statistic_equals_refitting_the_model(term):
+    frame = table(40)
+    values = values_of(frame, 3)
+    design = design_of(f"hippocampus_mm3 + {COVARIATES}", term, frame)
+    exchange = Exchangeability.free(40)
+    groups = np.unique(frame["sex"], return_inverse=True)[1]
+    model = LinearModel.of(design, exchange, frame["sex"].tolist())
+    rows = exchange.permutations(30, np.random.default_rng(1)).rows
+    residuals = values - model.nuisance @ (model.nuisance.T @ values)
+    own = StudentisedModel(model.tested, model.nuisance, groups).size(
+        rows, residuals / np.linalg.norm(residuals, axis=0)
+    )
+    assert_allclose(own, direct_statistics(values, design.tested, design.nuisance, rows, groups), rtol=1e-8)
+
+
+def test_every_permuted_studentised_f_equals_welch():
+    frame = table(40)
+    values = values_of(frame, 3)
+    model = LinearModel.of(design_of("site", "site", frame), Exchangeability.free(40), frame["site"].tolist())
+    rows = Exchangeability.free(40).permutations(10, np.random.default_rng(1)).rows
+    residuals = values - values.mean(axis=0)
+    own = StudentisedModel(model.tested, model.nuisance, model.groups).size(
+        rows, residuals / np.linalg.norm(residuals, axis=0)
+    )
+    for order, row in zip(rows, own, strict=True):
+        for i in range(3):
+            oracle = anova_oneway(values[:, i], frame["site"].to_numpy()[order], use_var="unequal").statistic
+            assert_allclose(row[i], oracle, rtol=1e-8)
+
+
+def nilearn_permutations(n, m, seed):
+    """The orders that permuted_ols draws with one job: it shuffles what it shuffled before."""
+    rng = check_random_state(check_random_state(seed).randint(1, np.iinfo(np.int32).max - 1, size=1)[0])
+    order, rows = np.arange(n), []
+    for _ in range(m):
+        order = order[rng.permutation(n)]
+        rows.append(order)
+    return Permutations(np.array(rows, np.int32), False)
+
+
+@pytest.mark.parametrize("covariates", [None, "age + sex + site"])
+def test_same_statistics_and_p_as_nilearn_for_the_same_permutations(covariates):
+    frame = table(50)
+    values = values_of(frame, 12)
+    design = design_of(f"hippocampus_mm3 + {covariates or 1}", "hippocampus_mm3", frame)
+    confounds = design.nuisance[:, 1:] if covariates else None
+    theirs = permuted_ols(design.tested, values, confounds, model_intercept=True, n_perm=200, random_state=5,
+                          n_jobs=1, output_type="dict")  # fmt: skip
+    model = LinearModel.of(design, Exchangeability.free(50))
+    own = permutation_test(values, model, nilearn_permutations(50, 200, 5))
+    assert_allclose(own.statistic, theirs["t"][0], rtol=1e-10, atol=1e-12)
+    assert_allclose(-np.log10(own.p_fwe), theirs["logp_max_t"][0], rtol=1e-12)
+
+
+def test_all_orders_are_used_when_there_are_no_more_and_p_is_exact():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"x": rng.normal(size=6)})
+    values = rng.normal(size=(6, 2))
+    test = freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), 720, rng)
+    assert test.exact
+    assert test.n_permutations == 720
+    brute = np.array(
+        [[abs(np.corrcoef(order, y)[0, 1]) for y in values.T] for order in itertools.permutations(frame["x"])]
+    )
+    observed = np.array([abs(np.corrcoef(frame["x"], y)[0, 1]) for y in values.T]) - 1e-12
+    assert_allclose(test.p, (brute >= observed).mean(axis=0))
+    assert_allclose(test.p_fwe, (brute.max(axis=1)[:, None] >= observed).mean(axis=0))
+    assert not freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), 719, rng).exact
+
+
+def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame({"label": ["AD"] * 3 + ["CN"] * 4})
+    values = rng.normal(size=(7, 3)) + [1.0, 0, 0] * (frame["label"] == "AD").to_numpy()[:, None]
+    test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(7), 10_000, rng,
+                         frame["label"])  # fmt: skip
+    assert (test.n_permutations, test.exact) == (35, True)
+    every = np.array([
+        np.abs(scipy.stats.ttest_ind(values[list(own)], np.delete(values, own, axis=0), equal_var=False).statistic)
+        for own in itertools.combinations(range(7), 3)
+    ])  # fmt: skip
+    threshold = every[0] - 1e-9
+    assert_allclose(test.p, (every >= threshold).mean(axis=0))
+    assert_allclose(test.p_fwe, (every.max(axis=1)[:, None] >= threshold).mean(axis=0))
+
+
+def test_chunks_do_not_change_the_result(monkeypatch):
+    frame = table(30)
+    values = values_of(frame)
+    design = design_of(COVARIATES, "age", frame)
+
+    def run(groups=None):
+        return freedman_lane(values, design, Exchangeability.free(30), 100, np.random.default_rng(9), groups)
+
+    before = [run(), run(frame["sex"])]
+    monkeypatch.setattr("pipeline.statistics.linear.freedman_lane.CHUNK_BYTES", 3000)
+    for whole, chunked in zip(before, [run(), run(frame["sex"])], strict=True):
+        assert (whole.p == chunked.p).all()
+        assert (whole.p_fwe == chunked.p_fwe).all()
+
+
+@pytest.mark.parametrize("method", ["pearson", "spearman"])
+def test_correlations_equal_scipy_and_partial_ones_equal_the_inverse_correlation_matrix(method):
+    frame = table(40)
+    values = values_of(frame, 2)
+    function = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr}[method]
+    rng = np.random.default_rng(0)
+    plain = partial_correlation(values, design_of("age", "age", frame), Exchangeability.free(40), 999, rng, method)
+    for i in range(2):
+        oracle = function(frame["age"], values[:, i])
+        assert_allclose(plain.estimate[i], oracle.statistic, rtol=1e-10)
+        assert abs(plain.p[i] - oracle.pvalue) < 0.05
+    design = design_of("age + hippocampus_mm3 + tiv_mm3", "age", frame)
+    partial = partial_correlation(values, design, Exchangeability.free(40), 99, rng, method)
+    for i in range(2):
+        every = np.column_stack([frame[["age", "hippocampus_mm3", "tiv_mm3"]].to_numpy(), values[:, i]])
+        every = scipy.stats.rankdata(every, axis=0) if method == "spearman" else every
+        precision = np.linalg.inv(np.corrcoef(every.T))
+        expected = -precision[0, 3] / math.sqrt(precision[0, 0] * precision[3, 3])
+        assert_allclose(partial.estimate[i], expected, rtol=1e-9)
+        assert_allclose(partial.standard_error[i], math.sqrt((1 - expected**2) / 36), rtol=1e-9)
+
+
+def test_correlation_refuses_terms_of_several_columns_and_ranks_within_people():
+    frame = table(30)
+    rng = np.random.default_rng(0)
+    with pytest.raises(BadInputError, match="2 columns have no correlation"):
+        partial_correlation(
+            values_of(frame), design_of("site", "site", frame), Exchangeability.free(30), 9, rng, "pearson"
+        )
+    within = Exchangeability.within_participants(np.arange(30) // 2)
+    with pytest.raises(BadInputError, match="within participants"):
+        partial_correlation(values_of(frame), design_of("age", "age", frame), within, 9, rng, "spearman")
+
+
+def test_columns_that_cannot_be_tested_say_why_and_leave_the_others_as_they_are():
+    frame = table(30)
+    values = values_of(frame, 5)
+    alone = freedman_lane(values[:, :1], design_of(COVARIATES, "age", frame), Exchangeability.free(30), 99,
+                          np.random.default_rng(0))  # fmt: skip
+    values[4, 1] = np.inf
+    values[:, 2] = 0.1 + 0.2
+    values[:, 3] = 5 - 2.0 * (frame["sex"] == "M")
+    values[:, 4] = np.nan
+    test = freedman_lane(
+        values, design_of(COVARIATES, "age", frame), Exchangeability.free(30), 99, np.random.default_rng(0)
+    )
+    assert test.problems == (None, "no value in 1 of 30", "the same value everywhere",
+                             "fully explained by the covariates", "no value in 30 of 30")  # fmt: skip
+    for name in ("estimate", "standard_error", "statistic", "p", "p_fwe", "p_fdr", "partial_r", "df"):
+        assert np.isnan(getattr(test, name)[1:]).all()
+        assert getattr(test, name)[0] == getattr(alone, name)[0]
+
+
+def test_a_perfect_fit_and_a_group_without_spread_are_the_most_extreme():
+    frame = pd.DataFrame({"x": np.arange(8.0), "label": ["a"] * 4 + ["b"] * 4})
+    rng = np.random.default_rng(0)
+    perfect = freedman_lane(3 * frame["x"].to_numpy() - 1, design_of("x", "x", frame), Exchangeability.free(8), 99, rng)
+    assert abs(perfect.statistic[0]) > 1e6
+    assert perfect.p[0] <= 0.02
+    assert perfect.estimate[0] == pytest.approx(3)
+    values = np.repeat([1.0, 2.0], 4)
+    test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(8), 99, rng, frame["label"])
+    assert test.statistic[0] == np.inf
+    assert test.p[0] == pytest.approx(2 / 70)
+
+
+def test_too_small_designs_are_refused_by_name():
+    frame = table(5)
+    rng = np.random.default_rng(0)
+    with pytest.raises(BadInputError, match=r"term age: 5 participants are too few for \d coefficients"):
+        freedman_lane(values_of(frame), design_of("age + poly(hippocampus_mm3, 3)", "age", frame),
+                      Exchangeability.free(5), 9, rng)  # fmt: skip
+    lonely = pd.DataFrame({"label": ["a"] + ["b"] * 6})
+    with pytest.raises(BadInputError, match="1 participants are too few for a variance"):
+        freedman_lane(
+            np.arange(7.0), design_of("label", "label", lonely), Exchangeability.free(7), 9, rng, lonely["label"]
+        )
+    nobody = pd.DataFrame({"x": [1.0, 2.0, 3.0]})
+    test = freedman_lane(np.arange(3.0) ** 2, design_of("x", "x", nobody),
+                         Exchangeability.whole_participants(["a", "b", "b"]), 9, rng)  # fmt: skip
+    assert test.problems == ("there is one permutation only, so nothing can be exchanged",)
+    assert np.isnan(test.p[0])
