@@ -102,7 +102,8 @@ class HarmonisationConfig:
 
     site_column: str = "site"
     """Column that says where, or on what, a scan was made."""
-    covariates: str = "age + sex"
+    relevance_covariates: str = "age + sex"
+    volume_covariates: str = "age + sex + tiv_mm3"
     """What they explain is kept; never the class, which what is applied to test participants must not know."""
     training_covariates: str = "label"
     """Accounted for while the model is fitted only, so that sites with many patients do not lose the disease."""

@@ -1,4 +1,8 @@
-"""Numbers per scan and bilateral group that models are fitted on: relevance density of each map, and volumes."""
+"""Numbers per scan and bilateral group that models are fitted on, and who may train what is applied to whom.
+
+A model applied to the participants of a test fold is fitted on people outside it. Scans outside the contrast (MCI) are
+given the model of the fold that tests their participant, where one does, and otherwise one fitted on everybody.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,12 @@ from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import RelevanceValues
 
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 VOLUME = "volume"
 """Name of the volumes where a table names its source; maps go by their own."""
+NO_FOLD = "all"
+"""Fold of scans that no fold tests: what is applied to them is fitted on everybody with a label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +45,63 @@ class RegionFeatures:
     values: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class FoldedScans:
+    """Scans with a label and scans outside the contrast, with the fold whose model each is given.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Facts of each scan.
+    fold : tuple of str
+        The fold that tests the person of each scan, or `NO_FOLD`.
+    labelled : array of bool
+    first : array of bool
+        The first labelled scan of each person: the rows that models are fitted on.
+    sources : tuple of RegionFeatures
+    """
+
+    frame: pd.DataFrame
+    fold: tuple[str, ...]
+    labelled: Mask
+    first: Mask
+    sources: tuple[RegionFeatures, ...]
+
+    @classmethod
+    def of(cls, inputs: StatisticsInputs) -> FoldedScans:
+        """All scans of a run that have relevance."""
+        own = inputs.frame
+        fold_of = {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
+        by_person: dict[str, str] = {}
+        for person, name, fold in zip(
+            person_of(own["participant_id"].tolist()), own["participant_id"], own["fold"], strict=True
+        ):
+            by_person.setdefault(person, fold_of.get(name, str(int(fold))))
+        sources = region_features(inputs.values, inputs.volumes)
+        frame = own
+        if inputs.applied is not None:
+            more = inputs.applied.frame
+            frame = pd.concat([own, more.drop(columns="fold", errors="ignore")], ignore_index=True)
+            theirs = {one.source: one for one in region_features(inputs.applied.values, inputs.volumes)}
+            sources = [_joined(one, theirs.get(one.source), len(more)) for one in sources]
+        labelled = np.arange(len(frame)) < len(own)
+        persons = person_of(frame["participant_id"].tolist())
+        fold_names = tuple(by_person.get(person, NO_FOLD) for person in persons)
+        return cls(frame, fold_names, labelled, labelled & _first(frame, persons, labelled), tuple(sources))
+
+    @property
+    def folds(self) -> list[str]:
+        return sorted(set(self.fold), key=lambda name: (name == NO_FOLD, len(name), name))
+
+    def tested(self, fold: str) -> Mask:
+        """Scans that are given the model of a fold."""
+        return np.array([name == fold for name in self.fold], dtype=bool)
+
+    def training(self, fold: str) -> Mask:
+        """First labelled scans of the people outside a fold."""
+        return self.first & ~self.tested(fold)
+
+
 def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[RegionFeatures]:
     """Densities of every map, and the volumes of the groups where the run measured volumes.
 
@@ -50,43 +114,40 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
     sources = [RegionFeatures(name, values.groups, values.densities[:, i]) for i, name in enumerate(values.maps)]
     own = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]
     if len(own):
-        summed = own.groupby(["scan_id", "group"], sort=False)["volume_mm3"].agg(lambda column: column.sum(skipna=False))
-        table = summed.unstack("group").reindex(list(values.scans["scan_id"]))
+        known = own["volume_mm3"].astype(float)
+        regions = own.assign(known=known.fillna(0.0), unknown=known.isna())
+        table = regions.pivot_table("known", "scan_id", "group", aggfunc="sum")
+        lacking = regions.pivot_table("unknown", "scan_id", "group", aggfunc="max").fillna(0) > 0
+        table = table.mask(lacking).reindex(list(values.scans["scan_id"]))
         groups = [name for name in values.groups if name in table.columns]
         groups += sorted(set(table.columns) - set(groups))
         sources.append(RegionFeatures(VOLUME, tuple(groups), table[groups].to_numpy(float)))
     return sources
 
 
-def first_scans(frame: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows are a person's first scan: models are fitted on one row per person.
-
-    Repeated scans of one person are no further people; and a mean over scans has less spread than the single scans that
-    a model is applied to. Someone with two names (`pipeline.cohort.persons`) is one person.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        With participant_id, session_id, scan_id and age.
-    """
-    person = person_of(frame["participant_id"].tolist())
-    order = frame.assign(person=person).sort_values(["age", "session_id", "scan_id"], na_position="last", kind="stable")
-    first = order.index[~order.duplicated("person")]
-    return frame.index.isin(first)
-
-
 def person_of(participants: Sequence[str]) -> list[str]:
-    """The name that stands for the person of each participant."""
+    """The name that stands for the person of each participant (`pipeline.cohort.persons`)."""
     name_of = {name: first for first, names in same_person(participants).items() for name in names}
     return [name_of[name] for name in participants]
 
 
-def tested_folds(inputs: StatisticsInputs) -> list[int | None]:
-    """The fold that tests the person of each scan of `inputs.frame`; its model never saw them."""
-    frame = inputs.frame
-    fold_of = {name: fold.index for fold in inputs.split.folds for name in fold.test}
-    by_person: dict[str, int] = {}
-    names = person_of(frame["participant_id"].tolist())
-    for person, participant, fold in zip(names, frame["participant_id"], frame["fold"], strict=True):
-        by_person.setdefault(person, fold_of.get(participant, int(fold)))
-    return [by_person[person] for person in names]
+def _first(frame: pd.DataFrame, persons: Sequence[str], labelled: Mask) -> Mask:
+    """The first labelled scan of each person.
+
+    Repeated scans of one person are no further people; and a mean over scans has less spread than the single scans
+    that a model is applied to.
+    """
+    order = frame.assign(person=list(persons))[labelled]
+    order = order.sort_values(["age", "session_id", "scan_id"], na_position="last", kind="stable")
+    first = np.zeros(len(frame), bool)
+    first[frame.index.get_indexer(order.index[~order.duplicated("person")])] = True
+    return first
+
+
+def _joined(own: RegionFeatures, more: RegionFeatures | None, n_more: int) -> RegionFeatures:
+    """Features of further scans below, by name of the group."""
+    values = np.full((n_more, len(own.groups)), np.nan)
+    for i, group in enumerate(own.groups):
+        if more is not None and group in more.groups:
+            values[:, i] = more.values[:, more.groups.index(group)]
+    return RegionFeatures(own.source, own.groups, np.concatenate([own.values, values]))

@@ -1,0 +1,156 @@
+"""ComBat on region features, fitted for every test fold on the people outside it.
+
+What is known of the participants of a fold, their values, sites and covariates, never enters the model that is applied
+to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.statistics_config import HarmonisationConfig
+from pipeline.statistics.covariates import CovariateColumns
+from pipeline.statistics.harmonisation.combat import ComBatModel, fit
+from pipeline.statistics.region_features import VOLUME, FoldedScans, RegionFeatures
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldModel:
+    """What is applied to the scans of one fold.
+
+    Parameters
+    ----------
+    combat : ComBatModel
+    covariates : CovariateColumns
+    left_out : mapping of str to int
+        Training participants that took no part, by reason.
+    """
+
+    combat: ComBatModel
+    covariates: CovariateColumns
+    left_out: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Harmonised:
+    """One source of features, harmonised fold by fold.
+
+    Parameters
+    ----------
+    features : RegionFeatures
+        As they were.
+    values : array, shape (scans, groups)
+        Harmonised; NaN where that could not be done.
+    notes : tuple of (str or None)
+        Of each scan: why not, or that its site was not known to the model.
+    models : mapping of str to FoldModel
+        By fold.
+    """
+
+    features: RegionFeatures
+    values: Floats
+    notes: tuple[str | None, ...]
+    models: Mapping[str, FoldModel]
+
+
+def harmonise(features: RegionFeatures, scans: FoldedScans, settings: HarmonisationConfig) -> Harmonised:
+    """Fit and apply one model per fold.
+
+    Raises
+    ------
+    BadInputError
+        Naming fold and source, if a model cannot be fitted or a site is refused.
+    """
+    values = np.full_like(features.values, np.nan)
+    notes: list[str | None] = [None] * len(scans.frame)
+    models: dict[str, FoldModel] = {}
+    for fold in scans.folds:
+        rows = np.flatnonzero(scans.tested(fold))
+        try:
+            models[fold] = fold_model(features, scans, fold, settings)
+            values[rows], said = _apply(models[fold], features.values[rows], scans.frame.iloc[rows], settings)
+        except BadInputError as error:
+            raise BadInputError(f"{features.source}, fold {fold}: {error}") from error
+        for row, note in zip(rows, said, strict=True):
+            notes[row] = note
+    return Harmonised(features, values, tuple(notes), models)
+
+
+def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig) -> FoldModel:
+    """Fit on the first scans of the people outside a fold.
+
+    Raises
+    ------
+    BadInputError
+        See `pipeline.statistics.harmonisation.combat.fit`.
+    """
+    rows = np.flatnonzero(scans.training(fold))
+    if not len(rows):
+        raise BadInputError(
+            "harmonisation: nobody outside the fold has values of networks that never saw them. Set cohort.split = "
+            '"folds".'
+        )
+    training = scans.frame.iloc[rows]
+    covariates = CovariateColumns.of(covariates_of(features, settings), training)
+    columns, why = covariates.matrix(training)
+    extra = CovariateColumns.of(settings.training_covariates, training)
+    extra_columns, extra_why = extra.matrix(training)
+    site_known = training[settings.site_column].notna().to_numpy(bool)
+    reasons = [
+        (f"{settings.site_column} is n/a" if not known else None) or one or other
+        for known, one, other in zip(site_known, why, extra_why, strict=True)
+    ]
+    used = np.array([reason is None for reason in reasons], dtype=bool)
+    combat = fit(
+        features.values[rows][used],
+        _sites(training[used], settings),
+        columns[used],
+        training_covariates=extra_columns[used],
+        empirical_bayes=settings.empirical_bayes,
+        reference=settings.reference_site or None,
+        min_rows=settings.min_participants,
+        small_site=settings.small_site,
+        unseen_site=settings.unseen_site,
+        covariate_names=[*covariates.names, *extra.names],
+    )
+    lost = [reason for reason in reasons if reason is not None]
+    return FoldModel(combat, covariates, {reason: lost.count(reason) for reason in sorted(set(lost))})
+
+
+def covariates_of(features: RegionFeatures, settings: HarmonisationConfig) -> str:
+    """The formula for a source of features."""
+    return settings.volume_covariates if features.source == VOLUME else settings.relevance_covariates
+
+
+def _apply(
+    model: FoldModel, values: Floats, frame: pd.DataFrame, settings: HarmonisationConfig
+) -> tuple[Floats, list[str | None]]:
+    columns, notes = model.covariates.matrix(frame)
+    known = frame[settings.site_column].notna().to_numpy(bool)
+    harmonised = np.full_like(values, np.nan)
+    sites = _sites(frame[known], settings)
+    harmonised[known] = model.combat.transform(values[known], sites, columns[known])
+    harmonised[[note is not None for note in notes]] = np.nan
+    named = iter(sites)
+    for row, there in enumerate(known):
+        site = next(named) if there else None
+        if site is None:
+            notes[row] = f"{settings.site_column} is n/a"
+        elif notes[row] is None and site not in model.combat.sites:
+            serving = model.combat.treated_as(site)
+            treated = "unchanged" if serving is None else "treated as the pool of small sites"
+            notes[row] = f"site {site} has no parameters of its own in this fold: {treated}"
+    return harmonised, notes
+
+
+def _sites(frame: pd.DataFrame, settings: HarmonisationConfig) -> list[str]:
+    """Sites as text; 1.5 and 3 are names too."""
+    return [f"{name:g}" if isinstance(name, float) else str(name) for name in frame[settings.site_column]]

@@ -1,0 +1,234 @@
+"""Tables of harmonised region features, of the models behind them, and of the effect of site before and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.config import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.statistics.covariates import refuse_columns
+from pipeline.statistics.harmonisation.combat import POOL
+from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
+from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.freedman_lane import PermutationTest
+from pipeline.statistics.region_features import VOLUME, FoldedScans
+
+_SCAN = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+    "fold": "Test fold of the participant, whose model was fitted without them; all: tested by none, model of all",
+    "site": "Site, by statistics.harmonisation.site_column",
+}
+RELEVANCE_COLUMNS = {
+    **_SCAN,
+    "map": "Relevance map",
+    "group": "Bilateral group",
+    "density": "Relevance density as measured",
+    "harmonised": "Density after ComBat; n/a where it could not be harmonised",
+    "note": "Why not, or how a site without parameters of its own was treated",
+}
+VOLUME_COLUMNS = {
+    **_SCAN,
+    "group": "Bilateral group",
+    "volume_mm3": "Volume as measured, in mm3",
+    "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised",
+    "note": "Why not, or how a site without parameters of its own was treated",
+}
+MODEL_COLUMNS = {
+    "source": "Relevance map (densities), or volume",
+    "fold": "Test fold that the model is applied to; all: scans that no fold tests",
+    "site": "Site of training or test",
+    "n_training": "Participants of the site that the model was fitted on, one scan each",
+    "n_tested": "Scans of the site that the model was applied to",
+    "treatment": "own parameters; reference (stays as it is); pooled (parameters of small sites together); unchanged",
+    "gamma": "Median over groups of the site's shift, in standard deviations within sites",
+    "scale": "Median over groups of the site's standard deviation over that within sites",
+    "covariates": "Columns whose effect is kept",
+    "note": "Participants and covariates left out of the fit, and groups given back unchanged, each with the reason",
+}
+EFFECT_COLUMNS = {
+    "source": "Relevance map (densities), or volume",
+    "group": "Bilateral group",
+    "effect": "location: do sites differ in mean; scale: do they differ in spread (Brown & Forsythe)",
+    "n_participants": "Participants, with their first scan each",
+    "n_sites": "Sites compared; small ones count as one",
+    "f_before": "F of site beside the covariates, values as measured",
+    "r2_before": "Partial R2 of site",
+    "p_before": "p from permuting participants (Freedman & Lane), (b+1)/(m+1)",
+    "p_fwe_before": "p corrected for all groups of the source by the largest F of each permutation",
+    "p_fdr_before": "p adjusted by Benjamini and Hochberg over the groups of the source",
+    "f_after": "F of site, harmonised values; each from a model that was fitted without the participant",
+    "r2_after": "Partial R2 of site",
+    "p_after": "p, as before",
+    "p_fwe_after": "Family-wise p, as before",
+    "p_fdr_after": "Adjusted p, as before",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all distinct ones there are",
+    "note": "Why there is no value, or what to know of it",
+}
+HIDDEN = ("label", "target", "diagnosis", "progression", "probability", "predicted", "outcome", "course", "fold")
+"""Columns that tell, or were made with, the class of a scan."""
+
+
+def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Harmonise densities and volumes over sites, fold by fold, and test what site does before and after.
+
+    Returns
+    -------
+    mapping
+        ``harmonised_relevance``, ``harmonised_volumes``, ``harmonisation_models``, ``site_effects``.
+
+    Raises
+    ------
+    BadInputError
+        If the settings name a column that is not there or tells the class, or no model can be fitted (one site only, a
+        site refused); the message says which.
+    """
+    config = inputs.config
+    scans = FoldedScans.of(inputs)
+    _require_settings(scans.frame, config)
+    done = [harmonise(features, scans, config.statistics.harmonisation) for features in scans.sources]
+    maps = [one for one in done if one.features.source != VOLUME]
+    volumes = [one for one in done if one.features.source == VOLUME]
+    relevance = [_values(one, scans, config, "density").assign(map=one.features.source) for one in maps]
+    measured = [_values(one, scans, config, "volume_mm3") for one in volumes]
+    return {
+        "harmonised_relevance": (_stacked(relevance, RELEVANCE_COLUMNS), RELEVANCE_COLUMNS),
+        "harmonised_volumes": (_stacked(measured, VOLUME_COLUMNS), VOLUME_COLUMNS),
+        "harmonisation_models": (_stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS), MODEL_COLUMNS),
+        "site_effects": (_stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS), EFFECT_COLUMNS),
+    }
+
+
+def _require_settings(frame: pd.DataFrame, config: Config) -> None:
+    settings = config.statistics.harmonisation
+    if settings.site_column not in frame.columns:
+        raise BadInputError(
+            f"statistics.harmonisation.site_column = '{settings.site_column}': scans have no such column. Name one of "
+            f"{', '.join(map(str, frame.columns))}."
+        )
+    if frame[settings.site_column].isna().all():
+        raise BadInputError(
+            f"harmonisation: {settings.site_column} is n/a in every scan. Add it to the input, or name another column "
+            "in statistics.harmonisation.site_column."
+        )
+    hidden = {*HIDDEN, config.cohort.contrast_column}
+    for name in ("relevance_covariates", "volume_covariates"):
+        setting = f"statistics.harmonisation.{name}"
+        refuse_columns(getattr(settings, name), sorted(hidden), list(map(str, frame.columns)), setting)
+
+
+def _stacked(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
+    return pd.concat(blocks)[list(columns)] if blocks else pd.DataFrame(columns=list(columns))
+
+
+def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -> pd.DataFrame:
+    groups, frame = done.features.groups, scans.frame
+    rows = np.repeat(np.arange(len(frame)), len(groups))
+    table = frame.iloc[rows][["participant_id", "session_id", "scan_id"]].reset_index(drop=True)
+    table["fold"] = np.array(scans.fold, dtype=object)[rows]
+    table["site"] = frame[config.statistics.harmonisation.site_column].to_numpy()[rows]
+    table["group"] = list(groups) * len(frame)
+    table[column] = done.features.values.ravel()
+    table["harmonised"] = done.values.ravel()
+    table["note"] = np.array(done.notes, dtype=object)[rows]
+    return table
+
+
+def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
+    """One row per fold and site."""
+    column = config.statistics.harmonisation.site_column
+    rows = []
+    for fold, model in done.models.items():
+        combat, groups = model.combat, done.features.groups
+        tested = scans.frame[column][scans.tested(fold)].dropna().map(_name)
+        tested_here = Counter(tested)
+        said = [f"{n} participants left out: {reason}" for reason, n in model.left_out.items()]
+        said += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
+        said += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
+        trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
+        trained.update(_name(name) for name in scans.frame[column][scans.training(fold)].dropna())
+        for site in sorted({*combat.sites, *trained, *tested_here}):
+            serving = None if site in combat.left_out else _serving(combat, site)
+            own: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
+            if serving is not None:
+                i = combat.sites.index(serving)
+                own = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
+            rows.append(
+                {
+                    "source": done.features.source, "fold": fold, "site": site,
+                    "n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site],
+                    "treatment": _treatment(site, serving, combat.reference), **own,
+                    "covariates": ", ".join(model.covariates.names) or None, "note": "; ".join(said) or None,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
+
+
+def _name(site: Any) -> str:
+    return f"{site:g}" if isinstance(site, float) else str(site)
+
+
+def _serving(combat: Any, site: str) -> str | None:
+    if site in combat.sites:
+        return site
+    return POOL if POOL in combat.sites else None
+
+
+def _treatment(site: str, serving: str | None, reference: str | None) -> str:
+    if serving is None:
+        return "unchanged"
+    if serving == reference:
+        return "reference"
+    return "own parameters" if serving == site else "pooled"
+
+
+def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
+    """Tests of location and scale, before and after, on the same participants and permutations."""
+    settings, source = config.statistics.harmonisation, done.features.source
+    rows = np.flatnonzero(scans.first & ~np.isnan(done.values).all(axis=1))
+    frame = scans.frame.iloc[rows].reset_index(drop=True)
+    names = frame[settings.site_column].map(_name)
+    counts = names.value_counts()
+    small = set(counts.index[counts < settings.min_participants])
+    joined = names.where(~names.isin(small), POOL)
+    enough = (joined != POOL) | (int((joined == POOL).sum()) >= settings.min_participants)
+    keep = enough.to_numpy(bool)
+    frame, site, rows = frame[keep].reset_index(drop=True), joined[keep].tolist(), rows[keep]
+    said = [f"{len(small)} small sites count as one"] if POOL in site else []
+    said += [f"{int((~keep).sum())} participants of small sites left out"] if not keep.all() else []
+    formula = " + ".join(
+        part for part in (covariates_of(done.features, settings), settings.training_covariates) if part
+    )
+    tables = []
+    for effect in get_args(Effect):
+        tests = {
+            when: site_effect(
+                effect, values[rows], site, formula, frame, config.statistics.permutations,
+                generator(config.seed, "statistics", "site_effects", source, effect),
+            )
+            for when, values in (("before", done.features.values), ("after", done.values))
+        }  # fmt: skip
+        table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
+        for when, test in tests.items():
+            for name, column in _numbers(test).items():
+                table[f"{name}_{when}"] = column
+        one = tests["before"]
+        notes = ["; ".join([*said, *([problem] if problem else [])]) or None for problem in one.problems]
+        table = table.assign(n_participants=one.n_units, n_sites=len(set(site)))
+        table = table.assign(n_permutations=one.n_permutations, exact=one.exact, note=pd.Series(notes, dtype=object))
+        tables.append(table)
+    return pd.concat(tables)
+
+
+def _numbers(test: PermutationTest) -> dict[str, Any]:
+    f = test.statistic**2 if test.df_tested == 1 else test.statistic
+    return {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}

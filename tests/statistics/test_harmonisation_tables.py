@@ -1,0 +1,252 @@
+"""ComBat fold by fold: nothing of a test fold reaches its model, a planted site effect goes, what was done is told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
+
+from pipeline.cohort.records import Scan
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.harmonisation.fold_wise import fold_model
+from pipeline.statistics.harmonisation.site_effect import site_effect
+from pipeline.statistics.harmonisation.tables import (
+    EFFECT_COLUMNS,
+    MODEL_COLUMNS,
+    RELEVANCE_COLUMNS,
+    VOLUME_COLUMNS,
+    harmonisation_tables,
+)
+from pipeline.statistics.region_features import FoldedScans
+
+
+def site_cohort(n=90, shift=2.0, stretch=2.0, config=None, seed=5):
+    """Site 101 adds to every density and volume and stretches it; patients have more in the hippocampus."""
+    rng = np.random.default_rng(seed)
+    scans = scans_of(n)
+    there = np.array([s.site == "101" for s in scans], float)
+    patient = np.array([s.label == "AD" for s in scans], float)
+    age = np.array([s.age for s in scans])
+    noise = rng.normal(size=(len(scans), len(MAPS) + 1, len(GROUPS)))
+    stretches = stretch * np.exp(0.1 * rng.normal(size=noise.shape[1:]))
+    values = 10 + 0.1 * (age - 70)[:, None, None] + np.where(there[:, None, None] > 0, stretches, 1) * noise
+    values += there[:, None, None] * (shift + rng.normal(0, 0.3, noise.shape[1:]))
+    values[:, :, GROUPS.index("Hippocampus")] += 3 * patient[:, None]
+    return inputs_of(scans, values[:, :-1], 1000 * values[:, -1], config or quick_config())
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return {name: table for name, (table, _) in harmonisation_tables(site_cohort()).items()}
+
+
+def test_tables_have_the_columns_they_describe():
+    made = harmonisation_tables(site_cohort(n=36))
+    expected = {
+        "harmonised_relevance": RELEVANCE_COLUMNS, "harmonised_volumes": VOLUME_COLUMNS,
+        "harmonisation_models": MODEL_COLUMNS, "site_effects": EFFECT_COLUMNS,
+    }  # fmt: skip
+    assert {name: columns for name, (_, columns) in made.items()} == expected
+    for table, columns in made.values():
+        assert list(table.columns) == list(columns)
+
+
+def test_planted_shift_and_stretch_are_found_before_and_gone_after(tables):
+    effects = tables["site_effects"].set_index("effect")
+    assert (effects.loc["location", "p_fwe_before"] <= 0.05).mean() > 0.9
+    assert (effects.loc["scale", "p_before"] <= 0.05).mean() > 0.8
+    assert (effects["p_fwe_after"] > 0.05).all()
+    assert (effects.loc["location", "r2_after"] < 0.2 * effects.loc["location", "r2_before"]).all()
+
+
+def test_the_disease_stays(tables):
+    found = tables["harmonised_relevance"]
+    labels = {s.scan_id: s.label for s in scans_of(90)}
+    own = found[(found["map"] == "gb") & (found["group"] == "Hippocampus")]
+    distance = {}
+    for column in ("density", "harmonised"):
+        classes = own[column].groupby(own["scan_id"].map(labels))
+        means, spread = classes.mean(), np.sqrt(classes.var().mean())
+        distance[column] = (means["AD"] - means["CN"]) / spread
+    assert distance["harmonised"] > 1.2 * distance["density"] > 1.2
+
+
+def test_without_a_site_effect_nothing_is_found_and_little_changes():
+    made = harmonisation_tables(site_cohort(shift=0.0, stretch=1.0, seed=8))
+    effects = made["site_effects"][0]
+    assert (effects["p_fwe_before"] > 0.01).mean() > 0.9
+    found = made["harmonised_relevance"][0]
+    assert np.corrcoef(found["density"], found["harmonised"])[0, 1] > 0.9
+
+
+def test_nothing_of_a_test_fold_reaches_its_model():
+    inputs = site_cohort()
+    scans = FoldedScans.of(inputs)
+    tested = scans.tested("1")
+    changed_frame = scans.frame.copy()
+    changed_frame.loc[tested, ["age", "tiv_mm3"]] = [20.0, 9e6]
+    changed_frame.loc[tested, ["site", "sex", "label"]] = ["elsewhere", "F", "CN"]
+    changed = dataclasses.replace(
+        scans,
+        frame=changed_frame,
+        sources=tuple(
+            dataclasses.replace(one, values=np.where(tested[:, None], 1e6 * one.values**2, one.values))
+            for one in scans.sources
+        ),
+    )
+    settings = inputs.config.statistics.harmonisation
+    for before, after in zip(scans.sources, changed.sources, strict=True):
+        models = [fold_model(one, of, "1", settings).combat for one, of in ((before, scans), (after, changed))]
+        for field in dataclasses.fields(models[0]):
+            one, other = (getattr(model, field.name) for model in models)
+            assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other, field.name
+        elsewhere = [fold_model(one, of, "0", settings).combat for one, of in ((before, scans), (after, changed))]
+        assert not np.array_equal(elsewhere[0].alpha, elsewhere[1].alpha)  # the change is seen where it may be seen
+
+
+def test_a_person_counts_once_in_training_by_their_first_scan():
+    scans = FoldedScans.of(site_cohort())
+    assert scans.first.sum() == 90
+    assert scans.frame.loc[scans.first, "session_id"].eq("ses-M000").all()
+    assert set(scans.frame.loc[scans.training("2"), "participant_id"]).isdisjoint(
+        scans.frame.loc[scans.tested("2"), "participant_id"]
+    )
+
+
+def test_one_person_under_two_names_is_one_and_never_trains_their_own_model():
+    scans = scans_of(12, second_scans=0)
+    names = {"sub-000": "sub-ADNI002S0295", "sub-003": "sub-ADNI131S0295"}
+    inputs = inputs_of(scans, np.zeros((12, 2, 6)), None, quick_config())
+    renamed = tuple(dataclasses.replace(s, participant_id=names.get(s.participant_id, s.participant_id)) for s in scans)
+    frame = inputs.values.scans.assign(participant_id=[s.participant_id for s in renamed])
+    values = dataclasses.replace(inputs.values, scans=frame)
+    folded = FoldedScans.of(
+        dataclasses.replace(inputs, scans=renamed, values=values, split=dataclasses.replace(inputs.split, folds=()))
+    )
+    own = [i for i, s in enumerate(renamed) if s.participant_id in names.values()]
+    assert len({folded.fold[i] for i in own}) == 1
+    assert folded.first[own].sum() == 1
+
+
+def test_what_each_site_was_treated_as(tables):
+    models = tables["harmonisation_models"]
+    one = models[(models["source"] == "gb") & (models["fold"] == "0")].set_index("site")
+    assert (one["treatment"] == "own parameters").all()
+    assert one["n_training"].sum() == 60
+    assert one["covariates"].iloc[0] == "age, sex[T.M]"
+    assert one.loc["101", "scale"] > 1.3 * one.loc["100", "scale"]
+    assert one.loc["101", "gamma"] > 0 > one.loc["100", "gamma"]
+
+
+def with_a_lonely_site(inputs):
+    scans = tuple(dataclasses.replace(s, site="lonely") if s.participant_id == "sub-000" else s for s in inputs.scans)
+    return dataclasses.replace(inputs, scans=scans)
+
+
+def test_a_site_of_one_participant_stays_as_it_is_and_is_named():
+    made = harmonisation_tables(with_a_lonely_site(site_cohort(n=36)))
+    found = made["harmonised_relevance"][0]
+    own = found[found["participant_id"] == "sub-000"]
+    assert np.array_equal(own["density"], own["harmonised"])
+    assert own["note"].eq("site lonely has no parameters of its own in this fold: unchanged").all()
+    treatment = made["harmonisation_models"][0].query("site == 'lonely'")["treatment"]
+    assert treatment.eq("unchanged").all()
+    assert made["site_effects"][0]["note"].eq("1 participants of small sites left out").all()
+
+
+@pytest.mark.parametrize("setting", ["unseen_site", "small_site"])
+def test_a_site_of_one_participant_is_refused_by_option(setting):
+    config = quick_config(harmonisation={setting: "refuse"})
+    with pytest.raises(BadInputError, match=r"fold \d: .*site lonely"):
+        harmonisation_tables(with_a_lonely_site(site_cohort(n=36, config=config)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"site_column": "scanner"}, "site_column = 'scanner': scans have no such column"),
+        ({"relevance_covariates": "age + label"}, "relevance_covariates = 'age . label': label tells the class"),
+        ({"volume_covariates": "age + diagnosis"}, "volume_covariates = 'age . diagnosis': diagnosis tells the class"),
+        ({"relevance_covariates": "age + smoking"}, "no column 'smoking'"),
+        ({"reference_site": "Mars"}, "reference site Mars"),
+        ({"relevance_covariates": "age + site"}, "site.T.10.. follows from the site"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(settings, said):
+    with pytest.raises(BadInputError, match=said):
+        harmonisation_tables(site_cohort(n=36, config=quick_config(harmonisation=settings)))
+
+
+def test_a_cohort_without_sites_or_with_one_says_so():
+    inputs = site_cohort(n=36)
+    for site, said in ((None, "site is n/a in every scan"), ("here", "1 site to compare")):
+        scans = tuple(dataclasses.replace(s, site=site) for s in inputs.scans)
+        with pytest.raises(BadInputError, match=said):
+            harmonisation_tables(dataclasses.replace(inputs, scans=scans))
+
+
+def test_a_scan_without_site_or_covariate_is_named():
+    inputs = site_cohort(n=36)
+    lost = {"sub-005": {"site": None}, "sub-006": {"age": None}}
+    scans = tuple(dataclasses.replace(s, **lost.get(s.participant_id, {})) for s in inputs.scans)
+    made = harmonisation_tables(dataclasses.replace(inputs, scans=scans))
+    found = made["harmonised_volumes"][0].set_index("participant_id")
+    assert found.loc["sub-005", "note"].eq("site is n/a").all()
+    assert found.loc["sub-006", "note"].eq("age is n/a").all()
+    assert found.loc[["sub-005", "sub-006"], "harmonised"].isna().all()
+    assert found.drop(index=["sub-005", "sub-006"])["harmonised"].notna().all()
+    notes = made["harmonisation_models"][0].query("source == 'gb' and fold == '2'")["note"]
+    assert notes.eq("1 participants left out: age is n/a; 1 participants left out: site is n/a").all()
+
+
+def test_one_fold_only_leaves_nobody_to_fit_on():
+    inputs = site_cohort(n=36)
+    frame = inputs.values.scans.assign(fold=0)
+    values = dataclasses.replace(inputs.values, scans=frame)
+    split = dataclasses.replace(inputs.split, folds=())
+    with pytest.raises(BadInputError, match="nobody outside the fold"):
+        harmonisation_tables(dataclasses.replace(inputs, values=values, split=split))
+
+
+def test_scans_outside_the_contrast_are_given_a_model_of_everybody_and_change_none():
+    inputs = site_cohort(n=36)
+    mci = [
+        Scan("sub-900", None, "M1", None, "MCI", None, age=70.0, sex="F", site="101", tiv_mm3=1.4e6),
+        Scan("sub-002", "ses-M024", "M2", None, "MCI", None, age=80.0, sex="F", site="101", tiv_mm3=1.4e6),
+    ]
+    more = with_applied(inputs, mci, np.full((2, 2, 6), 12.0))
+    before, after = (harmonisation_tables(one)["harmonised_relevance"][0] for one in (inputs, more))
+    new = after[after["scan_id"].isin(["M1", "M2"])]
+    assert after[~after["scan_id"].isin(["M1", "M2"])].reset_index(drop=True).equals(before.reset_index(drop=True))
+    assert new.groupby("scan_id")["fold"].first().to_dict() == {"M1": "all", "M2": "0"}
+    assert (new["harmonised"] < 12).all()
+
+
+def test_two_runs_give_the_same_numbers():
+    one, other = (harmonisation_tables(site_cohort(n=36)) for _ in range(2))
+    for name in one:
+        assert one[name][0].equals(other[name][0])
+
+
+def test_sites_named_by_numbers_are_names():
+    inputs = site_cohort(n=60)
+    frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True)
+    values = np.random.default_rng(0).normal(size=(60, 2))
+    site = frame["site"].tolist()
+    test = site_effect("location", values, site, "age", frame, 99, np.random.default_rng(0))
+    assert test.df_tested == 2
+
+
+def test_scale_is_brown_and_forsythe_without_covariates():
+    from scipy.stats import levene
+
+    inputs = site_cohort(n=60)
+    frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True)
+    values = np.random.default_rng(1).normal(size=(60, 3))
+    site = frame["site"].to_numpy()
+    test = site_effect("scale", values, list(site), "", frame, 99, np.random.default_rng(0))
+    for i in range(3):
+        expected = levene(*(values[site == name, i] for name in sorted(set(site))), center="median")
+        assert test.statistic[i] == pytest.approx(expected.statistic)
