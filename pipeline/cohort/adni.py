@@ -142,14 +142,14 @@ def _candidate(
         return Candidate(scan.dropped(problem))
     if isinstance(matched, str):
         return Candidate(scan.dropped(matched))
-    filled, columns, found = clinical.at(scan, person, matched, scan_date)
+    filled, columns, later, found = clinical.at(scan, person, matched, scan_date)
     problems += found
     if filled.sex is None or filled.age is None:
         filled = dataclasses.replace(filled, sex=filled.sex or record.sex, age=filled.age or record.age)
     days = days_between(scan_date, matched.exam_date)
     called = f"{image.sequence_or_name} {image.description}".strip()
     rank = preference(called, image.image_id, facts, days, clinical.config)
-    candidate = Candidate(filled, columns, rank, CRITERIA)
+    candidate = Candidate(filled, columns, rank, CRITERIA, later)
     if facts.failed is not None and clinical.config.failed_quality == "drop":
         return candidate.dropped(f"failed ADNI's quality control: {facts.failed}")
     return candidate

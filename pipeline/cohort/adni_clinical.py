@@ -30,8 +30,8 @@ from pipeline.cohort.diagnosis import (
     diagnosis_history,
     dxsum_value,
 )
-from pipeline.cohort.progression import progression
-from pipeline.cohort.records import Scan
+from pipeline.cohort.progression import follow_up, progression
+from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.volumes_tables import read_freesurfer_tables, table_volumes
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
@@ -63,7 +63,7 @@ class AdniClinical:
 
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
-    ) -> tuple[Scan, dict[str, str], list[str]]:
+    ) -> tuple[Scan, dict[str, str], FollowUp | None, list[str]]:
         """A scan with all that is known at its visit.
 
         Parameters
@@ -80,6 +80,7 @@ class AdniClinical:
         scan : Scan
         columns : dict of str to str
             Filled cells of the visit, for contrasts of any column.
+        later : FollowUp or None
         problems : list of str
             Volumes left out as implausible.
         """
@@ -116,7 +117,7 @@ class AdniClinical:
             hippocampus_right_mm3=volumes.right,
             hippocampus_source=volumes.source,
         )
-        return filled, row, [f"{filled.scan_id}: {problem}" for problem in volumes.problems]
+        return filled, row, follow_up(history, found), [f"{filled.scan_id}: {problem}" for problem in volumes.problems]
 
     def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
         own = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))

@@ -13,16 +13,19 @@ dataset inside ``derivatives/`` may be given itself; without tables of its own i
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.cohort.bids_facts import ScanFacts, facts_of
+from pipeline.cohort.bids_facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of
 from pipeline.cohort.bids_tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
 from pipeline.cohort.bidsignore import BIDSIGNORE, split_ignored
 from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.derivatives import ENTRIES, entry_of, read_sidecar
+from pipeline.cohort.diagnosis import Diagnosis
+from pipeline.cohort.progression import follow_up, progression
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles, image_stem
 from pipeline.run.errors import BadInputError
@@ -40,7 +43,7 @@ def enters(folder: str) -> bool:
     return folder.startswith("sub-")
 
 
-def read_bids(root: Path, files: InputFiles) -> tuple[list[Candidate], list[str]]:
+def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[Candidate], list[str]]:
     """Read a BIDS dataset.
 
     Parameters
@@ -48,6 +51,8 @@ def read_bids(root: Path, files: InputFiles) -> tuple[list[Candidate], list[str]
     root : Path
     files : InputFiles
         What lies below the ``sub-*`` folders of `root`.
+    horizon_months : int
+        Within which MCI that becomes AD is progressive.
 
     Returns
     -------
@@ -77,7 +82,10 @@ def read_bids(root: Path, files: InputFiles) -> tuple[list[Candidate], list[str]
     common = read_shared_sidecar(root)
     read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
     misnamed = [path for path, match in matches.items() if match is None and re.search(r"T1w\.nii(\.gz)?$", path)]
-    candidates = [candidate for candidate, _ in read] + [_misnamed(path) for path in misnamed]
+    histories = diagnosis_histories(tables)
+    candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
+        _misnamed(path) for path in misnamed
+    ]
     notes = [f"tables are those of the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
         notes.append(f"{len(ignored)} images set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
@@ -132,6 +140,15 @@ def _candidate(
     facts = facts_of(scan, tables.participants.get(person, {}), of_session, tables.scans.get(path, {}), sidecar)
     columns = {**tables.participants.get(person, {}), **of_session}
     return Candidate(facts.scan_with(entry), columns, preference(entities, entry)), facts
+
+
+def _with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
+    """What became of the person after the scan, as the sessions tables tell."""
+    at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
+    if at is None or not history:
+        return candidate
+    scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
+    return dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
 
 
 def _misnamed(path: str) -> Candidate:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pipeline.cohort import values
-from pipeline.cohort.bids_tables import PARTICIPANTS, Cells
+from pipeline.cohort.bids_tables import PARTICIPANTS, BidsTables, Cells
+from pipeline.cohort.diagnosis import Diagnosis
 from pipeline.cohort.records import Scan
 from pipeline.cohort.visits import visit_of
 
@@ -104,6 +105,28 @@ def facts_of(
         hippocampus_source=source,
     )
     return ScanFacts(filled, tuple(row.unreadable), stands_in and tiv is not None, later)
+
+
+def diagnosis_histories(tables: BidsTables) -> dict[str, tuple[Diagnosis, ...]]:
+    """Diagnoses of each participant by the sessions tables, in order of time.
+
+    Sessions not named by months are left out; those without an image count: they tell what became of someone.
+    """
+    found: dict[str, list[Diagnosis]] = {}
+    for (person, session), cells in tables.sessions.items():
+        months = visit_of(session.removeprefix("ses-")).months
+        value = _Rows({}, cells, {}).value("diagnosis", values.diagnosis)[0]
+        if months is not None and value is not None:
+            found.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
+    return {person: tuple(sorted(of, key=lambda one: one.months or 0)) for person, of in found.items()}
+
+
+def diagnosis_of(scan: Scan) -> Diagnosis | None:
+    """The diagnosis of a scan, at the months of its session."""
+    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+    if scan.diagnosis is None or months is None:
+        return None
+    return Diagnosis(scan.diagnosis, None, scan.session_id or "", months, scan.diagnosis_source or "")
 
 
 def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:

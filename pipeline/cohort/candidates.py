@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.cohort.headers import check_header
-from pipeline.cohort.records import Scan
+from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
 from pipeline.run.progress import progress_bar
@@ -28,12 +28,15 @@ class Candidate:
         Of several images of one session the one with the smallest is used.
     criteria : tuple of str
         What speaks for an image by position in `preference`, in words; may be shorter.
+    follow_up : FollowUp or None
+        What became of someone without dementia after the scan, where the source tells.
     """
 
     scan: Scan
     columns: Mapping[str, str] = field(default_factory=dict)
     preference: tuple[int | str, ...] = ()
     criteria: tuple[str, ...] = ()
+    follow_up: FollowUp | None = None
 
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))

@@ -22,9 +22,37 @@ from collections.abc import Sequence
 
 from pipeline.cohort.adni_visit_tables import WINDOW_DAYS
 from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
+from pipeline.cohort.records import FollowUp
 
 _DAYS_PER_MONTH = 30.4375
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
+
+
+def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
+    """Time to AD or to the end of follow-up, as survival analysis needs it.
+
+    None for someone whose diagnosis at the scan is neither CN nor MCI, and where AD was diagnosed and withdrawn: that
+    is neither a conversion nor a time without one.
+
+    Parameters
+    ----------
+    history : sequence of Diagnosis
+        Of the person, in order of time.
+    at : Diagnosis or None
+        The scan's.
+    """
+    if at is None or at.value not in ("CN", "MCI"):
+        return None
+    after = [(days, one.value) for one in history if (days := _days_after(at, one)) is not None and days > 0]
+    other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
+    if other is not None:
+        after = [(days, value) for days, value in after if days < other]
+    first_ad = next((days for days, value in after if value == "AD"), None)
+    if first_ad is not None and after[-1][1] != "AD":
+        return None
+    last = other if other is not None else after[-1][0] if after else 0.0
+    months = None if first_ad is None else round(first_ad / _DAYS_PER_MONTH, 2)
+    return FollowUp(first_ad is not None, months, round(last / _DAYS_PER_MONTH, 2))
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:

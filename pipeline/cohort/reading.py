@@ -20,6 +20,7 @@ from pipeline.cohort.candidates import (
     with_readable_headers,
     without_duplicates,
 )
+from pipeline.cohort.clinical import Clinical, clinical_table
 from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from pipeline.cohort.derivatives import over_template, with_entries
 from pipeline.cohort.manifest import Manifest, Match, select
@@ -51,6 +52,8 @@ class InputCohort:
         Why the cohort has no labels; empty if it has.
     matches : tuple of Match
         How the images of a manifest were found; empty without one.
+    clinical : Clinical or None
+        Further clinical columns of the scans that are used.
     """
 
     root: Path
@@ -59,6 +62,7 @@ class InputCohort:
     notes: tuple[str, ...]
     problem: str = ""
     matches: tuple[Match, ...] = ()
+    clinical: Clinical | None = None
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,10 @@ def inspect_cohort(
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
     candidates = one_per_session(candidates)
+    clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
-    notes += [*entry_notes, *volume_notes, *header_notes, *age_notes]
+    notes += [*entry_notes, *volume_notes, *header_notes, *age_notes, *clinical_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
         kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
@@ -149,7 +154,7 @@ def inspect_cohort(
     if selection.disguise is not None:
         matches = selection.disguise.matches(matches, scans)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
-    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches))
+    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches), clinical)
 
 
 def _input_folder(root: Path) -> Path:
@@ -164,7 +169,7 @@ def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], l
     layout = detect_layout(root)
     if layout == "bids":
         files = walk_input(root, bids.enters)
-        candidates, notes = bids.read_bids(root, files)
+        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
         candidates, notes = adni.read_adni(root, files, config)

@@ -99,6 +99,25 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class FollowUp:
+    """What became of someone without dementia after a scan; months from the diagnosis at the scan.
+
+    Parameters
+    ----------
+    converted : bool
+        AD was diagnosed, and the last diagnosis is AD.
+    months_to_conversion : float or None
+        Until the first diagnosis of AD; None if there was none.
+    months_followed : float
+        Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it.
+    """
+
+    converted: bool
+    months_to_conversion: float | None
+    months_followed: float
+
+
+@dataclass(frozen=True)
 class ScanTable:
     """All scans found in an input, sorted by participant, session and scan.
 

@@ -1,0 +1,233 @@
+"""Further clinical columns of the scans that are used: ``clinical.tsv``, beside ``scans.tsv``.
+
+Values are those at the visit of the scan, from the column that holds them under any of its usual names (case, ``_`` and
+``-`` do not matter: ``CDRSB``, ``cdr_sb``). A column of which the source knows nothing is left out of the table. Codes
+for missing values (negative numbers) are missing; a concentration beyond the limit of detection (``>1700``) counts as
+that limit, and is noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pipeline.cohort.anonymise import Disguise, shifted_dates
+from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.records import SCAN_COLUMNS, Scan
+from pipeline.cohort.values import number
+from pipeline.cohort.visits import visit_of
+from pipeline.run.errors import BadInputError
+
+IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
+
+MEASURES = {
+    "cdrsb": "Clinical Dementia Rating, sum of boxes",
+    "adas11": "ADAS-Cog, 11 items",
+    "adas13": "ADAS-Cog, 13 items",
+    "faq": "Functional Activities Questionnaire",
+    "moca": "Montreal Cognitive Assessment",
+    "ravlt_immediate": "Rey Auditory Verbal Learning Test, immediate recall (sum of five trials)",
+    "logical_memory_delayed": "Logical memory, delayed recall",
+    "abeta": "Amyloid beta 1-42 in cerebrospinal fluid, pg/ml, as the source gives it",
+    "tau": "Total tau in cerebrospinal fluid, pg/ml, as the source gives it",
+    "ptau": "Phosphorylated tau 181 in cerebrospinal fluid, pg/ml, as the source gives it",
+    "amyloid_pet": "Florbetapir (AV45) uptake relative to the cerebellum",
+    "fdg_pet": "FDG uptake in the regions of ADNI's composite",
+    "education": "Years of education",
+}
+"""Columns taken where the source has them."""
+
+OTHER_NAMES = {
+    "cdrsb": ("cdrsumofboxes", "cdglobalsb"),
+    "adas11": ("adascog11",),
+    "adas13": ("adascog13",),
+    "faq": ("faqtotal",),
+    "moca": ("mocatotal",),
+    "logical_memory_delayed": ("ldeltotal",),
+    "abeta": ("csfabeta", "abeta42"),
+    "tau": ("csftau", "ttau"),
+    "ptau": ("csfptau", "ptau181"),
+    "amyloid_pet": ("av45",),
+    "fdg_pet": ("fdg",),
+    "education": ("pteducat", "educationyears", "yearsofeducation", "educationlevel"),
+}
+"""What sources call them besides, without ``_`` and in lower case."""
+
+TIMES = {
+    "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
+    "failing that by age",
+    "converted": "1 if AD was diagnosed after the scan and holds at the last diagnosis, 0 if not; for CN and MCI only",
+    "months_to_conversion": "Months from the diagnosis at the scan to the first of AD; n/a if there was none",
+    "months_followed": "Months from the diagnosis at the scan to the last one (0: none later), the time of censoring "
+    "where converted is 0",
+}
+"""Columns computed from sessions and diagnoses."""
+
+IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})
+"""Columns, without ``_`` and in lower case, that are never copied: they name people, images or places."""
+
+_BEYOND_LIMIT = re.compile(r"\s*[<>]\s*(\d+(?:\.\d*)?)\s*")
+
+
+@dataclass(frozen=True, eq=False)
+class Clinical:
+    """Clinical columns of the kept scans.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per scan.
+    columns : mapping of str to str
+        Their descriptions.
+    """
+
+    frame: pd.DataFrame
+    columns: Mapping[str, str]
+
+
+def clinical_table(
+    candidates: Sequence[Candidate], further: Sequence[str] = (), disguise: Disguise | None = None
+) -> tuple[Clinical, list[str]]:
+    """Gather the clinical columns of the scans that are used.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Dropped scans have no row.
+    further : sequence of str
+        Further columns of the source, by its own names (in any case), taken as they are.
+    disguise : Disguise or None
+        How records are anonymised; dates in further columns are moved as all others are.
+
+    Returns
+    -------
+    clinical : Clinical
+        Sorted as the scan table is.
+    notes : list of str
+        Values taken at a limit of detection, cells that could not be read, a constant that is not one.
+
+    Raises
+    ------
+    BadInputError
+        For a further column that no scan has, that names people or places, or that is a column already.
+    """
+    kept = [candidate for candidate in candidates if candidate.scan.kept]
+    cells = [{_plain(name): text for name, text in candidate.columns.items()} for candidate in kept]
+    found = _Found()
+    data: dict[str, list[object]] = {}
+    shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
+    for field in IDENTITY:
+        data[field] = [getattr(scan, field) for scan in shown]
+    for name in MEASURES:
+        data[name] = [found.measure(name, row) for row in cells]
+    data["years_since_first_scan"] = list(_years(kept))
+    later = [one.follow_up for one in kept]
+    data["converted"] = [None if one is None else int(one.converted) for one in later]
+    data["months_to_conversion"] = [None if one is None else one.months_to_conversion for one in later]
+    data["months_followed"] = [None if one is None else one.months_followed for one in later]
+    told = {**IDENTITY, **MEASURES, **TIMES}
+    for name in further:
+        data[name] = _further(name, kept, cells, set(data), disguise)
+        told[name] = f"Column {name} of the source at the visit of the scan, as it stands there"
+    frame = pd.DataFrame(data, dtype=object)
+    empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
+    frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
+    frame = frame.infer_objects()
+    return Clinical(frame, {name: told[name] for name in frame.columns}), found.notes()
+
+
+class _Found:
+    """What is noted about cells while they are read."""
+
+    def __init__(self) -> None:
+        self.limits: Counter[str] = Counter()
+        self.unreadable: Counter[str] = Counter()
+
+    def measure(self, name: str, row: Mapping[str, str]) -> float | None:
+        """Value of a measure in a row of plain column names."""
+        text = next((row[key] for key in (_plain(name), *OTHER_NAMES.get(name, ())) if key in row), None)
+        if text is None:
+            return None
+        beyond = _BEYOND_LIMIT.fullmatch(text)
+        if beyond is not None:
+            self.limits[f"{name} '{text.strip()}'"] += 1
+            return float(beyond[1])
+        value = number(text)
+        if value is None:
+            self.unreadable[f"{name} '{text}'"] += 1
+        return value if value is not None and value >= 0 else None
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self.limits:
+            notes.append(f"clinical values beyond the limit of detection count as that limit: {_counted(self.limits)}")
+        if self.unreadable:
+            notes.append(f"clinical cells that hold no number, taken as missing: {_counted(self.unreadable)}")
+        return notes
+
+
+def _counted(cells: Counter[str]) -> str:
+    return listed(f"{cell} ({count} scans)" for cell, count in sorted(cells.items()))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _years(kept: Sequence[Candidate]) -> list[float | None]:
+    """Years since the first kept scan of the participant."""
+    months: dict[str, list[float]] = {}
+    ages: dict[str, list[float]] = {}
+    when = [_months(candidate.scan) for candidate in kept]
+    for candidate, month in zip(kept, when, strict=True):
+        if month is not None:
+            months.setdefault(candidate.scan.participant_id, []).append(month)
+        if candidate.scan.age is not None:
+            ages.setdefault(candidate.scan.participant_id, []).append(candidate.scan.age)
+    n_scans = Counter(candidate.scan.participant_id for candidate in kept)
+    years: list[float | None] = []
+    for candidate, month in zip(kept, when, strict=True):
+        person, age = candidate.scan.participant_id, candidate.scan.age
+        if n_scans[person] == 1:
+            years.append(0.0)
+        elif month is not None and len(months[person]) == n_scans[person]:
+            years.append(round((month - min(months[person])) / 12, 3))
+        elif age is not None and len(ages[person]) == n_scans[person]:
+            years.append(round(age - min(ages[person]), 3))
+        else:
+            years.append(None)
+    return years
+
+
+def _months(scan: Scan) -> int | None:
+    return visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+
+
+def _further(
+    name: str,
+    kept: Sequence[Candidate],
+    cells: Sequence[Mapping[str, str]],
+    taken: set[str],
+    disguise: Disguise | None,
+) -> list[object]:
+    """Cells of a column of the source: numbers if all of them are, else text."""
+    if _plain(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:
+        why = "names people, images or places" if _plain(name) in IDENTIFYING else "is a column of the run already"
+        raise BadInputError(f"cohort.clinical_columns: {name} {why}. Remove it.")
+    texts = [row.get(_plain(name)) for row in cells]
+    if all(text is None for text in texts):
+        known = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
+        raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
+    texts = [None if text is not None and text.strip() in ("-1", "-4") else text for text in texts]  # ADNI: missing
+    numbers = [number(text) for text in texts]
+    whole = all(value is not None for value, text in zip(numbers, texts, strict=True) if text is not None)
+    if whole:
+        return list(numbers)
+    if disguise is None:
+        return list(texts)
+    back = [disguise.days_back(candidate.scan.participant_id) for candidate in kept]
+    return [None if text is None else shifted_dates(text, days) for text, days in zip(texts, back, strict=True)]

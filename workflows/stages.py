@@ -1,0 +1,170 @@
+"""The stages of a run: what each is given, and how it hands its records on.
+
+Each stage reads records that earlier stages wrote and writes its own; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.attribution.explained_scan import map_names
+from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.conversion import convert_scans
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.cohort.splits import Split
+from pipeline.evaluation.planted import evaluate_planted
+from pipeline.regions.stage import aggregate_relevance
+from pipeline.registration.stage import register_scans
+from pipeline.run.config import Config
+from pipeline.run.digests import DigestCache
+from pipeline.run.jobs import Outcome
+from pipeline.run.layout import RunLayout
+from pipeline.run.steps import run_step
+from pipeline.run.tables import read_table
+from pipeline.statistics.inputs import files_read
+from pipeline.statistics.stage import analyse
+from pipeline.training.stage import train_folds
+from reports.build import build_report, report_inputs, written_files
+from workflows.registration import finish_registration
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every stage of a run is given."""
+
+    layout: RunLayout
+    input_root: Path
+    config: Config
+    scans: tuple[Scan, ...]
+    split: Split
+    executor: Executor
+    digests: DigestCache
+
+    @property
+    def map_names(self) -> list[str]:
+        return map_names(self.config.attribution)
+
+    @property
+    def truth(self) -> Path:
+        """What was planted, where the input is a demo cohort."""
+        return self.input_root / "truth" / "planted.json"
+
+    def labelled(self, *stages: str) -> list[Scan]:
+        """Scans of the contrast that failed in none of the given stages, as registration has left them.
+
+        Registration may drop scans and add volumes, and says so in ``scans.tsv``.
+        """
+        failures = read_table(self.layout.failures)
+        failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
+        return [
+            scan for scan in ScanTable.read(self.layout.scans).kept
+            if scan.label is not None and scan.name not in failed
+        ]  # fmt: skip
+
+    def predicted(self, *stages: str) -> list[Scan]:
+        """Those with an out-of-fold prediction: the scans that a network may be asked to explain."""
+        names = set(read_table(self.layout.predictions)["scan_id"])
+        return [scan for scan in self.labelled("registration", *stages) if scan.scan_id in names]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a stage went: its units of work, and whether a step over the whole group was done."""
+
+    outcomes: Sequence[Outcome] = ()
+    step_done: bool = False
+
+    def count(self, status: str) -> int:
+        return sum(outcome.status == status for outcome in self.outcomes)
+
+    @property
+    def changed(self) -> bool:
+        return self.step_done or self.count("done") > 0
+
+    def __str__(self) -> str:
+        counts = [f"{self.count(status)} {status}" for status in ("done", "unchanged", "failed") if self.count(status)]
+        return ", ".join(counts) or ("done" if self.step_done else "unchanged")
+
+
+def register(work: Work) -> Result:
+    """Bring every kept scan, labelled or not, to template space; DICOM series become NIfTI first."""
+    config = work.config
+    scans, conversions = convert_scans(
+        work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor
+    )
+    registrations = register_scans(
+        work.layout, work.input_root, scans, config.registration, config.seed, work.executor, work.digests
+    )
+    kept = [scan for scan in scans if scan.kept]
+    later = finish_registration(work.layout, kept, registrations, config, work.executor, work.digests)
+    told = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
+    return Result(told, step_done=any(o.status == "done" for o in later))
+
+
+def train(work: Work) -> Result:
+    """Train one network per fold and predict the scans it has not seen."""
+    scans = work.labelled("registration")
+    return Result(train_folds(work.layout, scans, work.split, work.config, work.executor, work.digests))
+
+
+def explain(work: Work) -> Result:
+    """Make the heatmaps of every scan with the network that has not seen its participant."""
+    layout, config = work.layout, work.config
+    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    scans, predictions = work.predicted(), read_table(layout.predictions)
+    return Result(explain_scans(layout, scans, work.split, predictions, atlas, config, work.executor, work.digests))
+
+
+def aggregate(work: Work) -> Result:
+    """Gather the region sums of all scans and average heatmaps per group."""
+    layout, config = work.layout, work.config
+    scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
+    grid = template_grid(config.registration.resolution_mm)
+    done, outcomes = aggregate_relevance(
+        layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
+    )
+    return Result(outcomes, done)
+
+
+def infer(work: Work) -> Result:
+    """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
+    layout, config = work.layout, work.config
+
+    def statistics() -> list[Path]:
+        written = analyse(layout, work.predicted("attribution"), read_table(layout.predictions), config)
+        if work.truth.is_file():
+            evaluate_planted(layout, work.truth)
+            written.append(layout.statistics("planted_recovery"))
+        return written
+
+    inputs = [*files_read(layout), work.truth]
+    packages = ["pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds"]
+    parameters = [config.statistics, config.cohort, config.attribution, config.seed]
+    return Result(step_done=run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests))
+
+
+def report(work: Work) -> Result:
+    """Write the report."""
+    layout = work.layout
+
+    def build() -> list[Path]:
+        build_report(layout)
+        return written_files(layout)
+
+    packages = ["reports", "pipeline.regions"]
+    return Result(step_done=run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests))
+
+
+STAGE_FUNCTIONS: dict[str, Callable[[Work], Result]] = {
+    "registration": register,
+    "training": train,
+    "attribution": explain,
+    "regions": aggregate,
+    "statistics": infer,
+    "report": report,
+}
