@@ -151,6 +151,11 @@ class ScanFiles:
         """This scan's leading relevance maps on its own brain, with regions outlined (PNG)."""
         return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
 
+    @property
+    def viewer(self) -> Path:
+        """Page to look through this scan's leading relevance maps on its own brain (HTML)."""
+        return self.folder / "figures" / f"{self._space}_desc-relevance_viewer.html"
+
     def relevance_map(self, map_name: str) -> Path:
         return self.folder / "relevance" / f"{self._space}_desc-{map_name}_relevance.nii.gz"
 

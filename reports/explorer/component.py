@@ -73,21 +73,20 @@ class Explored:
     contrast: str
 
 
-def shown_columns(contrast: str) -> tuple[ShownColumn, ...]:
-    """Columns on the page, left to right."""
-    return (
-        ShownColumn("name", "Region", "text"),
-        ShownColumn("hemisphere", "Side", "text"),
-        ShownColumn("lobe", "Lobe", "text"),
-        ShownColumn("n_voxels", "Voxels"),
-        ShownColumn("mean_density", "Density", paints=True),
-        ShownColumn("mean_sum", "Sum", paints=True),
-        ShownColumn("mean_gain", "Gain", paints=True),
-        ShownColumn("hedges_g", f"Hedges’ g, {contrast}", paints=True),
-        ShownColumn("p", f"p, {contrast}", "p"),
-        ShownColumn("p_fwe", f"Corrected p, {contrast}", "p", paints=True),
-        ShownColumn("p_fdr", f"FDR p, {contrast}", "p"),
-    )
+COLUMNS = (
+    ShownColumn("name", "Region", "text"),
+    ShownColumn("mean_density", "Density", paints=True),
+    ShownColumn("mean_sum", "Sum", paints=True),
+    ShownColumn("mean_gain", "Gain", paints=True),
+    ShownColumn("hedges_g", "Hedges’ g", paints=True),
+    ShownColumn("p_fwe", "Corrected p", "p", paints=True),
+    ShownColumn("hemisphere", "Side", "text"),
+    ShownColumn("lobe", "Lobe", "text"),
+    ShownColumn("n_voxels", "Voxels"),
+    ShownColumn("p", "p", "p"),
+    ShownColumn("p_fdr", "FDR p", "p"),
+)
+"""Columns on the page, left to right."""
 
 
 def explorer_component(explored: Explored) -> Component:
@@ -95,20 +94,20 @@ def explorer_component(explored: Explored) -> Component:
 
     Without scripts it is a plain table: bilateral groups by the first map in the first group of scans.
     """
-    columns = shown_columns(explored.contrast)
     data = {
         "table": packed(np.frombuffer(explored.table, np.uint8)),
         "maps": list(explored.maps),
         "links": dict(explored.links),
-        "columns": [vars(column) for column in columns],
+        "columns": [vars(column) for column in COLUMNS],
     }
     html = fragment(
         "explorer.html.j2",
         data=embedded_json(data),
         file=explored.file,
-        columns=columns,
+        caption=f"Hedges’ g and p compare the density of {explored.contrast}. In the pictures, left is left.",
+        columns=COLUMNS,
         hints=EXPLORER_COLUMNS,
-        rows=_plain_rows(explored, columns),
+        rows=_plain_rows(explored),
         links=explored.links,
         methods={str(one["method"]): str(one["method_title"]) for one in explored.maps},
         scan_groups=explored.scan_groups,
@@ -117,14 +116,14 @@ def explorer_component(explored: Explored) -> Component:
     return Component(html, source("explorer.css"), (LIBRARY, source("explorer.js")))
 
 
-def _plain_rows(explored: Explored, columns: Sequence[ShownColumn]) -> list[tuple[str, list[str]]]:
+def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
     """Bilateral group and formatted cells of each row shown without scripts."""
     table = pd.read_csv(io.BytesIO(explored.table), sep="\t", keep_default_na=False, na_values={}, dtype=str)
     first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
     rows = table[first & (table["hemisphere"] == BILATERAL)]
     order = pd.to_numeric(rows["mean_density"], errors="coerce").sort_values(ascending=False, kind="stable").index
     return [
-        (str(row["group"]), [_cell(str(row[column.key]), column.kind) for column in columns])
+        (str(row["group"]), [_cell(str(row[column.key]), column.kind) for column in COLUMNS])
         for _, row in rows.loc[order].iterrows()
     ]
 

@@ -44,7 +44,7 @@ def region_explorer(material: Material) -> Component | None:
         maps=[_described(name) for name in maps],
         scan_groups={group: _title(run, group) for group in groups},
         links={group: link for group in summary["group"].unique() if (link := material.links.region(group))},
-        contrast=f"{run.positive} − {run.negative}",
+        contrast=f"{run.positive} with {run.negative}",
     )
     return explorer_component(explored)
 

@@ -76,8 +76,15 @@ def brain_codes(t1w: NDArray[Any]) -> NDArray[np.uint8]:
     return codes
 
 
-def atlas_component(space: ViewingSpace) -> Component:
-    """Data that every viewer and explorer of a page reads; a page needs it once, anywhere."""
+def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
+    """Data that every viewer and explorer of a page reads; a page needs it once, anywhere.
+
+    Parameters
+    ----------
+    space : ViewingSpace
+    with_brain : bool
+        Whether something on the page shows the template's brain.
+    """
     atlas = space.atlas
     numbers = [number for number in atlas.regions.numbers if number not in atlas.empty]
     rank = np.zeros(max(numbers, default=0) + 1, np.uint16)
@@ -86,7 +93,7 @@ def atlas_component(space: ViewingSpace) -> Component:
         "shape": list(space.grid.shape),
         "origin": space.grid.affine[:3, 3].tolist(),
         "voxel": np.diag(space.grid.affine)[:3].tolist(),
-        "brain": packed(brain_codes(space.template.t1w)),
+        "brain": packed(brain_codes(space.template.t1w)) if with_brain else None,
         "labels": packed(rank[atlas.labels]),
         "regions": [_region(space, number) for number in numbers],
         "colours": colour_tables(),

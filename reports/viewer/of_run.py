@@ -1,26 +1,22 @@
-"""Viewers of a run: of its mean maps, and of one participant's own maps."""
+"""The viewer of a run's mean maps, and what viewers and explorers of a page share."""
 
 from __future__ import annotations
 
 import functools
 
-import nibabel as nib
-import numpy as np
-from nibabel.filebasedimages import ImageFileError
-
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout import ScanFiles, map_title
+from pipeline.run.layout import map_title
 from reports.components import Component
-from reports.figures.brain import GROUP_PERCENTILES, PERSON_PERCENTILES
+from reports.figures.brain import GROUP_PERCENTILES
 from reports.figures.maps import map_unit
 from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
-from reports.numbers import count, is_missing
+from reports.numbers import count
 from reports.run_record import OUTCOMES
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import ViewerMap, viewer_component
 
-_SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
+SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
 
 
 @functools.lru_cache(maxsize=1)
@@ -78,54 +74,5 @@ def group_viewer(material: Material) -> Component | None:
     if not maps:
         return None
     whose = f"the absolute mean {run.positive} map of the method"
-    caption = _SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
+    caption = SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
     return viewer_component(space, maps, "Mean relevance maps", caption)
-
-
-def participant_viewer(material: Material, participant_id: str, at_most: int = 1) -> Component | None:
-    """A person's own maps by the leading methods, on their own brain in template space.
-
-    None where the run keeps no maps of single scans, or this person has none.
-
-    Parameters
-    ----------
-    material : Material
-    participant_id : str
-    at_most : int
-        Visits shown, the last ones; each adds about a megabyte to the page.
-    """
-    run, space = material.run, space_of(material)
-    if space is None or not run.keeps_single_maps or not run.has("predictions"):
-        return None
-    rows = run.explained[run.explained["participant_id"] == participant_id]
-    maps, brains = [], {}
-    for session in rows["session_id"].drop_duplicates().tail(at_most):
-        files = run.layout.scan(
-            participant_id, None if is_missing(session) else str(session), run.config.registration.resolution_mm
-        )
-        own = [_own_map(material, files, name) for name in run.main_maps if files.relevance_map(name).is_file()]
-        maps += own
-        if own and (brain := _brain(files, space)) is not None:
-            brains[files.name] = brain
-    if not maps:
-        return None
-    caption = _SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
-    return viewer_component(space, maps, f"Relevance maps of {participant_id}", caption, brains)
-
-
-def _own_map(material: Material, files: ScanFiles, name: str) -> ViewerMap:
-    scale = material.view(files.relevance_map(name)).scale(PERSON_PERCENTILES)
-    return ViewerMap(
-        files.relevance_map(name), files.name, name, files.session_id or files.participant_id, map_title(name),
-        scale.low, scale.high, scale.signed, f"{map_unit(name)} per voxel",
-    )  # fmt: skip
-
-
-def _brain(files: ScanFiles, space: ViewingSpace) -> np.ndarray | None:
-    """The person's brain in template space; None if the image is not there or cannot be read."""
-    try:
-        image = nib.load(files.t1w)
-        brain = np.asarray(image.dataobj, dtype=np.float32)  # type: ignore[attr-defined]
-    except (OSError, EOFError, ImageFileError, ValueError):
-        return None
-    return brain if brain.shape == space.source.shape else None

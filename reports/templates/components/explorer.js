@@ -27,7 +27,8 @@ async function startExplorer(root) {
     { line, ...Object.fromEntries(header.cells.map((key, place) => [key, cells[place]])) }));
   const field = Object.fromEntries([...root.querySelectorAll("[name]")].map((one) => [one.name, one]));
   const heads = [...root.querySelectorAll("th[data-key]")];
-  const NIGHT = packed(11, 15, 20, 255);
+  const HINT = "Point at a region, or move through the rows.";
+  const SATURATED = 0.95;
   const BLANK = packed(74, 87, 102, 255);
   const LIT = packed(255, 255, 255, 255);
   let shown = [];
@@ -109,16 +110,17 @@ async function startExplorer(root) {
     find(".shown").textContent = `${shown.length} of ${all.length} rows`;
   }
 
+  const shade = (part) => colour(part < 0 ? space.colours.cool : space.colours.warm, Math.abs(part));
+
   // p is drawn as -log10 p, so that small is bright.
   const strength = (row, key) => (kindOf(key) === "p" ? -Math.log10(valueOf(row, key)) : valueOf(row, key));
 
   function colourBrain() {
     const key = field.metric.value;
     const values = shown.map((row) => strength(row, key)).filter(Number.isFinite);
-    const top = Math.max(...values.map(Math.abs), 0) || 1;
+    const sizes = values.map(Math.abs).sort((a, b) => a - b);
+    const top = sizes[Math.floor(SATURATED * (sizes.length - 1))] || 1; // a few extreme regions must not hide the rest
     const twoSided = values.some((value) => value < 0);
-    const tableOf = space.colours[twoSided ? "diverging" : "sequential"];
-    const at = (value) => (twoSided ? (value / top + 1) / 2 : value / top);
     const single = new Map(shown.filter((row) => row.region !== "n/a").map((row) => [row.region, row]));
     const pooled = new Map(shown.filter((row) => row.region === "n/a").map((row) => [row.group, row]));
     paint = new Map();
@@ -126,11 +128,11 @@ async function startExplorer(root) {
     space.regions.forEach((region, place) => {
       const row = single.get(String(region.number)) ?? pooled.get(region.group);
       const value = row ? strength(row, key) : NaN;
-      palette[place + 1] = Number.isFinite(value) ? colour(tableOf, at(value)) : BLANK;
+      palette[place + 1] = Number.isFinite(value) ? shade(value / top) : BLANK;
       if (row) paint.set(place + 1, row);
     });
     drawAll(palette);
-    drawBar(key, top, twoSided, tableOf);
+    drawBar(key, top, twoSided);
   }
 
   function drawAll(colours) {
@@ -139,7 +141,7 @@ async function startExplorer(root) {
       const { through, across, up, edges } = PLANES[plane];
       const position = Math.round((Number(mm) - space.origin[through]) / space.voxel[through]);
       if (!canvas.dataset.sized) {
-        [canvas.width, canvas.height] = [2 * space.shape[across], 2 * space.shape[up]];
+        [canvas.width, canvas.height] = [4 * space.shape[across], 4 * space.shape[up]];
         canvas.dataset.sized = "yes";
         const under = (event) => {
           const box = canvas.getBoundingClientRect();
@@ -155,26 +157,26 @@ async function startExplorer(root) {
       drawSlice(context, space.brain, space.shape, plane, position, GREYS, { smooth: true });
       drawSlice(context, space.labels, space.shape, plane, position, colours);
       context.fillStyle = "#e8edf2";
-      context.font = `bold ${Math.round(canvas.width / 13)}px sans-serif`;
-      context.fillText(edges[0], 3, canvas.height / 2);
+      context.font = `bold ${Math.round(canvas.width / 12)}px sans-serif`;
+      context.fillText(edges[0], 4, canvas.height / 2);
       context.textAlign = "right";
-      context.fillText(edges[1], canvas.width - 3, canvas.height / 2);
+      context.fillText(edges[1], canvas.width - 4, canvas.height / 2);
       context.textAlign = "left";
-      context.fillText(`${"xyz"[through]} = ${number(Number(mm))}`, 3, canvas.height - 4);
+      context.fillText(`${"xyz"[through]} = ${number(Number(mm))}`, 4, canvas.height - 8);
     }
   }
 
-  function drawBar(key, top, twoSided, tableOf) {
+  function drawBar(key, top, twoSided) {
     const context = find(".bar canvas").getContext("2d");
     for (let x = 0; x < 256; x++) {
-      const [red, green, blue] = tableOf.subarray(3 * x, 3 * x + 3);
-      context.fillStyle = `rgb(${red} ${green} ${blue})`;
+      const packedColour = shade(twoSided ? (2 * x) / 255 - 1 : x / 255);
+      context.fillStyle = `rgb(${packedColour & 255} ${(packedColour >> 8) & 255} ${(packedColour >> 16) & 255})`;
       context.fillRect(x, 0, 1, 1);
     }
     const isP = kindOf(key) === "p";
-    find(".low").textContent = isP ? "p = 1" : twoSided ? number(-top) : "0";
+    find(".low").textContent = isP ? "p = 1" : twoSided ? `≤ ${number(-top)}` : "0";
     find(".middle").textContent = twoSided ? "0" : "";
-    find(".high").textContent = isP ? `p = ${probability(10 ** -top)}` : number(top);
+    find(".high").textContent = isP ? `p ≤ ${probability(10 ** -top)}` : `≥ ${number(top)}`;
     find(".unit").textContent = `${titleOf(key)}; grey: no value, or not chosen`;
   }
 
@@ -187,7 +189,7 @@ async function startExplorer(root) {
 
   function tell(row) {
     const column = columns.find(({ key }) => key === field.metric.value);
-    find(".readout").textContent = row ? `${row.name}: ${written(row, column)} (${column.title})` : "Point at a region.";
+    find(".readout").textContent = row ? `${row.name}: ${written(row, column)} (${column.title})` : HINT;
   }
 
   function goTo(row) {

@@ -24,9 +24,9 @@ window.heatlas ??= (() => {
   function atlas() {
     waiting ??= (async () => {
       const data = json(document.getElementById("heatlas-atlas"));
-      const [labels, brain] = await Promise.all([unpacked(data.labels), unpacked(data.brain)]);
+      const [labels, brain] = await Promise.all([unpacked(data.labels), data.brain && unpacked(data.brain)]);
       const colours = Object.fromEntries(Object.entries(data.colours).map(([name, table]) => [name, bytesOf(table)]));
-      return { ...data, labels: new Uint16Array(labels), brain: new Uint8Array(brain), colours };
+      return { ...data, labels: new Uint16Array(labels), brain: brain && new Uint8Array(brain), colours };
     })();
     return waiting;
   }
