@@ -1,4 +1,4 @@
-"""Where everything in a run folder lies. The only module that spells these paths.
+"""Where everything in a run folder lies; with `pipeline.run.group_layout` the only module that spells these paths.
 
 A run is a BIDS derivative. Scans are named by participant and session; a dataset without sessions has none in
 its names. Maps are named by method: ``lrpB025`` is LRP with beta 0.25, ``gb`` guided backpropagation.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
-TEMPLATE = "MNI152NLin2009cAsym"
+from pipeline.run.group_layout import TEMPLATE as TEMPLATE
+from pipeline.run.group_layout import GroupFiles
+
 GUIDED_MAP = "gb"
 """Name of the map of guided backpropagation in files and tables."""
 
@@ -185,10 +186,8 @@ class ScanFiles:
 
 
 @dataclass(frozen=True)
-class RunLayout:
+class RunLayout(GroupFiles):
     """Paths of one run folder."""
-
-    root: Path
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         return ScanFiles(self.root, participant_id, session_id, resolution_mm)
@@ -231,73 +230,9 @@ class RunLayout:
         return self.root / "failures.tsv"
 
     @property
-    def group(self) -> Path:
-        return self.root / "group"
-
-    @property
-    def registration_quality(self) -> Path:
-        return self.group / "registration.tsv"
-
-    @property
     def flagged(self) -> Path:
         """Scans whose registration is in doubt, for a person to decide on; only where the settings ask."""
         return self.root / "flagged.tsv"
-
-    @property
-    def volumes(self) -> Path:
-        """Volumes of atlas regions, one row per scan and region, from the Jacobian determinant."""
-        return self.group / "volumes.tsv"
-
-    @property
-    def test_retest(self) -> Path:
-        """How alike the volumes of two scans of one participant are."""
-        return self.group / "test_retest.tsv"
-
-    @property
-    def predictions(self) -> Path:
-        return self.group / "predictions.tsv"
-
-    @property
-    def relevance(self) -> Path:
-        """One row per scan, map and region (and the unlabelled rest)."""
-        return self.group / "relevance.tsv"
-
-    @property
-    def relevance_bilateral(self) -> Path:
-        """One row per scan, map and bilateral group, with gain."""
-        return self.group / "relevance_bilateral.tsv"
-
-    @property
-    def predictions_applied(self) -> Path:
-        """Predictions for kept scans outside the contrast (MCI), by networks that never saw the participant."""
-        return self.group / "predictions_applied.tsv"
-
-    @property
-    def relevance_applied_bilateral(self) -> Path:
-        """``relevance_bilateral.tsv`` of the scans in `predictions_applied`."""
-        return self.group / "relevance_applied_bilateral.tsv"
-
-    @property
-    def relevance_audit(self) -> Path:
-        """One row per scan, map and compartment: rim of the brain mask, outside it, fluid, vessels."""
-        return self.group / "relevance_audit.tsv"
-
-    @property
-    def conservation(self) -> Path:
-        """One row per scan and LRP map: start value, relevance in the map, each loss."""
-        return self.group / "conservation.tsv"
-
-    def statistics(self, name: str) -> Path:
-        """A table of ``group/statistics``."""
-        return self.group / "statistics" / f"{name}.tsv"
-
-    def group_map(self, group: str, map_name: str) -> Path:
-        """Mean map over a group (``AD``, ``CN``, ``TP`` ...).
-
-        Any text may be a label of the cohort: characters that a file name cannot hold are written as in a URL.
-        """
-        name = quote(group, safe="")
-        return self.group / "maps" / f"group-{name}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
 
     @property
     def partial_sums(self) -> Path:
@@ -420,3 +355,8 @@ class FoldFiles:
     def predictions(self) -> Path:
         """Predictions of this fold's test participants (TSV)."""
         return self.folder / "predictions.tsv"
+
+    @property
+    def predictions_applied(self) -> Path:
+        """Predictions of this fold's network for scans outside the contrast (TSV)."""
+        return self.folder / "predictions_applied.tsv"
