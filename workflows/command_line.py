@@ -25,7 +25,7 @@ from pipeline.run.errors import (
     ResumableError,
 )
 
-_HOMES = {"check": "workflows.check", "manifest": "workflows.manifest"}
+_HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 EXIT_PIPE = 141
 """As the shell reports a command ended by SIGPIPE."""
@@ -61,6 +61,17 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(run)
 
     _add_explain(commands)
+
+    compare = commands.add_parser(
+        "compare", help="several runs of one cohort: who is right more often, whether the same regions come first",
+        description="Exact McNemar tests between runs (seeds, settings, models, control runs), one vote per "
+        "participant, and agreement of their region rankings. Scans that not every run predicted are left out "
+        "and counted.",
+    )  # fmt: skip
+    compare.add_argument("outs", type=Path, nargs="+", metavar="OUT", help="run folders, two or more; only read")
+    compare.add_argument(
+        "--to", type=Path, required=True, metavar="FOLDER", help="for mcnemar.tsv and ranking_agreement.tsv"
+    )
 
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=Path, metavar="OUT", help="run folder")

@@ -146,6 +146,7 @@ def files_read(layout: RunLayout) -> list[Path]:
     """Files of a run that its statistics depend on; some runs lack some."""
     return [
         layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions, layout.relevance_bilateral,
+        layout.relevance_audit,
         layout.predictions_applied, layout.relevance_applied_bilateral,
     ]  # fmt: skip
 

@@ -20,11 +20,15 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.statistics.associations.associations import associations_tables
+from pipeline.statistics.comparison.rankings import ranking_agreement_tables
 from pipeline.statistics.demographics import demographics_tables
+from pipeline.statistics.groups.comparisons import comparisons_tables
 from pipeline.statistics.inputs import StatisticsInputs, read_inputs
 from pipeline.statistics.performance import performance_tables
+from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
 from pipeline.statistics.region_effects import region_effects_tables
 from pipeline.statistics.region_summary import region_summary_tables
+from pipeline.statistics.shortcuts.tables import shortcuts_tables, site_prediction_tables
 from pipeline.statistics.volume_association import volume_association_tables
 
 Tables = Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]
@@ -56,6 +60,12 @@ ANALYSES = (
     Analysis("region_effects", ("region_effects",), region_effects_tables),
     Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
     Analysis("associations", ("associations",), associations_tables),
+    Analysis("group_comparisons", ("group_comparisons",), comparisons_tables),
+    Analysis("progression", ("cox", "progression"), progression_tables),
+    Analysis("trajectories", ("trajectories",), trajectories_tables),
+    Analysis("shortcuts", ("shortcuts",), shortcuts_tables),
+    Analysis("site_prediction", ("site_prediction",), site_prediction_tables),
+    Analysis("ranking_agreement", ("ranking_agreement",), ranking_agreement_tables),
 )
 """All analyses, in order. A new one is one line here."""
 

@@ -1,0 +1,156 @@
+"""Agreement of region rankings inside one run: between folds, between betas, between methods.
+
+A ranking orders bilateral groups by a mean over participants. Folds have other test participants and other networks;
+betas and methods have the same ones. Rankings of seeds and models are those of several runs: ``heatlas compare``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.comparison.agreement import agreement
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+METRICS = ("sum", "density")
+LRP = "lrpB"
+
+AGREEMENT_COLUMNS = {
+    "between": "What the rankings differ in: folds, betas, methods, or runs",
+    "map": "Relevance map; n/a where the rankings are of several maps",
+    "metric": "What regions are ranked by: mean over participants of sum or density",
+    "scans": "Scans ranked: all, or those of the positive class",
+    "rankings": "The rankings",
+    "n_rankings": "How many",
+    "n_regions": "Bilateral groups ranked: those with a value in every ranking",
+    "kendall_w": "Kendall's coefficient of concordance, corrected for ties: 1 is full agreement, 1 / n_rankings what "
+    "unrelated rankings give",
+    "p": "p of W from permuting each ranking by itself, (b+1)/(m+1); that rankings are not unrelated says little",
+    "top": "Regions counted at the top",
+    "overlap": "Share of the top that two rankings have in common, mean over pairs of rankings",
+    "overlap_chance": "Its expectation for unrelated rankings: top / n_regions",
+    "overlap_p": "p of the overlap, from the same permutations",
+    "n_permutations": "Permutations",
+    "n_participants": "Participants whose scans are ranked (of folds: in all of them)",
+    "n_scans": "Their scans",
+    "note": "Why there is no value, or what to know of it",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rankings:
+    """Rankings to be compared.
+
+    Parameters
+    ----------
+    between, scans, metric : str
+    map : str or None
+    values : mapping of str to array, shape (groups,)
+        What each ranking orders by; NaN for groups without a value.
+    n_participants, n_scans : int
+    note : str or None
+    """
+
+    between: str
+    map: str | None
+    metric: str
+    scans: str
+    values: Mapping[str, Floats]
+    n_participants: int
+    n_scans: int
+    note: str | None = None
+
+
+def ranking_agreement_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Agreement inside a run: ``ranking_agreement``."""
+    table = agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
+    return {"ranking_agreement": (table, AGREEMENT_COLUMNS)}
+
+
+def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
+    """One row per set of rankings; columns of `AGREEMENT_COLUMNS`."""
+    return pd.DataFrame([_row(one, settings, seed) for one in rankings], columns=list(AGREEMENT_COLUMNS))
+
+
+def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:
+    """Rankings between folds, betas and methods, of all scans and of the positive class."""
+    betas = [name for name in values.maps if name.startswith(LRP)]
+    methods = [*betas[:1], *(name for name in values.maps if not name.startswith(LRP))]
+    folds = values.scans["fold"].to_numpy()
+    for scans, chosen in populations(values.scans["target"].to_numpy(float)).items():
+        for metric in METRICS:
+            for m, map_name in enumerate(values.maps):
+                of_fold = {
+                    f"fold {fold}": mean_over_people(values, metric, chosen & (folds == fold))[m]
+                    for fold in np.unique(folds[chosen])
+                }
+                yield _of(values, "folds", map_name, metric, scans, chosen, of_fold)
+            means = dict(zip(values.maps, mean_over_people(values, metric, chosen), strict=True))
+            for between, names in (("betas", betas), ("methods", methods)):
+                yield _of(values, between, None, metric, scans, chosen, {name: means[name] for name in names})
+
+
+def populations(target: Floats) -> dict[str, Flags]:
+    """Scans that are ranked: all of them, and those of the positive class."""
+    return {"all": np.ones(len(target), bool), "positive": target == 1}
+
+
+def mean_over_people(values: RelevanceValues, metric: str, chosen: Flags) -> Floats:
+    """Mean over participants of each map and group, shape (maps, groups); NaN for a group that someone lacks."""
+    array = (values.sums if metric == "sum" else values.densities)[chosen]
+    if not chosen.any():
+        return np.full(array.shape[1:], np.nan)
+    codes, _ = participant_codes(values.scans["participant_id"][chosen].tolist())
+    means: Floats = participant_means(array, codes).mean(axis=0)
+    return means
+
+
+def _of(
+    values: RelevanceValues,
+    between: str,
+    map_name: str | None,
+    metric: str,
+    scans: str,
+    chosen: Flags,
+    rankings: Mapping[str, Floats],
+) -> Rankings:
+    people = values.scans["participant_id"][chosen].nunique()
+    return Rankings(between, map_name, metric, scans, rankings, people, int(chosen.sum()))
+
+
+def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS) | {
+        "between": rankings.between, "map": rankings.map, "metric": rankings.metric, "scans": rankings.scans,
+        "rankings": ", ".join(rankings.values) or None, "n_rankings": len(rankings.values),
+        "n_participants": rankings.n_participants, "n_scans": rankings.n_scans, "note": rankings.note,
+    }  # fmt: skip
+    if len(rankings.values) < 2:
+        return row | {"note": f"{len(rankings.values)} ranking; two are needed"}
+    stacked = np.stack(list(rankings.values.values()))
+    complete = stacked[:, ~np.isnan(stacked).any(axis=0)]
+    row |= {"n_regions": complete.shape[1]}
+    if complete.shape[1] < 3:
+        return row | {"note": f"{complete.shape[1]} regions with a value in every ranking; three are needed"}
+    top = min(settings.comparison.top, complete.shape[1])
+    names = (rankings.between, rankings.map or "", rankings.metric, rankings.scans)
+    found = agreement(complete, top, settings.permutations, generator(seed, "statistics", "agreement", *names))
+    return row | {
+        "kendall_w": found.w,
+        "p": found.w_p,
+        "top": found.top,
+        "overlap": found.overlap,
+        "overlap_chance": found.chance,
+        "overlap_p": found.overlap_p,
+        "n_permutations": settings.permutations,
+    }

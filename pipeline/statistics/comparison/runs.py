@@ -1,0 +1,202 @@
+"""Several runs of one cohort side by side: who is right more often, and whether the same regions come first.
+
+Runs may differ in seed, settings or model, or be control runs. They are compared on the scans that all of them
+predicted, with the same label; others are counted. The unit is the participant: one vote each, right if most of their
+scans are right, and where half are, if the first session is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+
+from pipeline.run.config import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.statistics.bootstrap import bootstrap_intervals
+from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
+from pipeline.statistics.values import RelevanceValues
+
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+MCNEMAR_COLUMNS = {
+    "run_a": "First run",
+    "run_b": "Second run",
+    "control_a": "none; or what makes the first a control run",
+    "control_b": "The same of the second",
+    "n_participants": "Participants compared, one vote each: right if more than half of their scans are; where half "
+    "are, if their first session is",
+    "n_scans": "Their scans: those that every run predicted",
+    "n_only_a": "Scans of the first run that take no part, since another run lacks them",
+    "n_only_b": "The same of the second",
+    "both_right": "Participants right in both",
+    "only_a_right": "Participants right in the first only",
+    "only_b_right": "Participants right in the second only",
+    "both_wrong": "Participants wrong in both",
+    "accuracy_a": "Share of participants right in the first run",
+    "accuracy_b": "The same of the second",
+    "difference": "accuracy_a - accuracy_b",
+    "ci_low": "Lower bound of its interval over participants",
+    "ci_high": "Upper bound",
+    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "p": "Exact McNemar test: binomial over the participants whom one run alone gets right, two-sided",
+    "p_holm": "p adjusted by Holm over all pairs of runs",
+    "note": "What to know of it",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run to be compared.
+
+    Parameters
+    ----------
+    name : str
+    config : Config
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    values : RelevanceValues
+    """
+
+    name: str
+    config: Config
+    predictions: pd.DataFrame
+    values: RelevanceValues
+
+    @property
+    def control(self) -> str:
+        """Of the predictions; ``not recorded`` where they come from a version that did not."""
+        if "control" not in self.predictions.columns:
+            return "not recorded"
+        return ", ".join(dict.fromkeys(self.predictions["control"].astype(str)))
+
+
+def common_scans(runs: Sequence[Run]) -> list[str]:
+    """Scans that all runs predicted, in the order of the first.
+
+    Raises
+    ------
+    BadInputError
+        For fewer than two runs, other contrasts, a scan whose class differs between runs that did not shuffle labels,
+        or no scan in common.
+    """
+    if len(runs) < 2:
+        raise BadInputError("compare: two runs or more are needed. Name several run folders.")
+    first = runs[0]
+    for run in runs[1:]:
+        contrasts = [
+            (r.config.cohort.contrast_column, r.config.cohort.negative, r.config.cohort.positive) for r in runs
+        ]
+        if len(set(contrasts)) > 1:
+            told = "; ".join(f"{r.name}: {c} {n} against {p}" for r, (c, n, p) in zip(runs, contrasts, strict=True))
+            raise BadInputError(f"compare: runs that tell different things apart cannot be compared ({told}).")
+        both = first.predictions.merge(run.predictions, on="scan_id", suffixes=("_a", "_b"))
+        for column in ("participant_id", "target"):
+            if column == "target" and "shuffled labels" in (first.control + run.control):
+                continue
+            other = both[both[f"{column}_a"] != both[f"{column}_b"]]
+            if len(other):
+                raise BadInputError(
+                    f"predictions.tsv: scan {other['scan_id'].iloc[0]} has another {column} in {run.name} than in "
+                    f"{first.name}. Compare runs of the same input."
+                )
+    shared = set.intersection(*(set(run.predictions["scan_id"]) for run in runs))
+    if not shared:
+        names = ", ".join(run.name for run in runs)
+        raise BadInputError(f"predictions.tsv: no scan was predicted by all of {names}. Compare runs of one cohort.")
+    return [scan for scan in first.predictions["scan_id"] if scan in shared]
+
+
+def votes(run: Run, scans: Sequence[str]) -> pd.Series:
+    """Whether each participant is classified right, by participant."""
+    table = run.predictions.set_index("scan_id").loc[list(scans)]
+    right = table["outcome"].isin(["TP", "TN"]).astype(float)
+    by_person = right.groupby(table["participant_id"], sort=True)
+    order = table.assign(_right=right).sort_values(["participant_id", "session_id"], na_position="first", kind="stable")
+    first = order.groupby("participant_id", sort=True)["_right"].first()
+    share = by_person.mean()
+    return (share > 0.5) | ((share == 0.5) & (first == 1))
+
+
+def mcnemar_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
+    """All pairs of runs; columns of `MCNEMAR_COLUMNS`."""
+    voted = {run.name: votes(run, scans) for run in runs}
+    rows = [
+        _pair(a, b, voted[a.name].to_numpy(bool), voted[b.name].to_numpy(bool), len(scans), seed)
+        for a, b in combinations(runs, 2)
+    ]
+    table = pd.DataFrame(rows, columns=list(MCNEMAR_COLUMNS))
+    return table.assign(p_holm=multipletests(table["p"], method="holm")[1])
+
+
+def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: int) -> dict[str, Any]:
+    counts = [
+        [int((right_a & right_b).sum()), int((right_a & ~right_b).sum())],
+        [int((~right_a & right_b).sum()), int((~right_a & ~right_b).sum())],
+    ]
+    gain = right_a.astype(float) - right_b.astype(float)
+    settings = a.config.statistics
+    found = bootstrap_intervals(
+        lambda weights: weights @ gain / weights.sum(axis=1),
+        [0] * len(gain), settings.bootstrap_samples, settings.confidence, generator(seed, "compare", a.name, b.name),
+    )  # fmt: skip
+    (both, only_a), (only_b, neither) = counts
+    return {
+        "run_a": a.name,
+        "run_b": b.name,
+        "control_a": a.control,
+        "control_b": b.control,
+        "n_participants": len(gain),
+        "n_scans": n_scans,
+        "n_only_a": len(a.predictions) - n_scans,
+        "n_only_b": len(b.predictions) - n_scans,
+        "both_right": both,
+        "only_a_right": only_a,
+        "only_b_right": only_b,
+        "both_wrong": neither,
+        "accuracy_a": float(right_a.mean()),
+        "accuracy_b": float(right_b.mean()),
+        "difference": float(gain.mean()),
+        "ci_low": float(found.low[0]),
+        "ci_high": float(found.high[0]),
+        "interval": str(found.method[0]),
+        "p": float(mcnemar(counts, exact=True).pvalue),
+        "note": None if only_a + only_b else "both are right and wrong about the same participants",
+    }
+
+
+def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
+    """Agreement of region rankings between runs, per map that all of them have; settings of the first run."""
+    return agreement_table(_rankings(runs, scans), runs[0].config.statistics, seed)
+
+
+def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
+    first = runs[0].values
+    explained = set(scans).intersection(*(run.values.scans["scan_id"] for run in runs))
+    maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
+    groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
+    lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
+    note = f"{lost} regions that not every run has are left out" if lost else None
+    for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
+        own = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
+        ids, people = set(own["scan_id"]), own["participant_id"].nunique()
+        for metric in METRICS:
+            for map_name in maps:
+                means = {run.name: _means(run.values, ids, metric, map_name, groups) for run in runs}
+                yield Rankings("runs", map_name, metric, population, means, people, len(own), note)
+
+
+def _means(values: RelevanceValues, ids: set[str], metric: str, map_name: str, groups: Sequence[str]) -> Floats:
+    """What a run ranks the groups by, over the scans named."""
+    means = mean_over_people(values, metric, values.scans["scan_id"].isin(ids).to_numpy(bool))
+    chosen: Floats = means[values.maps.index(map_name), [values.groups.index(name) for name in groups]]
+    return chosen

@@ -1,0 +1,107 @@
+"""Who converted from MCI to AD, and when: one row per participant, from their first scan with MCI.
+
+The networks told AD from CN and never saw these participants, so what they say here is out of sample. Time runs from
+the scan to the visit with the first diagnosis of AD (an event), or to the last visit without one (censored). The
+conversion lies somewhere before that visit; with visits every 6 to 12 months this is the usual approximation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.inputs import AppliedScans
+from pipeline.statistics.progression.visits import FOLLOWED, TO_CONVERSION, first_visits, log_odds
+
+Floats = NDArray[np.float64]
+
+MODEL = "model"
+COMPARATORS = ("hippocampus/tiv", "mmse", "age")
+"""What the network is compared with; each as it is, not fitted to anything."""
+SOONER_WHEN_LOWER = frozenset({"hippocampus/tiv", "mmse"})
+
+
+@dataclass(frozen=True, eq=False)
+class Conversions:
+    """First MCI scans and what followed.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per participant: facts of the scan, ``time`` (months), ``event``.
+    relevance : array, shape (participants, maps, groups)
+        Sums.
+    maps, groups : tuple of str
+    left_out : mapping of str to int
+        Participants without a time, by reason.
+    """
+
+    frame: pd.DataFrame
+    relevance: Floats
+    maps: tuple[str, ...]
+    groups: tuple[str, ...]
+    left_out: Mapping[str, int]
+
+    @property
+    def time(self) -> Floats:
+        return self.frame["time"].to_numpy(float)
+
+    @property
+    def event(self) -> NDArray[np.bool_]:
+        return self.frame["event"].to_numpy(bool)
+
+    def scalar(self, predictor: str) -> Floats:
+        """Value of the model's logit or of a comparator; NaN where unknown."""
+        if predictor == MODEL:
+            return log_odds(self.frame)
+        if predictor == "hippocampus/tiv":
+            return (self.frame["hippocampus_mm3"] / self.frame["tiv_mm3"]).to_numpy(float)
+        return self.frame[predictor].to_numpy(float)
+
+    @property
+    def note(self) -> str | None:
+        """Who is left out and why; None if nobody is."""
+        return "; ".join(f"{count} left out: {why}" for why, count in self.left_out.items() if count) or None
+
+
+def conversions(applied: AppliedScans | None) -> Conversions:
+    """Take the first MCI scan of each participant and count the months from it.
+
+    Raises
+    ------
+    BadInputError
+        If no scan with MCI was seen by the networks, or the clinical table has no times.
+    """
+    if applied is None:
+        raise BadInputError(
+            "predictions_applied.tsv: there is none, so no participant with MCI was seen by the networks. Add scans "
+            "with the diagnosis MCI to the input."
+        )
+    frame = applied.frame.assign(_row=np.arange(len(applied.frame)))
+    mci = frame[frame["diagnosis"] == "MCI"]
+    if mci.empty:
+        raise BadInputError("scans.tsv: column diagnosis: no scan that the networks were applied to has MCI.")
+    missing = [name for name in (TO_CONVERSION, FOLLOWED) if name not in frame.columns]
+    if missing:
+        raise BadInputError(
+            f"clinical.tsv: column {', '.join(missing)} is missing, so nothing is known of conversion. The input's "
+            "visits table (ADNIMERGE, DXSUM) gives it; a BIDS dataset may have it in sessions.tsv."
+        )
+    first = first_visits(mci)
+    converted, followed = first[TO_CONVERSION].astype(float), first[FOLLOWED].astype(float)
+    time, event = converted.where(converted.notna(), followed), converted.notna()
+    unknown, late = time.isna(), time <= 0
+    usable = ~(unknown | late)
+    kept = first.assign(time=time, event=event)[usable]
+    left_out = {
+        "neither conversion nor follow-up known": int(unknown.sum()),
+        "no time between scan and last visit, or converted at or before the scan": int(late.sum()),
+    }
+    rows = kept["_row"].to_numpy(int)
+    values = applied.values
+    return Conversions(kept.drop(columns="_row"), values.sums[rows], values.maps, values.groups, left_out)

@@ -1,0 +1,140 @@
+"""Linear change over years by group: statsmodels' MixedLM with random intercept and slope per participant.
+
+REML, and Wald tests with t (and F) on participants less groups degrees of freedom, not the normal distribution that
+statsmodels prints: with few people that is what keeps the level. In a balanced design it is the t test on the slopes
+of participants (of differences, with two visits), exactly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import f as f_distribution
+from scipy.stats import t as t_distribution
+from statsmodels.regression.mixed_linear_model import MixedLM
+from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversionWarning
+
+Floats = NDArray[np.float64]
+
+BOTH, INTERCEPT, NEITHER = "intercept and slope", "intercept", "none"
+NO_VARIANCE = 1e-6
+"""Smallest eigenvalue of the random effects' covariance, relative to the residual variance, that counts as more than
+none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """Slopes of groups over time.
+
+    Parameters
+    ----------
+    estimate : array, shape (groups,)
+        Per year.
+    covariance : array, shape (groups, groups)
+        Of the estimates.
+    df : int
+        Participants with repeated scans, less groups.
+    random : {"intercept and slope", "intercept", "none"}
+    note : str or None
+        Why there is no random slope, or none at all.
+    """
+
+    estimate: Floats
+    covariance: Floats
+    df: int
+    random: str
+    note: str | None
+
+    def contrast(self, weights: Floats, confidence: float) -> tuple[float, float, float, float, float]:
+        """Estimate, lower and upper bound, t and p of a weighted sum of slopes."""
+        value = float(weights @ self.estimate)
+        error = float(np.sqrt(weights @ self.covariance @ weights))
+        reach = float(t_distribution.isf((1 - confidence) / 2, self.df)) * error
+        t = value / error
+        return value, value - reach, value + reach, t, float(2 * t_distribution.sf(abs(t), self.df))
+
+    def equal_slopes(self) -> tuple[float, float]:
+        """F and p of the hypothesis that all groups change alike: group x time."""
+        k = len(self.estimate) - 1
+        contrasts = np.column_stack([-np.ones(k), np.eye(k)])
+        difference = contrasts @ self.estimate
+        statistic = float(difference @ np.linalg.solve(contrasts @ self.covariance @ contrasts.T, difference)) / k
+        return statistic, float(f_distribution.sf(statistic, k, self.df))
+
+
+def slopes_by_group(
+    values: Floats,
+    years: Floats,
+    group: NDArray[np.intp],
+    participant: NDArray[np.intp],
+    levels: Floats,
+    random_slope: bool,
+) -> Slopes | str:
+    """Fit ``values ~ group + group:years + levels + (1 + years | participant)``.
+
+    Parameters
+    ----------
+    values, years : array, shape (scans,)
+    group : array of int, shape (scans,)
+        0..G-1, the same for all scans of a participant; each has participants with repeated scans.
+    participant : array of int, shape (scans,)
+    levels : array, shape (scans, q)
+        Further fixed effects on the level, of full rank beside the groups.
+    random_slope : bool
+        Whether to try one; it is given up where it has no variance or the fit does not converge.
+
+    Returns
+    -------
+    Slopes or str
+        Or why there is no fit.
+    """
+    own = np.eye(int(group.max()) + 1)[group]
+    fixed = np.column_stack([own, own * years[:, None], levels])
+    if np.linalg.matrix_rank(fixed) < fixed.shape[1]:
+        return "time does not vary within each group"
+    place = slice(own.shape[1], 2 * own.shape[1])
+    repeated = int((np.bincount(participant) > 1).sum())
+    df = repeated - own.shape[1]
+    if df < 1:
+        return f"{repeated} participants with repeated scans are too few for {own.shape[1]} groups"
+    intercept = np.ones((len(years), 1))
+    note = None
+    if random_slope:
+        fit = _fit(values, fixed, participant, np.column_stack([intercept, years]))
+        if fit is not None:
+            return Slopes(fit[0][place], fit[1][place, place], df, BOTH, None)
+        note = "no random slope: it has no variance beyond that of the scans, or the fit did not converge"
+    fit = _fit(values, fixed, participant, intercept)
+    if fit is not None:
+        return Slopes(fit[0][place], fit[1][place, place], df, INTERCEPT, note)
+    coefficients, covariance = _ordinary(values, fixed)
+    note = "no random effects: participants differ no more than scans do, or the fit did not converge"
+    return Slopes(coefficients[place], covariance[place, place], df, NEITHER, note)
+
+
+def _fit(values: Floats, fixed: Floats, participant: NDArray[np.intp], random: Floats) -> tuple[Floats, Floats] | None:
+    """Fixed effects and their covariance; None if singular or not converged."""
+    with warnings.catch_warnings():
+        for category in (ConvergenceWarning, HessianInversionWarning, RuntimeWarning, UserWarning):
+            warnings.simplefilter("ignore", category)  # judged below
+        try:
+            fit = MixedLM(values, fixed, groups=participant, exog_re=random).fit(reml=True, method=["lbfgs", "bfgs"])
+        except (np.linalg.LinAlgError, ValueError):
+            return None
+    k = fixed.shape[1]
+    covariance = np.asarray(fit.cov_params())[:k, :k]
+    variance = np.linalg.eigvalsh(np.asarray(fit.cov_re))
+    if not fit.converged or variance.min() < NO_VARIANCE * fit.scale or not np.isfinite(covariance).all():
+        return None
+    return np.asarray(fit.fe_params, float), covariance
+
+
+def _ordinary(values: Floats, fixed: Floats) -> tuple[Floats, Floats]:
+    """Least squares: what the mixed model is where participants do not differ."""
+    inverse = np.linalg.inv(fixed.T @ fixed)
+    coefficients = inverse @ fixed.T @ values
+    residual = values - fixed @ coefficients
+    return coefficients, inverse * float(residual @ residual) / (len(values) - fixed.shape[1])

@@ -1,0 +1,168 @@
+"""What the networks say of people with MCI, against who of them converted: no fitting, one scan per person.
+
+The networks learned AD against CN from other people, so their answer here is out of sample. Beside it stand measures of
+the same visit, each as it is: a network that predicts conversion no better than MMSE has little to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.progression.concordance import (
+    CHANCE,
+    Pairs,
+    class_pairs,
+    comparable_pairs,
+    concordance,
+    permuted_concordance,
+)
+from pipeline.statistics.progression.conversion import COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+CONVERTER, STABLE = "pMCI", "sMCI"
+CONCORDANCE, AUC = "concordance", "auc"
+SHARES = ("sensitivity", "specificity", "balanced_accuracy")
+
+PROGRESSION_COLUMNS = {
+    "predictor": "model: log odds of the positive class, by networks that never saw the participant (out of sample); "
+    "hippocampus/tiv, mmse, age: of the same visit, as they are. Directions were fixed before: less of "
+    "hippocampus/tiv and mmse, more of the others, means sooner",
+    "measure": "concordance: Harrell's, over the time to AD; auc: pMCI against sMCI within the horizon of the "
+    "settings; sensitivity, specificity, balanced_accuracy: pMCI called positive at a probability above 0.5 (model "
+    "only)",
+    "estimate": "Value of the measure; 0.5 is chance",
+    "ci_low": "Lower bound of the interval over participants",
+    "ci_high": "Upper bound",
+    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "p": "Two-sided p against 0.5 from permuting participants, (b+1)/(m+1)",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all permutations there are",
+    "n_participants": "Participants with MCI, one scan each: their first",
+    "n_scans": "Their scans, one each",
+    "n_events": "Conversions to AD among them (auc and shares: within the horizon)",
+    "n_missing": "Participants left out: the predictor is unknown, or (auc and shares) their course within the horizon",
+    "note": "Why there is no value, or what to know of it",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """A predictor, pointing up, and the pairs it should order."""
+
+    predictor: str
+    measure: str
+    values: Floats
+    pairs: Pairs
+    events: Flags
+    missing: int
+
+
+def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
+    """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
+    rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
+    rows += _share_rows(cohort, settings, seed)
+    return pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS))
+
+
+def _questions(cohort: Conversions) -> Iterator[_Question]:
+    course = cohort.frame["progression"]
+    decided = course.isin([CONVERTER, STABLE]).to_numpy(bool)
+    converts = (course == CONVERTER).to_numpy(bool)
+    for name in (MODEL, *COMPARATORS):
+        values = cohort.scalar(name) * (-1 if name in SOONER_WHEN_LOWER else 1)
+        known = ~np.isnan(values)
+        pairs = comparable_pairs(cohort.time[known], cohort.event[known])
+        yield _Question(name, CONCORDANCE, values[known], pairs, cohort.event[known], int((~known).sum()))
+        known &= decided
+        yield _Question(name, AUC, values[known], class_pairs(converts[known]), converts[known], int((~known).sum()))
+
+
+def _ordering_row(question: _Question, cohort: Conversions, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
+    values, pairs = question.values, question.pairs
+    names = ("statistics", "progression", question.predictor, question.measure)
+    result: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
+    result |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
+    result |= _counts(question.events) | {"note": cohort.note, "interval": NO_INTERVAL}
+    if not pairs.any():
+        why = "no pair whose order of conversion is known" if question.measure == CONCORDANCE else _one_sided(question)
+        return result | {"note": "; ".join(filter(None, [why, cohort.note]))}
+    strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
+    found = bootstrap_intervals(
+        lambda weights: concordance(values, pairs, weights),
+        strata, settings.bootstrap_samples, settings.confidence, generator(seed, *names, "bootstrap"),
+    )  # fmt: skip
+    observed = concordance(values, pairs)
+    order = Exchangeability.free(len(values)).permutations(
+        settings.permutations, generator(seed, *names, "permutation")
+    )
+    p = two_sided_p(observed[0] - CHANCE, permuted_concordance(values, pairs, order.rows) - CHANCE, order.exact)
+    return result | {
+        "estimate": float(observed[0]),
+        "ci_low": float(found.low[0]),
+        "ci_high": float(found.high[0]),
+        "interval": str(found.method[0]),
+        "p": float(p),
+        "n_permutations": len(order),
+        "exact": order.exact,
+    }
+
+
+def _one_sided(question: _Question) -> str:
+    n = int(question.events.sum())
+    return f"{n} {CONVERTER} and {len(question.events) - n} {STABLE}; both are needed"
+
+
+def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
+    """Shares of converters and stable people that the model calls right."""
+    question = next(one for one in _questions(cohort) if one.predictor == MODEL and one.measure == AUC)
+    called, converts = question.values > 0, question.events
+
+    def statistic(weights: Floats) -> Floats:
+        sensitivity = _share(weights, called & converts, converts)
+        specificity = _share(weights, ~called & ~converts, ~converts)
+        return np.stack([sensitivity, specificity, (sensitivity + specificity) / 2], axis=1)
+
+    base: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
+    base |= {"predictor": MODEL, "n_missing": question.missing, "interval": NO_INTERVAL} | _counts(converts)
+    if not len(converts):
+        return [base | {"measure": name, "note": _one_sided(question)} for name in SHARES]
+    found = bootstrap_intervals(
+        statistic, converts.astype(int).tolist(), settings.bootstrap_samples, settings.confidence,
+        generator(seed, "statistics", "progression", "shares"),
+    )  # fmt: skip
+    estimates = statistic(np.ones((1, len(converts))))[0]
+    return [
+        base
+        | {
+            "measure": name,
+            "estimate": float(estimates[i]),
+            "ci_low": float(found.low[i]),
+            "ci_high": float(found.high[i]),
+            "interval": str(found.method[i]),
+            "note": "; ".join(filter(None, [_one_sided(question) if np.isnan(estimates[i]) else None, cohort.note]))
+            or None,
+        }
+        for i, name in enumerate(SHARES)
+    ]
+
+
+def _share(weights: Floats, right: Flags, of: Flags) -> Floats:
+    total = weights @ of.astype(float)
+    share: Floats = np.divide(weights @ right.astype(float), total, out=np.full(len(weights), np.nan), where=total > 0)
+    return share
+
+
+def _counts(events: Flags) -> dict[str, int]:
+    return {"n_participants": len(events), "n_scans": len(events), "n_events": int(events.sum())}

@@ -1,0 +1,172 @@
+"""How relevance, the model's answer and hippocampal volume change over visits, and whether groups change differently.
+
+Only repeated scans of one participant can tell: their number is in every row. A participant's scans were all explained
+by the same network or networks, so change within a person is on one scale; levels of folds are taken out as fixed
+effects. A group is what its participants were at their first scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
+from pipeline.statistics.progression.visits import course_of, first_visits, log_odds, years_since_first
+
+Floats = NDArray[np.float64]
+
+GROUP_BY_TIME = "group x time"
+FEWEST_OF_A_GROUP = 3
+"""Participants with repeated scans that a group needs for a slope of its own."""
+
+TRAJECTORY_COLUMNS = {
+    "response": "model: log odds of the positive class; hippocampus/tiv; or relevance: sum of a map over a bilateral "
+    "group of regions",
+    "map": "Relevance map; n/a for other responses",
+    "group": "Bilateral group of regions; n/a for other responses",
+    "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: whether "
+    "all slopes are equal. Groups are what participants were at their first scan: diagnosis, or course of MCI",
+    "estimate": "In standard deviations of the response (over all scans here) per year; n/a for group x time",
+    "ci_low": "Lower bound of its interval",
+    "ci_high": "Upper bound",
+    "statistic": "t, or F for group x time (Wald, REML)",
+    "df": "Denominator degrees of freedom: participants with repeated scans, less groups",
+    "p": "Two-sided p of the statistic",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
+    "family": "Tests adjusted together",
+    "random_effects": "Of participants: intercept and slope, intercept, or none",
+    "n_participants": "Participants in the model",
+    "n_scans": "Their scans",
+    "n_repeated": "Participants with two or more scans: those who tell about change",
+    "n_three": "Participants with three or more scans: those who tell how much people differ in change",
+    "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
+    "note": "Why there is no value, or what to know of it",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Response:
+    name: str
+    map: str | None
+    group: str | None
+    values: Floats
+
+
+def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
+    """All responses and terms; columns of `TRAJECTORY_COLUMNS`."""
+    settings = inputs.config.statistics
+    frame = _visits(inputs)
+    rows = []
+    for response in _responses(inputs, frame):
+        rows += _rows(response, frame, inputs.config.cohort.negative, settings)
+        if rows[0]["n_repeated"] < settings.progression.min_participants and response.name == "model":
+            break  # the model answers for every scan: no other response has more visits, and one row says so
+    table = pd.DataFrame(rows)
+    kinds = np.where(table["map"].isna(), "responses", "regions")
+    table = table.assign(_kind=kinds, _map=table["map"].fillna(""))
+    parts = [
+        add_false_discovery_rate(part, ["term", "_map"], str(kind)) for kind, part in table.groupby("_kind", sort=False)
+    ]
+    return pd.concat(parts).sort_index()[list(TRAJECTORY_COLUMNS)]
+
+
+def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
+    """All scans, those of the contrast first: years, group at the first scan, network."""
+    frames = [inputs.frame.assign(_network=inputs.frame["fold"].astype(str))]
+    if inputs.applied is not None:
+        frames.append(inputs.applied.frame.assign(_network="applied"))
+    frame = pd.concat(frames, ignore_index=True)
+    frame = frame.assign(_years=years_since_first(frame))
+    first = first_visits(frame).set_index("participant_id")
+    return frame.assign(_group=frame["participant_id"].map(course_of(first)))
+
+
+def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Response]:
+    yield _Response("model", None, None, log_odds(frame))
+    yield _Response("hippocampus/tiv", None, None, (frame["hippocampus_mm3"] / frame["tiv_mm3"]).to_numpy(float))
+    values, applied = inputs.values, inputs.applied
+    for map_name in inputs.config.statistics.progression.trajectory_maps or values.maps[:1]:
+        for group in values.groups:
+            parts = [_column(own.sums, own.maps, own.groups, map_name, group) for own in (values,)]
+            if applied is not None:
+                own = applied.values
+                parts.append(_column(own.sums, own.maps, own.groups, map_name, group))
+            yield _Response("relevance", map_name, group, np.concatenate(parts))
+
+
+def _column(sums: Floats, maps: tuple[str, ...], groups: tuple[str, ...], map_name: str, group: str) -> Floats:
+    if map_name not in maps or group not in groups:
+        return np.full(len(sums), np.nan)
+    column: Floats = sums[:, maps.index(map_name), groups.index(group)]
+    return column
+
+
+def _rows(response: _Response, frame: pd.DataFrame, reference: str, settings: StatisticsConfig) -> list[dict[str, Any]]:
+    known = frame.assign(_value=response.values)
+    known = known[known["_value"].notna() & known["_years"].notna() & known["_group"].notna()]
+    repeated = known.groupby("participant_id")["_value"].transform("size") > 1
+    of_group = known[repeated].groupby("_group")["participant_id"].nunique()
+    groups = [str(name) for name, count in of_group.items() if count >= FEWEST_OF_A_GROUP]
+    small = [str(name) for name in pd.unique(known["_group"]) if name not in groups]
+    known = known[known["_group"].isin(groups)]
+    groups.sort(key=lambda name: (name != reference, name))
+    visits = known.groupby("participant_id").size()
+    base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
+        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan, "p": np.nan,
+        "n_participants": len(visits), "n_scans": len(known), "n_repeated": int((visits > 1).sum()),
+        "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
+    }  # fmt: skip
+    fewest = settings.progression.min_participants
+    said = [f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}"] if small else []
+    if base["n_repeated"] < fewest or not groups:
+        why = f"{base['n_repeated']} participants with repeated scans; {fewest} are needed to follow change over visits"
+        return [base | {"note": "; ".join([why, *said])}]
+    if np.ptp(known["_value"]) <= 1e-12 * np.abs(known["_value"]).max():
+        return [base | {"note": "the response is the same in all scans"}]
+    if base["n_three"] < fewest:
+        said.append(f"no random slope: {base['n_three']} participants with three or more scans; {fewest} are needed")
+    slopes = _fitted(known, groups, base["n_three"] >= fewest)
+    if isinstance(slopes, str):
+        return [base | {"note": "; ".join([slopes, *said])}]
+    base |= {"random_effects": slopes.random, "df": slopes.df}
+    base["note"] = "; ".join(filter(None, [slopes.note, *said])) or None
+    return [base | row for row in _terms(slopes, groups, settings.confidence)]
+
+
+def _fitted(known: pd.DataFrame, groups: list[str], random_slope: bool) -> Slopes | str:
+    value = known["_value"].to_numpy(float)
+    value = (value - value.mean()) / value.std(ddof=1)
+    group = np.array([groups.index(name) for name in known["_group"]], dtype=np.intp)
+    participant = pd.factorize(known["participant_id"])[0].astype(np.intp)
+    levels = _network_levels(known["_network"], np.eye(len(groups))[group])
+    return slopes_by_group(value, known["_years"].to_numpy(float), group, participant, levels, random_slope)
+
+
+def _network_levels(network: pd.Series, groups: Floats) -> Floats:
+    """One column per network, less those that groups and other networks make up."""
+    kept = groups
+    for name in sorted(network.unique()):
+        wider = np.column_stack([kept, (network == name).to_numpy(float)])
+        kept = wider if np.linalg.matrix_rank(wider) > kept.shape[1] else kept
+    return kept[:, groups.shape[1] :]
+
+
+def _terms(slopes: Slopes, groups: list[str], confidence: float) -> Iterator[dict[str, Any]]:
+    unit = np.eye(len(groups))
+    contrasts = {f"slope {name}": unit[i] for i, name in enumerate(groups)}
+    for i, name in enumerate(groups):
+        contrasts |= {f"{name} - {other}": unit[i] - unit[j] for j, other in enumerate(groups[:i])}
+    for term, weights in contrasts.items():
+        value, low, high, t, p = slopes.contrast(weights, confidence)
+        yield {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t, "p": p}
+    if len(groups) > 1:
+        statistic, p = slopes.equal_slopes()
+        yield {"term": GROUP_BY_TIME, "statistic": statistic, "p": p}

@@ -1,0 +1,60 @@
+"""When a scan was made in the course of its participant, and what became of the participant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+YEARS = "years_since_first_scan"
+TO_CONVERSION, FOLLOWED = "months_to_conversion", "months_followed"
+"""Columns of ``clinical.tsv``."""
+
+
+def years_since_first(frame: pd.DataFrame) -> pd.Series:
+    """Years from the first scan of each participant in the table, by the clinical table or else by age.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        With ``participant_id``, ``age`` and, where the run has it, `YEARS`.
+
+    Returns
+    -------
+    pandas.Series
+        NaN where neither is known. A participant's scans are all dated by one of the two: two clocks in one person
+        would make change out of their difference.
+    """
+    age = frame["age"].astype(float)
+    known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
+    whole = known.notna().groupby(frame["participant_id"]).transform("all")
+    clock = known.where(whole, age)
+    return clock - clock.groupby(frame["participant_id"]).transform("min")
+
+
+def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
+    """The earliest scan of each participant; undated ones after dated ones, then by the name of the session."""
+    years = years_since_first(frame).fillna(np.inf).rename("_years")
+    ordered = frame.assign(_years=years).sort_values(
+        ["participant_id", "_years", "session_id", "scan_id"], na_position="first", kind="stable"
+    )
+    return ordered.drop_duplicates("participant_id").drop(columns="_years")
+
+
+def course_of(frame: pd.DataFrame) -> pd.Series:
+    """What a scan's participant was then: course of MCI (sMCI, pMCI ...), else diagnosis, else class."""
+    course = frame["progression"].where(frame["progression"].notna(), frame["diagnosis"])
+    return course.where(course.notna(), frame["label"])
+
+
+def log_odds(frame: pd.DataFrame) -> Floats:
+    """Log odds of the positive class; from the probability where a scan has no logits (there they may saturate)."""
+    p = frame["probability"].to_numpy(float)
+    smallest = np.finfo(np.float32).tiny
+    odds: Floats = np.log(np.clip(p, smallest, 1.0)) - np.log(np.clip(1 - p, smallest, 1.0))
+    if not {"logit_positive", "logit_negative"} <= set(frame.columns):
+        return odds
+    difference = (frame["logit_positive"] - frame["logit_negative"]).to_numpy(float)
+    return np.where(np.isnan(difference), odds, difference)

@@ -1,0 +1,130 @@
+"""Whether relevance gathers where it should not, and more so in one class: ``shortcuts.tsv``.
+
+The unit is the participant: enrichments of their scans are averaged first. 1 is what relevance spread evenly would
+give, which no network gives; so what the numbers are to be read against is the same network type on brain masks alone
+(``training.control = "binarised"``), and the other class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.run.tables import read_table
+from pipeline.statistics.bootstrap import bootstrap_intervals
+from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.training.control import control_of
+
+Floats = NDArray[np.float64]
+
+AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
+
+SHORTCUT_COLUMNS = {
+    "map": "Relevance map",
+    "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel",
+    "reference": "What it is a part of: brain, brain_and_rim or seen",
+    "share": "Share of |relevance| of the reference that lies in the compartment; mean over participants",
+    "voxel_share": "Its share of voxels; mean over participants",
+    "enrichment": "share / voxel_share, per scan, then averaged per participant, then over participants; 1 is "
+    "relevance spread evenly over the reference",
+    "ci_low": "Lower bound of the interval of enrichment over participants",
+    "ci_high": "Upper bound",
+    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "enrichment_positive": "Mean over participants of the positive class",
+    "enrichment_negative": "Mean over participants of the negative class",
+    "difference": "enrichment_positive - enrichment_negative",
+    "p": "Two-sided p of the difference from permuting participants between classes, (b+1)/(m+1)",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
+    "family": "Tests adjusted together",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all permutations there are",
+    "n_participants": "Participants",
+    "n_scans": "Their scans",
+    "n_positive": "Participants of the positive class; someone with scans of both counts where most of them are",
+    "n_negative": "Participants of the negative class",
+    "control": "none; or what makes this a control run: binarised, shuffled labels",
+    "note": "Why there is no value, or what to know of it",
+}
+
+
+def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
+    """One row per map and compartment; columns of `SHORTCUT_COLUMNS`.
+
+    Raises
+    ------
+    BadInputError
+        If the run has no audit, or it lacks a column.
+    """
+    audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
+    facts = inputs.frame[["scan_id", "participant_id", "target"]]
+    known = audit.merge(facts, on="scan_id", validate="many_to_one")
+    if known.empty:
+        raise BadInputError(f"{inputs.layout.relevance_audit}: no scan of this run. Run the regions stage again.")
+    settings, rows = inputs.config.statistics, []
+    for (map_name, compartment), part in known.groupby(["map", "compartment"], sort=False):
+        rng = generator(inputs.seed, "statistics", "shortcuts", str(map_name), str(compartment))
+        rows.append(_row(part, settings, rng) | {"map": map_name, "compartment": compartment})
+    table = pd.DataFrame(rows).assign(control=control_of(inputs.config))
+    return add_false_discovery_rate(table, ["map"], "compartments")[list(SHORTCUT_COLUMNS)]
+
+
+def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> dict[str, Any]:
+    usable = part[part["enrichment"].notna()]
+    row: dict[str, Any] = dict.fromkeys(SHORTCUT_COLUMNS) | {"reference": part["reference"].iloc[0], "p": np.nan}
+    row |= {"n_scans": len(usable), "n_participants": usable["participant_id"].nunique(), "interval": "none"}
+    if usable.empty:
+        return row | {"note": "no voxels of this kind, or no relevance"}
+    people = Exchangeability.participant_means(usable["participant_id"].tolist())
+    share, voxels, enrichment = people.reduce(usable[["share", "voxel_share", "enrichment"]].to_numpy(float)).T
+    positive = _of_most_scans(usable["target"].to_numpy(float), people)
+    found = bootstrap_intervals(
+        lambda weights: weights @ enrichment / weights.sum(axis=1),
+        positive.astype(int).tolist(), settings.bootstrap_samples, settings.confidence, rng,
+    )  # fmt: skip
+    row |= {
+        "share": float(share.mean()),
+        "voxel_share": float(voxels.mean()),
+        "enrichment": float(enrichment.mean()),
+        "ci_low": float(found.low[0]),
+        "ci_high": float(found.high[0]),
+        "interval": str(found.method[0]),
+        "n_positive": int(positive.sum()),
+        "n_negative": int((~positive).sum()),
+        "note": f"{len(part) - len(usable)} scans without relevance left out" if len(usable) < len(part) else None,
+    }
+    return row | _difference(enrichment, positive, people, settings.permutations, rng)
+
+
+def _of_most_scans(target: Floats, people: Exchangeability) -> NDArray[np.bool_]:
+    """Class of each participant; half and half counts as positive, as in the split."""
+    means = people.reduce(target[:, None])[:, 0]
+    return np.asarray(means >= 0.5, dtype=bool)
+
+
+def _difference(
+    values: Floats, positive: NDArray[np.bool_], people: Exchangeability, count: int, rng: np.random.Generator
+) -> dict[str, Any]:
+    if positive.all() or not positive.any():
+        return {"note": "one class only: no difference"}
+    order = people.permutations(count, rng, alike=positive.astype(int).tolist())
+    first = positive.astype(float)[order.rows]
+    n, m = positive.sum(), len(positive)
+    observed = values[positive].mean() - values[~positive].mean()
+    in_first = first @ values
+    null = in_first / n - (values.sum() - in_first) / (m - n)
+    return {
+        "enrichment_positive": float(values[positive].mean()),
+        "enrichment_negative": float(values[~positive].mean()),
+        "difference": float(observed),
+        "p": float(two_sided_p(np.asarray(observed), null, order.exact)),
+        "n_permutations": len(order),
+        "exact": order.exact,
+    }

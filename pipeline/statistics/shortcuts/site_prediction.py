@@ -1,0 +1,277 @@
+"""Whether relevance tells where a scan was made: site and field strength from it, ``site_prediction.tsv``.
+
+A linear classifier, out of fold: participants are whole, and folds know the class but not the site, so that under the
+null hypothesis the labels may change places. They do between participants of one class with equally many scans; what
+site and class have in common is then no evidence.
+
+Ridge regression on indicators of the sites (scikit-learn), each prediction divided by the share of its site in
+training, so that rare sites are not lost to common ones. It is linear in the labels: all permutations are one fit of
+many targets, the same as fitting anew for each. Logistic regression would be fitted a thousand times for the same
+answer. Region sums are scaled within each test fold of the run, whose maps come from one network.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from pipeline.run.seeds import derived_seed, generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.bootstrap import bootstrap_intervals
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
+from pipeline.statistics.values import participant_codes
+from pipeline.training.control import control_of
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+TARGETS = ("site", "field_strength")
+FOLDS = 5
+TARGETS_AT_ONCE = 5_000
+"""Columns of one fit; bounds memory (5,000 columns of 1,000 scans: 40 MB)."""
+
+SITE_COLUMNS = {
+    "target": "What is predicted: site or field_strength",
+    "map": "Relevance map whose sums over bilateral groups it is predicted from",
+    "balanced_accuracy": "Mean over sites of the share of scans assigned to it, out of fold by participant; each "
+    "participant counts once",
+    "ci_low": "Lower bound of its interval over participants",
+    "ci_high": "Upper bound",
+    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "chance": "1 / sites",
+    "null_mean": "Mean balanced accuracy when sites change places within classes: what class and site share is in it",
+    "accuracy": "Share of scans assigned right, each participant counting once",
+    "majority_accuracy": "Accuracy of naming the most common site each time",
+    "p": "One-sided p of balanced accuracy from permuting whole participants within classes, (b+1)/(m+1)",
+    "p_fwe": "The same against the largest of all maps (max-T): family-wise over maps",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all permutations there are",
+    "n_sites": "Sites (or field strengths) told apart",
+    "n_participants": "Participants",
+    "n_scans": "Their scans",
+    "n_left_out": "Scans left out: unknown, or of a site with too few participants",
+    "control": "none; or what makes this a control run: binarised, shuffled labels",
+    "note": "Why there is no value, or what to know of it",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Scans:
+    """Scans whose site is predicted.
+
+    Parameters
+    ----------
+    codes, site, positive : array of int, shape (scans,)
+        Participant, site 0..S-1 and class of each.
+    """
+
+    codes: Indices
+    site: Indices
+    positive: Indices
+
+    @property
+    def weights(self) -> Floats:
+        """One per participant, shared among their scans."""
+        return np.asarray(1.0 / np.bincount(self.codes)[self.codes])
+
+    @property
+    def n_sites(self) -> int:
+        return int(self.site.max()) + 1
+
+
+def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
+    """One row per target and map; columns of `SITE_COLUMNS`."""
+    rows = []
+    for target in TARGETS:
+        rows += _rows(target, inputs)
+    return pd.DataFrame(rows, columns=list(SITE_COLUMNS)).assign(control=control_of(inputs.config))
+
+
+def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
+    frame, settings = inputs.frame, inputs.config.statistics
+    chosen = _with_company(frame, target, settings.shortcuts.min_participants)
+    left_out = int((~chosen).sum())
+    base: dict[str, Any] = dict.fromkeys(SITE_COLUMNS) | {"target": target, "n_left_out": left_out, "interval": "none"}
+    own = frame[chosen]
+    n_sites, people = own[target].nunique(), own["participant_id"].nunique()
+    base |= {"n_sites": n_sites, "n_participants": people, "n_scans": len(own)}
+    if n_sites < 2:
+        fewest = settings.shortcuts.min_participants
+        return [base | {"note": f"{n_sites} {target} with {fewest} or more participants; two are needed"}]
+    codes, _ = participant_codes(own["participant_id"].tolist())
+    site = np.unique(own[target].astype(str), return_inverse=True)[1].astype(np.intp)
+    scans = Scans(codes, site, own["target"].to_numpy(int).astype(np.intp))
+    features = {
+        name: scaled_within(inputs.values.sums[chosen, m], own["fold"].to_numpy())
+        for m, name in enumerate(inputs.values.maps)
+    }
+    return [base | row for row in _predictions(target, features, scans, settings, inputs.seed)]
+
+
+def _with_company(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np.bool_]:
+    """Scans whose site is known and has participants enough."""
+    people = frame.groupby(target)["participant_id"].nunique()
+    return frame[target].isin(people.index[people >= fewest]).to_numpy(bool)
+
+
+def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:
+    """Mean 0 and variance 1 in each fold; regions without a value, or the same in all scans of a fold, become 0."""
+    result = np.zeros_like(sums)
+    for one in np.unique(fold):
+        own = np.where(np.isnan(sums[fold == one]), 0.0, sums[fold == one])
+        spread = own.std(axis=0)
+        flat = spread <= 1e-12 * np.abs(own).max(axis=0)
+        result[fold == one] = np.where(flat, 0.0, (own - own.mean(axis=0)) / np.where(flat, 1.0, spread))
+    return result
+
+
+def _predictions(
+    target: str, features: dict[str, Floats], scans: Scans, settings: StatisticsConfig, seed: int
+) -> list[dict[str, Any]]:
+    names = ("statistics", "site prediction", target)
+    folds = held_out_folds(scans, derived_seed(seed, *names, "folds"))
+    if folds is None:
+        return [{"note": "too few participants for out-of-fold prediction"}]
+    order = within_classes(scans, settings.shortcuts.permutations, generator(seed, *names))
+    observed, nulls, rows = {}, {}, []
+    for name, columns in features.items():
+        observed[name] = assigned(columns, scans, folds, np.arange(len(scans.site))[None])
+        nulls[name] = balanced_accuracy(assigned(columns, scans, folds, order.rows), scans, order.rows)
+    largest = np.max(list(nulls.values()), axis=0)
+    for name in features:
+        rng = generator(seed, *names, name)
+        rows.append({"map": name} | _summary(observed[name][0], scans, nulls[name], largest, order, settings, rng))
+    return rows
+
+
+def held_out_folds(scans: Scans, seed: int) -> list[Indices] | None:
+    """Rows of each fold: whole participants, classes balanced, sites unknown; None if there are too few."""
+    n_folds = min(FOLDS, int(np.bincount(_classes(scans)[np.unique(scans.codes, return_index=True)[1]]).min()))
+    if n_folds < 2:
+        return None
+    splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
+    rows = np.zeros((len(scans.codes), 1))
+    return [test.astype(np.intp) for _, test in splitter.split(rows, _classes(scans), scans.codes)]
+
+
+def _classes(scans: Scans) -> Indices:
+    """Class of each scan's participant: someone with both counts as positive; numbered without gaps."""
+    of_person = np.zeros(int(scans.codes.max()) + 1, np.intp)
+    np.maximum.at(of_person, scans.codes, scans.positive)
+    return np.unique(of_person[scans.codes], return_inverse=True)[1].astype(np.intp)
+
+
+def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permutations:
+    """Rearrangements of the labels: whole participants, within a class, among those with equally many scans."""
+    classes = _classes(scans)
+    members = [np.flatnonzero(classes == one) for one in np.unique(classes)]
+    parts = [
+        Exchangeability.whole_participants(scans.codes[own].tolist()).permutations(
+            count, rng, alike=scans.site[own].tolist()
+        )
+        for own in members
+    ]
+    exact = all(part.exact for part in parts) and math.prod(map(len, parts)) <= count
+    if exact:
+        choice = np.array(list(itertools.product(*(range(len(part)) for part in parts))))
+    else:
+        choice = np.stack([rng.integers(len(p), size=count) if p.exact else np.arange(count) for p in parts], axis=1)
+    rows = np.empty((len(choice), len(classes)), np.int32)
+    for place, (own, part) in enumerate(zip(members, parts, strict=True)):
+        rows[:, own] = own[part.rows[choice[:, place]]]
+    return Permutations(rows, exact)
+
+
+def assigned(features: Floats, scans: Scans, folds: list[Indices], rows: NDArray[Any]) -> NDArray[np.int16]:
+    """Out-of-fold site of each scan, for the labels in each of several orders.
+
+    Parameters
+    ----------
+    features : array, shape (scans, regions)
+    scans : Scans
+    folds : list of array of int
+    rows : array of int, shape (m, scans)
+        ``scans.site[rows[i]]`` are the labels of the i-th order.
+
+    Returns
+    -------
+    array of int, shape (m, scans)
+    """
+    result = np.empty(rows.shape, np.int16)
+    weights, at_once = scans.weights, max(1, TARGETS_AT_ONCE // scans.n_sites)
+    for start in range(0, len(rows), at_once):
+        some = rows[start : start + at_once]
+        indicator = np.eye(scans.n_sites)[scans.site[some]]  # (orders, scans, sites)
+        for test in folds:
+            train = np.setdiff1d(np.arange(rows.shape[1]), test)
+            model = make_pipeline(StandardScaler(), Ridge(alpha=features.shape[1]))
+            answers = indicator[:, train].transpose(1, 0, 2).reshape(len(train), -1)
+            model.fit(features[train], answers, ridge__sample_weight=weights[train])
+            share = (weights[train] @ answers) / weights[train].sum()
+            score = model.predict(features[test]).reshape(len(test), -1)
+            score = np.divide(score, share, out=np.full(score.shape, -np.inf), where=share > 0)
+            best = score.reshape(len(test), len(some), scans.n_sites).argmax(axis=2)
+            result[start : start + len(some), test] = best.T
+    return result
+
+
+def balanced_accuracy(
+    called: NDArray[np.int16], scans: Scans, rows: NDArray[Any], weights: Floats | None = None
+) -> Floats:
+    """Mean over sites of the weighted share assigned right; shape (m,)."""
+    counted = scans.weights if weights is None else weights
+    labels = scans.site[rows]
+    right = (called == labels) * counted
+    recalls = []
+    for site in range(scans.n_sites):
+        own = np.broadcast_to(labels == site, right.shape)
+        total = (own * counted).sum(axis=1)
+        recalls.append(np.divide((right * own).sum(axis=1), total, out=np.full(len(own), np.nan), where=total > 0))
+    mean: Floats = np.mean(recalls, axis=0)
+    return mean
+
+
+def _summary(
+    called: NDArray[np.int16],
+    scans: Scans,
+    null: Floats,
+    largest: Floats,
+    order: Permutations,
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    def statistic(draws: Floats) -> Floats:
+        counted = draws[:, scans.codes] * scans.weights
+        here = np.arange(len(called))[None]
+        return balanced_accuracy(called[None], scans, here, counted)
+
+    people = int(scans.codes.max()) + 1
+    found = bootstrap_intervals(statistic, [0] * people, settings.bootstrap_samples, settings.confidence, rng)
+    observed = float(statistic(np.ones((1, people)))[0])
+    reached = observed * (1 - 1e-9)
+    per_site = np.bincount(scans.site, scans.weights)
+    return {
+        "balanced_accuracy": observed,
+        "ci_low": float(found.low[0]),
+        "ci_high": float(found.high[0]),
+        "interval": str(found.method[0]),
+        "chance": 1 / scans.n_sites,
+        "null_mean": float(null.mean()),
+        "accuracy": float(((called == scans.site) * scans.weights).sum() / people),
+        "majority_accuracy": float(per_site.max() / people),
+        "p": float(p_value(np.asarray((null >= reached).sum()), len(null), order.exact)),
+        "p_fwe": float(p_value(np.asarray((largest >= reached).sum()), len(null), order.exact)),
+        "n_permutations": len(order),
+        "exact": order.exact,
+    }
