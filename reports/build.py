@@ -1,16 +1,14 @@
-"""The report: one HTML file made from the tables and maps of a run.
+"""The report: pages made from the tables and maps of a run.
 
-It holds everything it shows; opening it makes no request. Its content security policy allows inlined pictures and
-styles and the one script that is part of the page, so that nothing in the data can act as a script.
+``report.html`` is the index; beside it lies a page per participant, in ``pages`` one per region. Each page holds
+everything it shows, and opening it makes no request. Its content security policy allows inlined pictures and styles
+and the scripts that are part of the page, so that nothing in the data can act as a script.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
+from collections.abc import Iterable
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.run.config import read_config
 from pipeline.run.errors import BadInputError
@@ -19,13 +17,16 @@ from pipeline.run.tables import read_table, write_text
 from reports.cautions import find_cautions
 from reports.content.summary import summarise
 from reports.figures.style import house_style
+from reports.links import PAGES
 from reports.material import Material
-from reports.methods import methods_markdown
+from reports.methods import methods_bibtex, methods_markdown
 from reports.numbers import is_missing
+from reports.pages import Frame, NavigationEntry, render, template_files
+from reports.people.cohort import People
+from reports.people.page import person_content
+from reports.region_pages.page import RegionMaterial, region_content
 from reports.sections import SECTIONS
-from reports.specification import build_section
-
-TEMPLATES = Path(__file__).parent / "templates"
+from reports.specification import BuiltSection, build_section
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
@@ -33,12 +34,12 @@ def report_inputs(layout: RunLayout) -> list[Path]:
 
     Provenance is left out: its time of day alone is no reason to build the report again.
     """
-    of_the_run = [layout.config, layout.scans, layout.splits, layout.failures]
+    of_the_run = [layout.config, layout.scans, layout.clinical, layout.splits, layout.failures]
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
     of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
-    templates = [path for path in TEMPLATES.rglob("*") if path.is_file()]
+    of_the_scans = [*_maps_of_the_pairs(layout), *_pictures_of_scans(layout)]
     return [
-        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *_maps_of_the_pairs(layout), *sorted(templates),
+        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_scans, *sorted(template_files()),
     ]  # fmt: skip
 
 
@@ -60,25 +61,42 @@ def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
+def _pictures_of_scans(layout: RunLayout) -> list[Path]:
+    """Pictures that the run has drawn of each kept scan: on the pages of participants, and of scans in doubt."""
+    try:
+        table = read_table(layout.scans, ["participant_id", "session_id", "kept"])
+    except BadInputError:
+        return []
+    resolution, found = read_config(layout.config).registration.resolution_mm, []
+    for participant, session in table[["participant_id", "session_id"]].drop_duplicates().itertuples(index=False):
+        files = layout.scan(participant, None if is_missing(session) else session, resolution)
+        found += [path for path in (files.overview, files.portrait) if path.is_file()]
+    return sorted(found)
+
+
 def written_files(layout: RunLayout) -> list[Path]:
-    """Return the files that `build_report` has written: the page, its figures, the methods text."""
+    """Return the files that `build_report` has written: pages, figures, methods text, bibliography."""
     figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
-    return [layout.report, layout.methods_text, *figures]
+    pages = [*sorted(layout.root.glob("sub-*.html")), *sorted((layout.root / PAGES).glob("region-*.html"))]
+    return [layout.report, layout.methods_text, layout.bibliography, *figures, *pages]
 
 
-def build_report(layout: RunLayout) -> Path:
-    """Write ``report.html``, the figures as files, and the methods text.
+def build_report(layout: RunLayout, all_formats: bool = False) -> Path:
+    """Write all pages, the figures as files, the methods text and its bibliography.
 
-    Works for a run that stopped after any stage; what is missing is said in the report.
+    Works for a run that stopped after any stage; what is missing is said in the report. No image of a single scan is
+    read, so a finished run's report is built again in seconds.
 
     Parameters
     ----------
     layout : RunLayout
+    all_formats : bool
+        Whether every figure is written as SVG, PNG and PDF, for publication.
 
     Returns
     -------
     Path
-        The report.
+        The index.
 
     Raises
     ------
@@ -86,26 +104,75 @@ def build_report(layout: RunLayout) -> Path:
         If the folder is not a run.
     """
     with house_style():
-        material = Material.of(layout)
-        built = [build_section(section, material) for section in SECTIONS]
-    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2").render(
-        title=material.run.config.report.title,
-        summary=summarise(material.run),
-        cautions=find_cautions(material.run),
-        sections=[section for section in built if section is not None],
-        style=style,
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+        material = Material.of(layout, all_formats)
+        built = [found for section in SECTIONS if (found := build_section(section, material)) is not None]
     write_text(layout.methods_text, methods_markdown(material.run))
-    write_text(layout.report, page)
+    write_text(layout.bibliography, methods_bibtex(material.run))
+    pages = {**_region_pages(material), **_people_pages(material)}
+    for file, page in pages.items():
+        write_text(layout.root / file, page)
+    _remove_pages_but(layout, pages)
+    write_text(layout.report, _index(material, built))
     return layout.report
+
+
+def _index(material: Material, built: list[BuiltSection]) -> str:
+    navigation = [NavigationEntry("Summary", "#summary")]
+    navigation += [NavigationEntry(b.section.short, f"#{b.section.id}", bool(b.absent)) for b in built]
+    components = [component for b in built for component in b.components]
+    frame = Frame(material.run.config.report.title, navigation, components)
+    return render(
+        "report.html.j2", frame, title=frame.title, summary=summarise(material.run),
+        cautions=find_cautions(material.run), sections=built,
+    )  # fmt: skip
+
+
+def _region_pages(material: Material) -> dict[str, str]:
+    """Pages of all bilateral groups by file, each leading to the next."""
+    files, shared = material.links.regions, RegionMaterial(material)
+    links, names = material.links.seen_from(PAGES), list(files)
+    title = material.run.config.report.title
+    pages = {}
+    for place, group in enumerate(names):
+        beside = [names[other] if 0 <= other < len(names) else None for other in (place - 1, place + 1)]
+        previous, following = (None if name is None else _entry(name, links.region(name)) for name in beside)
+        frame = Frame(f"{group} · {title}", _anchors(_REGION_PARTS), index=links.index)
+        content = region_content(shared, group)
+        pages[files[group]] = render("region.html.j2", frame, **content, previous=previous, following=following)
+    return pages
+
+
+def _people_pages(material: Material) -> dict[str, str]:
+    """Pages of all participants by file."""
+    people, pages = People(material.run), {}
+    for participant, file in material.links.people.items():
+        frame = Frame(
+            f"{participant} · {material.run.config.report.title}", _anchors(_PERSON_PARTS), index=material.links.index
+        )
+        pages[file] = render("participant.html.j2", frame, **person_content(material, people, participant))
+    return pages
+
+
+_REGION_PARTS = (("map", "Map"), ("groups", "By group"), ("volume", "Volume"))
+_PERSON_PARTS = (
+    ("visits", "Scans"),
+    ("where", "Where it looked"),
+    ("fingerprint", "Fingerprint"),
+    ("quality", "Quality"),
+)
+
+
+def _anchors(parts: Iterable[tuple[str, str]]) -> list[NavigationEntry]:
+    return [NavigationEntry(title, f"#{anchor}") for anchor, title in parts]
+
+
+def _entry(title: str, link: str | None) -> NavigationEntry | None:
+    return None if link is None else NavigationEntry(title, link)
+
+
+def _remove_pages_but(layout: RunLayout, pages: Iterable[str]) -> None:
+    """Remove pages of people and regions that this run no longer has; they would be read as its own."""
+    current = {layout.root / file for file in pages}
+    for path in (*layout.root.glob("sub-*.html"), *(layout.root / PAGES).glob("region-*.html")):
+        if path not in current:
+            path.unlink()

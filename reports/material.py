@@ -29,16 +29,17 @@ class Material:
     _views: dict[Path, MapView] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, layout: RunLayout) -> Material:
-        return cls(read_run(layout), Gallery(layout.figures))
+    def of(cls, layout: RunLayout, all_formats: bool = False) -> Material:
+        """Material of a run; with `all_formats` figures are written in every format."""
+        return cls(read_run(layout), Gallery(layout.figures, all_formats))
 
     @cached_property
     def links(self) -> Links:
         """Pages of this report: every bilateral group with relevance, every participant with a kept scan."""
         run = self.run
-        groups = run.tables["relevance"]["group"].dropna().unique() if run.has("relevance") else []
+        groups: list[object] = list(run.tables["relevance"]["group"].dropna().unique()) if run.has("relevance") else []
         kept = run.tables["scans"].loc[run.tables["scans"]["kept"].astype(bool)] if run.has("scans") else None
-        people = [] if kept is None else kept["participant_id"].unique()
+        people: list[object] = [] if kept is None else list(kept["participant_id"].unique())
         return Links(region_files(map(str, groups)), {str(name): participant_file(str(name)) for name in people})
 
     @cached_property

@@ -52,6 +52,11 @@ def methods_markdown(run: RunRecord) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def methods_bibtex(run: RunRecord) -> str:
+    """The works cited, for ``logs/CITATION.bib``."""
+    return "\n\n".join(reference.bibtex for reference in methods_text(run).references) + "\n"
+
+
 def credits(run: RunRecord) -> list[str]:
     """Acknowledgements and licence notes that go with the results."""
     atlas = _source(run, "atlas")

@@ -1,80 +1,106 @@
-"""Works that the methods text cites, by key."""
+"""Works that the methods text cites, by key, and how they are written: as a line, and as BibTeX."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One work; `link` is its permanent address."""
+    """One work.
 
-    text: str
-    link: str
+    Parameters
+    ----------
+    key : str
+        In citations and in BibTeX.
+    authors : str
+        ``Family IN, Family IN``; may end with ``et al.``.
+    year : int
+    title, venue : str
+    volume, number, pages : str
+        Empty where there is none.
+    identifier : str
+        DOI, or an address.
+    """
+
+    key: str
+    authors: str
+    year: int
+    title: str
+    venue: str
+    volume: str
+    number: str
+    pages: str
+    identifier: str
+
+    @property
+    def link(self) -> str:
+        """Permanent address."""
+        return self.identifier if self.identifier.startswith("http") else f"https://doi.org/{self.identifier}"
+
+    @property
+    def text(self) -> str:
+        """The work as a line of a list of references."""
+        place = self.volume + (f"({self.number})" if self.number else "") + (f":{self.pages}" if self.pages else "")
+        authors = self.authors.removesuffix(".")
+        dot = "." if self.authors.endswith(".") else ""
+        return f"{authors}{dot} ({self.year}). {self.title}. {' '.join(filter(None, (self.venue, place)))}."
+
+    @property
+    def bibtex(self) -> str:
+        """The work as a BibTeX entry.
+
+        Examples
+        --------
+        >>> print(REFERENCES["adam"].bibtex)
+        @inproceedings{adam,
+          author = {Kingma, D. P. and Ba, J.},
+          title = {{Adam: a method for stochastic optimization}},
+          booktitle = {ICLR},
+          year = {2015},
+          url = {https://arxiv.org/abs/1412.6980}
+        }
+        """
+        article = bool(self.volume)
+        identifier = ("url", self.link) if self.identifier.startswith("http") else ("doi", self.identifier)
+        fields = [
+            ("author", " and ".join(_name(name) for name in self.authors.split(", "))),
+            ("title", f"{{{self.title}}}"),
+            ("journal" if article else "booktitle", self.venue),
+            ("year", str(self.year)),
+            ("volume", self.volume),
+            ("number", self.number),
+            ("pages", self.pages.replace("-", "--")),
+            identifier,
+        ]
+        lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields if value)
+        return f"@{'article' if article else 'inproceedings'}{{{self.key},\n{lines}\n}}"
 
 
-REFERENCES: Mapping[str, Reference] = {
-    "founding": Reference(
-        "Böhle M, Eitel F, Weygandt M, Ritter K (2019). Layer-wise relevance propagation for explaining deep neural "
-        "network decisions in MRI-based Alzheimer's disease classification. Front Aging Neurosci 11:194.",
-        "https://doi.org/10.3389/fnagi.2019.00194",
-    ),
-    "lrp": Reference(
-        "Bach S, Binder A, Montavon G, Klauschen F, Müller K-R, Samek W (2015). On pixel-wise explanations for "
-        "non-linear classifier decisions by layer-wise relevance propagation. PLoS ONE 10(7):e0130140.",
-        "https://doi.org/10.1371/journal.pone.0130140",
-    ),
-    "guided": Reference(
-        "Springenberg JT, Dosovitskiy A, Brox T, Riedmiller M (2015). Striving for simplicity: the all convolutional "
-        "net. ICLR workshop.",
-        "https://arxiv.org/abs/1412.6806",
-    ),
-    "syn": Reference(
-        "Avants BB, Epstein CL, Grossman M, Gee JC (2008). Symmetric diffeomorphic image registration with "
-        "cross-correlation. Med Image Anal 12(1):26-41.",
-        "https://doi.org/10.1016/j.media.2007.06.004",
-    ),
-    "antsx": Reference(
-        "Tustison NJ, Cook PA, Holbrook AJ, et al. (2021). The ANTsX ecosystem for quantitative biological and medical "
-        "imaging. Sci Rep 11:9068.",
-        "https://doi.org/10.1038/s41598-021-87564-6",
-    ),
-    "n4": Reference(
-        "Tustison NJ, Avants BB, Cook PA, et al. (2010). N4ITK: improved N3 bias correction. IEEE Trans Med Imaging "
-        "29(6):1310-1320.",
-        "https://doi.org/10.1109/TMI.2010.2046908",
-    ),
-    "template": Reference(
-        "Fonov V, Evans AC, Botteron K, et al. (2011). Unbiased average age-appropriate atlases for pediatric studies. "
-        "NeuroImage 54(1):313-327.",
-        "https://doi.org/10.1016/j.neuroimage.2010.07.033",
-    ),
-    "deepbet": Reference(
-        "Fisch L, Zumdick S, Barkhau C, et al. (2024). deepbet: fast brain extraction of T1-weighted MRI using "
-        "convolutional neural networks. Comput Biol Med 179:108845.",
-        "https://doi.org/10.1016/j.compbiomed.2024.108845",
-    ),
-    "synthstrip": Reference(
-        "Hoopes A, Mora JS, Dalca AV, Fischl B, Hoffmann M (2022). SynthStrip: skull-stripping for any brain image. "
-        "NeuroImage 260:119474.",
-        "https://doi.org/10.1016/j.neuroimage.2022.119474",
-    ),
-    "adam": Reference(
-        "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. ICLR.",
-        "https://arxiv.org/abs/1412.6980",
-    ),
-    "torch": Reference(
-        "Paszke A, Gross S, Massa F, et al. (2019). PyTorch: an imperative style, high-performance deep learning "
-        "library. Adv Neural Inf Process Syst 32.",
-        "https://arxiv.org/abs/1912.01703",
-    ),
-    "permutation": Reference(
-        "Phipson B, Smyth GK (2010). Permutation P-values should never be zero. Stat Appl Genet Mol Biol 9(1):39.",
-        "https://doi.org/10.2202/1544-6115.1585",
-    ),
-    "bids": Reference(
-        "Gorgolewski KJ, Auer T, Calhoun VD, et al. (2016). The brain imaging data structure. Sci Data 3:160044.",
-        "https://doi.org/10.1038/sdata.2016.44",
-    ),
-}
+def _name(name: str) -> str:
+    """An author as BibTeX reads names: family, initials.
+
+    Examples
+    --------
+    >>> _name("Müller K-R"), _name("Babington Smith B"), _name("et al.")
+    ('Müller, K.-R.', 'Babington Smith, B.', 'others')
+    """
+    if name == "et al.":
+        return "others"
+    family, _, initials = name.rpartition(" ")
+    letters = [f"{letter}." for letter in initials if letter != "-"]
+    return f"{family}, {'-'.join(letters) if '-' in initials else ' '.join(letters)}"
+
+
+def _read() -> dict[str, Reference]:
+    with (Path(__file__).parent / "references.tsv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    known = [{name: "" if value == "n/a" else value for name, value in row.items()} for row in rows]
+    return {row["key"]: Reference(**{**row, "year": int(row["year"])}) for row in known}  # type: ignore[arg-type]
+
+
+REFERENCES: Mapping[str, Reference] = _read()
+"""Those of ``references.tsv`` by key; one line there adds a work."""

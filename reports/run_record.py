@@ -29,8 +29,12 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
     "splits": lambda run: run.splits,
     "failures": lambda run: run.failures,
     "registration": lambda run: run.registration_quality,
+    "clinical": lambda run: run.clinical,
+    "volumes": lambda run: run.volumes,
     "predictions": lambda run: run.predictions,
     "relevance": lambda run: run.relevance_bilateral,
+    "predictions_applied": lambda run: run.predictions_applied,
+    "relevance_applied": lambda run: run.relevance_applied_bilateral,
     "conservation": lambda run: run.conservation,
     "performance": lambda run: run.statistics("performance"),
     "roc": lambda run: run.statistics("roc"),
@@ -150,6 +154,19 @@ class RunRecord:
             return predictions
         keys = self.tables["relevance"][KEYS].drop_duplicates()
         return predictions.merge(keys, on=KEYS)
+
+    @cached_property
+    def densest_groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Bilateral groups of each scan in which its leading map is positive, densest first."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in ("relevance", "relevance_applied"):
+            if self.has(name):
+                rows = self.tables[name]
+                rows = rows[(rows["map"] == self.main_maps[0]) & (rows["density"] > 0)]
+                rows = rows.sort_values(["density", "group"], ascending=[False, True], kind="stable")
+                groups = rows.groupby("scan_id", sort=False)["group"]
+                found.update({str(scan): tuple(map(str, names)) for scan, names in groups})
+        return found
 
     @cached_property
     def region_values(self) -> pd.DataFrame:

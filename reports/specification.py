@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reports.components import Component
 from reports.material import Material
 
 
@@ -50,6 +51,12 @@ class BuiltSection:
     section: Section
     content: Mapping[str, Any] = field(default_factory=dict)
     absent: str = ""
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Interactive parts of the section; what a builder gives as ``components``."""
+        found: Sequence[Component] = self.content.get("components", ())
+        return found
 
 
 def build_section(section: Section, material: Material) -> BuiltSection | None:

@@ -60,7 +60,8 @@ class BrainImage:
     def slice(self, plane: Plane, mm: float) -> np.ndarray:
         """Slice with rows from inferior (or posterior) to superior (anterior), columns from left (or posterior)."""
         axis = AXIS[plane]
-        plane_values: np.ndarray = np.take(self.values, self.index(axis, mm), axis=axis).T
+        place = [slice(None)] * axis + [self.index(axis, mm)]
+        plane_values: np.ndarray = self.values[tuple(place)].T
         return plane_values
 
     def pixel_mm(self, plane: Plane) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.ndimage
@@ -44,7 +45,7 @@ class Plan:
         places = (np.arange(pixels) + 0.5 - pixels / 2) * step
         return cls(cut, (left + right) / 2 + places, (bottom + top) / 2 - places)
 
-    def sample(self, values: NDArray[np.floating], affine: NDArray[np.float64], order: int = 1) -> NDArray[np.float64]:
+    def sample(self, values: NDArray[np.floating], affine: NDArray[np.float64], order: int = 1) -> NDArray[Any]:
         """Values of a slice at the points, 0 outside it.
 
         Parameters
@@ -59,8 +60,26 @@ class Plan:
         across, up = np.delete(np.arange(3), AXIS[self.cut[0]])
         columns = (self.across - affine[across, 3]) / affine[across, across]
         rows = (self.up - affine[up, 3]) / affine[up, up]
-        points = np.meshgrid(rows, columns, indexing="ij")
-        return np.asarray(scipy.ndimage.map_coordinates(values, points, order=order, prefilter=False))
+        if order == 0:
+            return _take(_take(values, np.rint(rows), 0), np.rint(columns), 1)
+        return _between(_between(np.asarray(values, dtype=float), rows, 0), columns, 1)
+
+
+def _between(values: NDArray[np.float64], places: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Linear interpolation along one axis; with it along the other, it is that of the plane."""
+    below = np.floor(places)
+    share = (places - below)[:, None] if axis == 0 else places - below
+    first: NDArray[np.float64] = _take(values, below, axis)
+    second: NDArray[np.float64] = _take(values, below + 1, axis)
+    return first * (1 - share) + second * share
+
+
+def _take(values: NDArray[Any], places: NDArray[np.float64], axis: int) -> NDArray[Any]:
+    """Rows or columns at whole places, 0 where there are none."""
+    size = values.shape[axis]
+    there = (places >= 0) & (places < size)
+    taken = np.take(values, np.clip(places, 0, size - 1).astype(int), axis=axis)
+    return np.where(there[:, None] if axis == 0 else there, taken, 0)
 
 
 def grey_panel(plan: Plan, anatomy: NDArray[np.floating], affine: NDArray[np.float64], ceiling: float) -> Pixels:
@@ -91,38 +110,44 @@ def with_map(
     return np.where(colours[..., 3:] > 0, (255 * colours[..., :3]).astype(np.uint8), picture)
 
 
-def with_outlines(
-    picture: Pixels, plan: Plan, labels: NDArray[np.integer], affine: NDArray[np.float64], chosen: Mapping[int, int]
-) -> tuple[Pixels, dict[int, tuple[int, int]]]:
-    """The panel with a line around regions, and where each lies.
+def outlined_bodies(
+    plan: Plan, labels: NDArray[np.integer], affine: NDArray[np.float64], chosen: Mapping[int, int]
+) -> NDArray[np.int16]:
+    """Which body each pixel of a panel belongs to, 0 for none.
 
     Parameters
     ----------
-    picture : array of uint8
     plan : Plan
     labels : array of int, shape (up, across)
         Slice of the atlas.
     affine : array
         Of the atlas.
     chosen : mapping of int to int
-        Label number to the number of the outline; labels of one number are outlined as one body.
-
-    Returns
-    -------
-    tuple
-        The picture, and for each outline in it a pixel (row, column) inside its largest part.
+        Label number to the number of its body; labels of one number are outlined as one.
     """
-    numbers = np.zeros(int(max(labels.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)
+    bodies = np.zeros(int(max(labels.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)
     for label, number in chosen.items():
-        numbers[label] = number
-    bodies = plan.sample(numbers[labels], affine, order=0).astype(int)
-    result, places = picture.copy(), {}
+        bodies[label] = number
+    return plan.sample(bodies[labels], affine, order=0).astype(np.int16)
+
+
+def with_outlines(picture: Pixels, bodies: NDArray[np.int16]) -> Pixels:
+    """The panel with a line around each body."""
+    edge = np.zeros(bodies.shape, dtype=bool)
+    for axis in (0, 1):
+        ahead = np.roll(bodies, -1, axis) != bodies
+        behind = np.roll(bodies, 1, axis) != bodies
+        edge |= (bodies > 0) & (ahead | behind)
+    return np.where(edge[..., None], np.asarray(OUTLINE, dtype=np.uint8), picture)
+
+
+def middle_of(bodies: NDArray[np.int16]) -> dict[int, tuple[int, int]]:
+    """For each body in a panel, the pixel (row, column) deepest inside its largest part."""
+    places = {}
     for number in sorted(set(np.unique(bodies)) - {0}):
-        body = bodies == number
-        result[body & ~scipy.ndimage.binary_erosion(body)] = OUTLINE
-        parts, _ = scipy.ndimage.label(body)
+        parts, _ = scipy.ndimage.label(bodies == number)
         largest = parts == np.argmax(np.bincount(parts.ravel())[1:]) + 1
         depth = scipy.ndimage.distance_transform_edt(largest)
         row, column = np.unravel_index(int(np.argmax(depth)), depth.shape)
         places[int(number)] = (int(row), int(column))
-    return result, places
+    return places

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from reports.numbers import number
 
@@ -32,60 +32,57 @@ class Drawing:
     width: float
     height: float
     title: str
-    _parts: list[Markup] = field(default_factory=list, repr=False)
+    _parts: list[str] = field(default_factory=list, repr=False)
+    """Elements; text of tables goes in through `escape` and nowhere else."""
 
     def text(
         self, x: float, y: float, content: object, anchor: str = "start", size: float = 12, fill: str = INK,
         bold: bool = False, link: str | None = None,
     ) -> None:  # fmt: skip
         """Write a line whose baseline begins, is centred (``middle``) or ends (``end``) at a place."""
-        weight = Markup(' font-weight="600"') if bold else ""
-        words = Markup('<text x="{}" y="{}" text-anchor="{}" font-size="{}" fill="{}"{}>{}</text>').format(
-            _short(x), _short(y), anchor, _short(size), fill, weight, content
+        weight = ' font-weight="600"' if bold else ""
+        words = (
+            f'<text x="{_short(x)}" y="{_short(y)}" text-anchor="{anchor}" font-size="{size:g}" fill="{fill}"{weight}>'
+            f"{escape(content)}</text>"
         )
-        self._parts.append(Markup('<a href="{}">{}</a>').format(link, words) if link else words)
+        self._parts.append(f'<a href="{escape(link)}">{words}</a>' if link else words)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = LINE, width: float = 1) -> None:
-        self._parts.append(
-            Markup('<path d="M{} {}L{} {}" stroke="{}" stroke-width="{}"/>').format(
-                *map(_short, (x1, y1, x2, y2)), stroke, _short(width)
-            )
-        )
+        places = f"M{_short(x1)} {_short(y1)}L{_short(x2)} {_short(y2)}"
+        self._parts.append(f'<path d="{places}" stroke="{stroke}" stroke-width="{width:g}"/>')
 
     def polyline(self, points: list[tuple[float, float]], stroke: str, width: float = 1.5, dash: str = "") -> None:
         path = "L".join(f"{_short(x)} {_short(y)}" for x, y in points)
-        dashes = Markup(' stroke-dasharray="{}"').format(dash) if dash else ""
-        self._parts.append(
-            Markup('<path d="M{}" fill="none" stroke="{}" stroke-width="{}"{}/>').format(path, stroke, width, dashes)
-        )
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        self._parts.append(f'<path d="M{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}"{dashes}/>')
 
     def box(
         self, x: float, y: float, width: float, height: float, fill: str = WASH, stroke: str = LINE, round_: float = 0,
         opacity: float = 1,
     ) -> None:  # fmt: skip
         self._parts.append(
-            Markup(
-                '<rect x="{}" y="{}" width="{}" height="{}" rx="{}" fill="{}" fill-opacity="{}" stroke="{}"/>'
-            ).format(*map(_short, (x, y, max(width, 0), max(height, 0), round_)), fill, opacity, stroke)
+            f'<rect x="{_short(x)}" y="{_short(y)}" width="{_short(max(width, 0))}" height="{_short(max(height, 0))}" '
+            f'rx="{round_:g}" fill="{fill}" fill-opacity="{opacity:g}" stroke="{stroke}"/>'
         )
 
     def mark(
         self, x: float, y: float, shape: str, fill: str, size: float = 4, opacity: float = 1.0, hint: object = ""
     ) -> None:
         """A point of a chart: ``circle``, ``square``, ``triangle`` or ``diamond``, with a hint for the pointer."""
-        hidden = Markup("<title>{}</title>").format(hint) if hint else ""
+        hidden = f"<title>{escape(hint)}</title>" if hint else ""
         self._parts.append(
-            Markup('<path d="{}" fill="{}" fill-opacity="{}" stroke="#fff" stroke-width=".5">{}</path>').format(
-                _outline(x, y, shape, size), fill, opacity, hidden
-            )
+            f'<path d="{_outline(x, y, shape, size)}" fill="{fill}" fill-opacity="{opacity:g}" stroke="#fff" '
+            f'stroke-width=".5">{hidden}</path>'
         )
 
     @property
     def html(self) -> Markup:
         """The picture as an element of a page; as wide as given, narrower where there is no room."""
+        width, height = _short(self.width), _short(self.height)
         return Markup(
-            '<svg class="chart" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{t}">{p}</svg>'
-        ).format(w=_short(self.width), h=_short(self.height), t=self.title, p=Markup("").join(self._parts))
+            f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+            f'aria-label="{escape(self.title)}">{"".join(self._parts)}</svg>'
+        )
 
 
 def _outline(x: float, y: float, shape: str, size: float) -> str:

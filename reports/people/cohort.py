@@ -1,0 +1,130 @@
+"""What the pages of participants need of the whole cohort, prepared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from reports.run_record import RunRecord
+
+FEWEST_CONTROLS = 5
+"""Controls without whom a person is compared with nobody."""
+CONTROLS_OF_A_FOLD = 10
+"""Controls of the person's own fold from which they are enough to be compared with."""
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Participants of the negative class whom a person is compared with.
+
+    Parameters
+    ----------
+    values : DataFrame
+        Mean density, one row per participant, one column per bilateral group.
+    who : str
+        In words, with n.
+    """
+
+    values: pd.DataFrame
+    who: str
+
+    def scores(self, person: pd.Series) -> pd.Series:
+        """Standard deviations of the controls between a person and their mean; NaN where they do not vary."""
+        spread = self.values.std(ddof=1)
+        return (person - self.values.mean()) / spread.where(spread > 0)
+
+    def own_scores(self, group: str) -> NDArray[np.float64]:
+        """The same of the controls themselves, for one bilateral group."""
+        values = self.values[group].dropna().to_numpy(float)
+        spread = values.std(ddof=1) if len(values) > 1 else 0.0
+        return (values - values.mean()) / spread if spread > 0 else np.zeros(0)
+
+
+@dataclass(frozen=True)
+class People:
+    """Scans and relevance of all participants.
+
+    Parameters
+    ----------
+    run : RunRecord
+    """
+
+    run: RunRecord
+
+    @cached_property
+    def visits(self) -> pd.DataFrame:
+        """One row per kept scan, in order of visits: its facts and, where there is one, its prediction.
+
+        ``applied`` marks scans outside the contrast, which networks saw that were not trained on the participant.
+        """
+        scans = self.run.tables["scans"]
+        scans = scans[scans["kept"].astype(bool)]
+        known = []
+        for table, applied in (("predictions", False), ("predictions_applied", True)):
+            if self.run.has(table):
+                rows = self.run.tables[table]
+                columns = [name for name in ("fold", "probability", "predicted", "outcome") if name in rows]
+                known.append(rows[["scan_id", *columns]].assign(applied=applied))
+        if known:
+            found = pd.concat(known, ignore_index=True).drop_duplicates("scan_id")
+            scans = scans.merge(found, on="scan_id", how="left")
+        for name in ("fold", "probability", "predicted", "outcome", "applied"):
+            if name not in scans:
+                scans = scans.assign(**{name: None})
+        order = [name for name in ("participant_id", "age", "session_id") if name in scans]
+        return scans.sort_values(order, kind="stable")
+
+    @cached_property
+    def _by_map(self) -> dict[str, pd.DataFrame]:
+        """Density by scan and bilateral group of the leading maps, labelled and applied scans."""
+        tables = [self.run.tables[name] for name in ("relevance", "relevance_applied") if self.run.has(name)]
+        found = {}
+        for name in self.run.main_maps:
+            rows = [table[table["map"] == name][["scan_id", "group", "density"]] for table in tables]
+            if rows:
+                frame = pd.concat(rows)
+                wide = frame.pivot_table(index="scan_id", columns="group", values="density", sort=False, dropna=False)
+                found[name] = wide
+        return found
+
+    def densities(self, map_name: str) -> pd.DataFrame:
+        """Density by scan (rows) and bilateral group (columns)."""
+        return self._by_map.get(map_name, pd.DataFrame())
+
+    @cached_property
+    def _controls(self) -> dict[str, pd.DataFrame]:
+        """Mean density per control and fold."""
+        rows = self.visits[(self.visits["label"] == self.run.negative) & self.visits["fold"].notna()]
+        found = {}
+        for name, wide in self._by_map.items():
+            there = rows[rows["scan_id"].isin(wide.index)]
+            values = wide.loc[there["scan_id"]].set_axis(pd.Index(there["participant_id"]), axis=0)
+            found[name] = values.groupby(level=0).mean()
+        return found
+
+    @cached_property
+    def _fold_of(self) -> dict[str, object]:
+        rows = self.visits[self.visits["fold"].notna() & ~self.visits["applied"].fillna(False).astype(bool)]
+        return dict(zip(rows["participant_id"], rows["fold"], strict=True))
+
+    def controls(self, map_name: str, participant_id: str) -> Controls | None:
+        """Whom to compare a person with: others of the negative class, of the same network where they are enough.
+
+        Networks of different folds have different scales of relevance, so controls of the person's own test fold are
+        the better ones; with few of them all controls stand in.
+        """
+        values = self._controls.get(map_name)
+        if values is None:
+            return None
+        others = values[values.index != participant_id]
+        fold = self._fold_of.get(participant_id)
+        same = others[[self._fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
+        if len(same) >= CONTROLS_OF_A_FOLD:
+            return Controls(same, f"{len(same)} {self.run.negative} of the same fold")
+        if len(others) >= FEWEST_CONTROLS:
+            return Controls(others, f"{len(others)} {self.run.negative}")
+        return None

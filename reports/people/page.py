@@ -1,0 +1,250 @@
+"""The page of one participant, made from tables: who, what the network said, where it looked, how that compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from pipeline.run.layout import map_title
+from reports.caution import Caution
+from reports.figures.style import OUTCOME_NAMES
+from reports.material import Material
+from reports.numbers import count, fixed, is_missing, listing, number, percent
+from reports.people.cohort import People
+from reports.people.pictures import overview_of, portraits_of
+from reports.tables import Column, PageTable, numeric, page_table, remark
+from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
+
+SHOWN = 24
+"""Regions of the fingerprint that are drawn; the table has all."""
+
+_VISIT_COLUMNS = (
+    Column("session_id", "Session"),
+    numeric("age", "Age, years", lambda x: fixed(x, 1)),
+    Column("diagnosis", "Diagnosis"),
+    Column("label", "Class"),
+    Column("network", "Network", remark),
+    numeric("probability", "Probability", lambda x: fixed(x, 3)),
+    Column("predicted", "Called", remark),
+    Column("verdict", "That is", remark),
+    numeric("mmse", "MMSE"),
+    numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
+    Column("registration", "Registration", remark),
+    Column("scan_id", "Scan"),
+)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Relevance of one map against controls."""
+
+    title: str
+    chart: Markup | None
+    table: PageTable | None
+    text: str
+
+
+def person_content(material: Material, people: People, participant_id: str) -> Mapping[str, Any]:
+    """Variables of the page of a participant.
+
+    Parameters
+    ----------
+    material : Material
+    people : People
+    participant_id : str
+        With at least one kept scan.
+    """
+    run = material.run
+    visits = people.visits[people.visits["participant_id"] == participant_id]
+    fingerprints = [_fingerprint(material, people, name, participant_id, visits) for name in run.main_maps]
+    return {
+        "participant": participant_id,
+        "lead": _lead(material, visits),
+        "cautions": _cautions(material, visits),
+        "visits": page_table(_visit_rows(material, visits), _VISIT_COLUMNS, "Every kept scan of this participant."),
+        "course": _course(material, people, visits),
+        "fingerprints": [found for found in fingerprints if found is not None],
+        "portraits": portraits_of(material, visits),
+        "overviews": [found for found in (overview_of(material, row) for row in rows_of(visits)) if found is not None],
+        "keeps_maps": run.keeps_single_maps,
+        "positive": run.positive,
+        "negative": run.negative,
+    }
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a table as mappings."""
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _lead(material: Material, visits: pd.DataFrame) -> str:
+    run, first = material.run, visits.iloc[0]
+    facts = [
+        "" if is_missing(first["age"]) else f"{fixed(first['age'], 0)} years old at the first scan",
+        {"F": "a woman", "M": "a man"}.get(str(first["sex"]), ""),
+        "" if is_missing(first["site"]) else f"site {first['site']}",
+    ]
+    text = f"{count(len(visits), 'scan')}"
+    known = [fact for fact in facts if fact]
+    text += f"; {listing(known)}. " if known else ". "
+    tested = visits[visits["probability"].notna()]
+    if tested.empty:
+        return text + "No network has judged these scans: they are outside the contrast, or the run stopped before."
+    own = tested[~tested["applied"].fillna(False).astype(bool)]
+    if len(own):
+        folds = sorted({str(fold).removesuffix(".0") for fold in own["fold"]})
+        right = int((own["label"] == own["predicted"]).sum())
+        return text + (
+            f"The network of fold {listing(folds)}, which was trained on no scan of this person, calls "
+            f"{number(right)} of {count(len(own), 'scan')} rightly (mean probability of {run.positive} "
+            f"{fixed(own['probability'].mean(), 3)})."
+        )
+    return text + (
+        f"These scans are outside the contrast; no network was trained on them. The mean probability of {run.positive} "
+        f"is {fixed(tested['probability'].mean(), 3)}."
+    )
+
+
+def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
+    found = []
+    wrong = visits[visits["outcome"].isin(["FP", "FN"])]
+    if len(wrong):
+        names = sorted({OUTCOME_NAMES[str(name)] for name in wrong["outcome"]})
+        found.append(
+            Caution("serious", "The network is wrong here.", f"{count(len(wrong), 'scan')} of this participant: "
+                    f"{listing(names)}. The maps show what misled it, not where the disease is.")
+        )  # fmt: skip
+    flags = "; ".join(sorted(set(_flags(material, visits).values())))
+    if flags:
+        text = f"{flags}. Relevance may be counted in the wrong regions."
+        found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
+    unsure = visits[visits["probability"].between(0.35, 0.65)]
+    if len(unsure):
+        found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
+                             "between 0.35 and 0.65; what a map explains there is close to nothing."))  # fmt: skip
+    if material.run.has("conservation"):
+        table = material.run.tables["conservation"]
+        start = table[table["scan_id"].isin(visits["scan_id"])].drop_duplicates("scan_id")["start_value"]
+        below = int((start < 0).sum())
+        if below:
+            text = f"The explained output of {count(below, 'scan')} is below 0: positive relevance speaks against it."
+            found.append(Caution("note", "Maps are negated.", text))
+    if material.run.is_synthetic:
+        found.append(Caution("note", "A synthetic person.", "The template brain, warped, with planted tissue loss."))
+    return found
+
+
+def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:
+    """Doubts about the registration by scan."""
+    if not material.run.has("registration"):
+        return {}
+    table = material.run.tables["registration"]
+    rows = table[table["scan_id"].isin(visits["scan_id"]) & table["flags"].notna()]
+    return dict(zip(rows["scan_id"].astype(str), rows["flags"].astype(str), strict=True))
+
+
+def _visit_rows(material: Material, visits: pd.DataFrame) -> pd.DataFrame:
+    flags = _flags(material, visits)
+    applied = visits["applied"].fillna(False).astype(bool)
+    folds = visits["fold"].map(lambda fold: None if is_missing(fold) else f"fold {str(fold).removesuffix('.0')}")
+    return visits.assign(
+        network=folds.where(~applied, "networks that never saw this person"),
+        verdict=visits["outcome"].map(OUTCOME_NAMES),
+        registration=visits["scan_id"].map({scan: f"in doubt: {flag}" for scan, flag in flags.items()}),
+    )
+
+
+def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup | None:
+    """Quantities over visits; None with one visit, where there is no course."""
+    if len(visits) < 2:
+        return None
+    ages = visits["age"].to_numpy(float)
+    by_age = bool(np.isfinite(ages).all() and np.ptp(ages) > 0)
+    times = list(ages) if by_age else list(np.arange(len(visits), dtype=float))
+    run, name = material.run, material.run.main_maps[0]
+    courses = [Course(f"Probability of {run.positive}", _numbers(visits, "probability"), (0.0, 1.0), 0.5)]
+    wide = people.densities(name)
+    group = next((group for group in wide.columns if str(group).lower() == "hippocampus"), None)
+    if group is not None:
+        courses.append(
+            Course(f"{map_title(name)}, density in the hippocampus", wide[group].reindex(visits["scan_id"]).tolist())
+        )
+    courses.append(Course("Hippocampal volume, mm³", _numbers(visits, "hippocampus_mm3")))
+    courses.append(Course("MMSE", _numbers(visits, "mmse")))
+    known = [course for course in courses if np.isfinite(np.asarray(course.values, dtype=float)).any()]
+    if not known:
+        return None
+    names = ["" if is_missing(name) else str(name) for name in visits["session_id"]]
+    sentence = f"{listing([course.name for course in known])} over {count(len(visits), 'visit')}."
+    return draw_visits(times, names, known, "age, years" if by_age else "visit", sentence)
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
+    if column not in frame:
+        return [float("nan")] * len(frame)
+    return [float(value) for value in pd.to_numeric(frame[column], errors="coerce")]
+
+
+def _fingerprint(
+    material: Material, people: People, map_name: str, participant_id: str, visits: pd.DataFrame
+) -> Fingerprint | None:
+    """Density in every bilateral group, mean over the person's scans, against controls."""
+    wide = people.densities(map_name)
+    scans = [scan for scan in visits["scan_id"] if scan in wide.index]
+    if not scans:
+        return None
+    title, person = map_title(map_name), wide.loc[scans].mean()
+    controls = people.controls(map_name, participant_id)
+    chart: Markup | None = None
+    if controls is None:
+        alone = pd.DataFrame({"group": person.index, "density": person.to_numpy()}).dropna()
+        alone = alone.sort_values("density", ascending=False, kind="stable")
+        text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
+        return Fingerprint(title, chart, _region_table(material, alone), text)
+    scores = controls.scores(person)
+    table = pd.DataFrame({
+        "group": person.index, "density": person.to_numpy(), "mean": controls.values.mean()[person.index].to_numpy(),
+        "score": scores[person.index].to_numpy(),
+        "above": [_share_below(controls.values[group], person[group]) for group in person.index],
+    }).dropna(subset="density")  # fmt: skip
+    table = table.sort_values("score", key=lambda values: -values.abs(), kind="stable", na_position="last")
+    rows = [
+        ScoreRow(str(row["group"]), controls.own_scores(row["group"]), row["score"], number(row["density"]),
+                 material.links.region(row["group"]))
+        for row in rows_of(table[table["score"].notna()].head(SHOWN))
+    ]  # fmt: skip
+    look = _look(material, visits)
+    text = (
+        f"Density of relevance ({title}), mean over {count(len(scans), 'scan')}, in standard deviations of "
+        f"{controls.who}; this person is not among them. Boxes hold the middle half of the controls, lines 90 %. The "
+        f"{len(rows)} regions furthest from the controls, of {number(len(table))}."
+    )
+    alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
+    chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
+    return Fingerprint(title, chart, _region_table(material, table), text)
+
+
+def _share_below(controls: pd.Series, value: float) -> float:
+    known = controls.dropna().to_numpy(float)
+    return float(np.mean(known < value)) if len(known) and np.isfinite(value) else float("nan")
+
+
+def _look(material: Material, visits: pd.DataFrame) -> Look:
+    return {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}.get(str(visits["label"].iloc[0]), OTHER)
+
+
+def _region_table(material: Material, rows: pd.DataFrame) -> PageTable:
+    linked = rows.assign(page=rows["group"].map(material.links.region).astype(object))
+    columns = (
+        Column("group", "Region", link="page"),
+        numeric("density", "Density"),
+        numeric("mean", f"Mean of {material.run.negative}"),
+        numeric("score", "Standard deviations from it", fixed),
+        numeric("above", "Controls below", lambda share: percent(share, 0)),
+    )
+    return page_table(linked, columns, "All bilateral groups.")

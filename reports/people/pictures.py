@@ -1,0 +1,87 @@
+"""Pictures of single scans that stand on the page of a participant: drawn by the run, only read here."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.layout import ScanFiles, map_title
+from reports.material import Material
+from reports.numbers import is_missing, listing
+from reports.people.portrait import CUTS, OUTLINED
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A picture of a scan."""
+
+    source: str
+    alt: str
+    caption: str
+    width: int
+
+
+def files_of(material: Material, row: Mapping[str, Any]) -> ScanFiles:
+    """Files of a scan, by its row of ``scans.tsv``."""
+    session = None if is_missing(row["session_id"]) else str(row["session_id"])
+    resolution = material.run.config.registration.resolution_mm
+    return material.run.layout.scan(str(row["participant_id"]), session, resolution)
+
+
+def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
+    """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
+    run = material.run
+    if not run.keeps_single_maps:  # a picture of an earlier setting may still lie there
+        return []
+    pictures = []
+    for row in visits.to_dict("records"):
+        content = _read(files_of(material, {str(key): value for key, value in row.items()}).portrait)
+        if content is None:
+            continue
+        groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
+        name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+        titles = listing([map_title(map_name) for map_name in run.main_maps])
+        outlined = "; ".join(f"{place} {group}" for place, group in enumerate(groups, start=1))
+        pictures.append(
+            Snapshot(
+                _inlined(content), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
+                f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
+                f"the 99.5th percentile of the scan's own map. Outlined, the regions with the highest density: "
+                f"{outlined}. Left is left.", _width(content),
+            )
+        )  # fmt: skip
+    return pictures
+
+
+def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
+    """The registered scan under the contours of the template."""
+    content = _read(files_of(material, row).overview)
+    if content is None:
+        return None
+    name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+    return Snapshot(
+        _inlined(content), f"Nine slices of {name} under the contours of the template.",
+        f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
+        "lines, the registration is good.", _width(content),
+    )  # fmt: skip
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content if content[:4] == b"\x89PNG" else None
+
+
+def _inlined(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def _width(content: bytes) -> int:
+    return int.from_bytes(content[16:20], "big")  # of the IHDR chunk, which comes first

@@ -1,0 +1,261 @@
+"""The page of one bilateral group: its place, its relevance by group, its volume, what was tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from pipeline.run.layout import map_title
+from reports.caution import Caution
+from reports.content.regions import MEANING, axis_title
+from reports.figures.style import OUTCOME_NAMES
+from reports.material import Material
+from reports.numbers import count, fixed, listing, number, p_cell, p_value
+from reports.region_pages.picture import RegionPictures
+from reports.run_record import OUTCOMES
+from reports.tables import Column, PageTable, numeric, page_table
+from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and what is said below it."""
+
+    picture: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Charts of one map."""
+
+    title: str
+    charts: Sequence[Chart]
+
+
+@dataclass(frozen=True)
+class RegionMaterial:
+    """What the pages of all regions share, prepared once.
+
+    Parameters
+    ----------
+    material : Material
+        Of a run with relevance.
+    """
+
+    material: Material
+
+    @cached_property
+    def pictures(self) -> RegionPictures | None:
+        return RegionPictures.of(self.material)
+
+    @cached_property
+    def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
+        """Per bilateral group and map: mean density and gain of each participant, by class and by outcome.
+
+        Applied scans (outside the contrast) have neither and stand under their diagnosis.
+        """
+        run = self.material.run
+        columns = ["participant_id", "map", "group", *METRICS, "label", "outcome"]
+        frames = []
+        if run.has("predictions"):
+            frames.append(run.region_values[run.region_values["map"].isin(run.main_maps)][columns])
+        if run.has("relevance_applied", "scans"):
+            rows = run.tables["relevance_applied"]
+            diagnoses = run.tables["scans"][["scan_id", "diagnosis"]]
+            rows = rows[rows["map"].isin(run.main_maps)].merge(diagnoses, on="scan_id")
+            frames.append(rows.assign(label=rows["diagnosis"], outcome=None)[columns])
+        found: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
+        for column in ("label", "outcome") if frames else ():
+            keys = ["group", "map", column]
+            means = pd.concat(frames).groupby([*keys, "participant_id"], sort=True)[list(METRICS)].mean()
+            for (group, name, members), rows in means.groupby(level=keys, sort=True):
+                found.setdefault((str(group), str(name)), {})[str(members)] = rows.droplevel([0, 1, 2])
+        return found
+
+    @cached_property
+    def volumes(self) -> Mapping[str, pd.Series]:
+        """Per bilateral group: volume in mm³, both sides, mean over each participant's scans."""
+        run = self.material.run
+        if not run.has("volumes"):
+            return {}
+        table = run.tables["volumes"]
+        sides = table.groupby(["group", "participant_id", "scan_id"], sort=False)["volume_mm3"].sum(min_count=1)
+        means = sides.groupby(level=["group", "participant_id"], sort=False).mean()
+        return {str(group): rows.droplevel("group") for group, rows in means.groupby(level="group", sort=False)}
+
+
+def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
+    """Variables of the page of a bilateral group."""
+    material = shared.material
+    maps = [name for name in material.run.main_maps if (group, name) in shared.people]
+    picture = shared.pictures.draw(group) if shared.pictures is not None else None
+    return {
+        "region": group,
+        "lead": _lead(material, group),
+        "cautions": _cautions(material, group),
+        "picture": picture,
+        "no_picture": _why_no_picture(material, shared.pictures),
+        "blocks": [_block(shared, name, group) for name in maps],
+        "summary": _summary(material, group),
+        "scatters": _scatters(shared, maps, group),
+        "volume_text": _VOLUME_TEXT,
+        "tables": _tested(material, group),
+    }
+
+
+_VOLUME_TEXT = (
+    "Volumes come from the registration (Jacobian determinant), both sides together, mean over a participant's scans; "
+    "they are not divided by intracranial volume. The charts show, the tables test."
+)
+
+
+def _lead(material: Material, group: str) -> str:
+    run, name = material.run, material.run.main_maps[0]
+    if not run.has("region_effects"):
+        return "Differences between the classes have not been tested yet."
+    table = run.tables["region_effects"]
+    rows = table[(table["group"] == group) & (table["map"] == name)]
+    if rows.empty or pd.isna(rows["p_fwe"].iloc[0]):
+        return f"{map_title(name)}: no difference between the classes could be tested here."
+    row = rows.iloc[0]
+    if row["p_fwe"] < 0.05:
+        said = f"denser in {run.positive if row['difference'] > 0 else run.negative}"
+    else:
+        said = "not told apart from chance between the classes"
+    values = run.tables["region_effects"][run.tables["region_effects"]["map"] == name]
+    place = int((values["mean_positive"] > row["mean_positive"]).sum()) + 1
+    return (
+        f"{map_title(name)}: relevance here is {said} (Hedges' g {fixed(row['hedges_g'])}, corrected "
+        f"{p_value(row['p_fwe'])}, {count(int(row['n_positive']), 'participant')} of {run.positive} and "
+        f"{number(row['n_negative'])} of {run.negative}). By mean density in {run.positive} it is number "
+        f"{number(place)} of {number(len(values))}."
+    )
+
+
+def _cautions(material: Material, group: str) -> list[Caution]:
+    run, found = material.run, []
+    sizes = run.tables["relevance"].loc[run.tables["relevance"]["group"] == group, "n_voxels"]
+    voxels = int(sizes.max()) if len(sizes) else 0
+    if voxels < 50:
+        found.append(Caution("note", "A small region.", f"It has {count(voxels, 'voxel')} at this resolution: a slight "
+                             "misregistration moves its relevance next door."))  # fmt: skip
+    if run.is_synthetic:
+        found.append(Caution("note", "Synthetic people.", "Nothing here says anything about Alzheimer's disease."))
+    return found
+
+
+def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
+    if not material.run.keeps_mean_maps:
+        return 'This run keeps no maps ([attribution] keep_maps = "none"), so none can be shown here.'
+    if pictures is None:
+        return "The template or the atlas is not at hand, or no mean map was found in group/maps."
+    return "This region has no voxel at the resolution of the run."
+
+
+METRICS = ("density", "gain")
+"""What is drawn; within one region the sum is the density times a constant."""
+
+
+def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
+    """Density and gain by class and outcome, one point per participant."""
+    run, charts = shared.material.run, []
+    for metric in METRICS:
+        groups = _groups(shared, map_name, group, metric)
+        known = [g for g in groups if np.isfinite(g.values).any()]
+        if not known:
+            continue
+        medians = listing([f"{g.name} {number(float(np.nanmedian(g.values)))}" for g in known])
+        at = 1.0 if metric == "gain" else 0.0
+        chart = draw_groups(groups, axis_title(map_name, metric, run), f"{metric} in {group}; medians: {medians}.", at)
+        meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
+        charts.append(Chart(chart, f"{meaning} One point per participant; box, quartiles."))
+    return Block(map_title(map_name), charts)
+
+
+def _groups(shared: RegionMaterial, map_name: str, group: str, metric: str) -> list[Group]:
+    """Classes, further diagnoses, outcomes that occur."""
+    run, members = shared.material.run, shared.people[group, map_name]
+    looks: dict[str, Look] = {run.positive: POSITIVE, run.negative: NEGATIVE}
+    others = sorted(set(members) - set(looks) - set(OUTCOMES))
+    looks.update(dict.fromkeys(others, OTHER))
+    looks.update(OUTCOME_LOOKS)
+    order = [name for name in (*run.labels, *others, *OUTCOMES) if name in members]
+    return [_group(members[name][metric], name, looks[name]) for name in order]
+
+
+def _group(means: pd.Series, name: str, look: Look) -> Group:
+    hints = [f"{person}: {number(value)}" for person, value in means.items()]
+    return Group(name, means.to_numpy(float), look, hints)
+
+
+_SUMMARY_COLUMNS = (
+    Column("title", "Map"),
+    Column("who", "Scans of"),
+    numeric("n_participants", "Participants"),
+    numeric("n_scans", "Scans"),
+    numeric("mean_density", "Mean density"),
+    numeric("ci_low", "from"),
+    numeric("ci_high", "to"),
+    numeric("mean_sum", "Mean sum"),
+    numeric("mean_gain", "Mean gain", fixed),
+)
+
+
+def _summary(material: Material, group: str) -> PageTable:
+    run = material.run
+    if not run.has("region_summary"):
+        return page_table(pd.DataFrame(), (), "The summary over regions is written with the statistics.")
+    table = run.tables["region_summary"]
+    rows = table[(table["group"] == group) & (table["n_scans"] > 0)]
+    names = rows["scan_group"].map(lambda name: OUTCOME_NAMES.get(str(name), str(name)))
+    rows = rows.assign(title=rows["map"].map(map_title), who=names)
+    level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
+    return page_table(rows, _SUMMARY_COLUMNS, f"Means over participants, with {level}.")
+
+
+def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:
+    """Density against volume, by class, one point per participant."""
+    volumes, run, charts = shared.volumes.get(group), shared.material.run, []
+    if volumes is None:
+        return []
+    for name in maps:
+        pairs = []
+        for label, look in ((run.positive, POSITIVE), (run.negative, NEGATIVE)):
+            members = shared.people[group, name].get(label)
+            if members is not None:
+                across = volumes.reindex(members.index).to_numpy(float)
+                pairs.append((_group(members["density"], label, look), across))
+        n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
+        if n:
+            title = f"Density of {map_title(name)} in {group} against its volume, {count(n, 'participant')}."
+            charts.append(Chart(draw_scatter(pairs, "volume, mm³", "density", title), title))
+    return charts
+
+
+_EFFECT_COLUMNS = (
+    Column("title", "Map"),
+    numeric("difference", "Difference in density"),
+    numeric("ci_low", "from"),
+    numeric("ci_high", "to"),
+    numeric("hedges_g", "Hedges' g", fixed),
+    numeric("p", "p", p_cell),
+    numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
+    numeric("p_fdr", "FDR p", p_cell),
+)
+
+
+def _tested(material: Material, group: str) -> list[PageTable]:
+    run = material.run
+    if not run.has("region_effects"):
+        return []
+    table = run.tables["region_effects"]
+    rows = table[table["group"] == group]
+    rows = rows.assign(title=rows["map"].map(map_title))
+    return [page_table(rows, _EFFECT_COLUMNS, f"{run.positive} against {run.negative}, every map.")]

@@ -1,0 +1,133 @@
+"""A region outlined on the template, over the mean maps of both classes."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.ndimage
+from PIL import Image, ImageDraw, ImageFont
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.run.errors import HeatlasError
+from pipeline.run.layout import map_title
+from reports.figures.brain import AXIS, GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, Cut, Plane
+from reports.figures.maps import slice_name
+from reports.figures.panels import Plan, grey_panel, outlined_bodies, with_map, with_outlines
+from reports.material import Material
+from reports.people.pictures import Snapshot
+
+PIXELS, HEAD, GAP, COLOURS = 170, 18, 4, 128
+
+
+@dataclass(frozen=True)
+class MeanMap:
+    """One mean map and the scale on which its colours stand."""
+
+    title: str
+    image: BrainImage
+    scale: ColourScale
+
+
+@dataclass(frozen=True)
+class RegionPictures:
+    """Images read once for the pictures of all regions.
+
+    Parameters
+    ----------
+    backdrop : Backdrop
+    labels : BrainImage
+    groups : mapping of str to tuple of int
+        Labels of each bilateral group.
+    maps : sequence of MeanMap
+    caption : str
+    """
+
+    backdrop: Backdrop
+    labels: BrainImage
+    groups: Mapping[str, tuple[int, ...]]
+    maps: Sequence[MeanMap]
+    caption: str
+
+    @cached_property
+    def boxes(self) -> list[tuple[slice, ...] | None]:
+        """The box around each label, by label number from 1."""
+        return list(scipy.ndimage.find_objects(self.labels.values))
+
+    @classmethod
+    def of(cls, material: Material) -> RegionPictures | None:
+        """None without the template, the atlas, or a mean map."""
+        run, backdrop = material.run, material.backdrop
+        if backdrop is None or not run.keeps_mean_maps:
+            return None
+        try:
+            atlas = load_atlas(run.config.regions.atlas, template_grid(run.config.registration.resolution_mm))
+        except HeatlasError:
+            return None
+        maps = []
+        for name in run.main_maps[:1]:
+            there = [label for label in run.labels if (label, name) in material.group_views]
+            for label in there:
+                scale = material.group_views[there[0], name].scale(GROUP_PERCENTILES)
+                image = BrainImage.read(run.layout.group_map(label, name))
+                maps.append(MeanMap(f"{map_title(name)}, mean of {label}", image, scale))
+        if not maps:
+            return None
+        caption = (
+            f"Outlined in white, on the template; slices through its middle. Colours as in figure 1 of the report: "
+            f"{'; '.join(shown.title for shown in maps)}. Left is left."
+        )
+        return cls(
+            backdrop, BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), atlas.regions.groups, maps, caption
+        )
+
+    def draw(self, group: str) -> Snapshot | None:
+        """Three slices through the largest side of the region, one row per map; None if it has no voxel."""
+        cuts = self._cuts(group)
+        if cuts is None:
+            return None
+        chosen = dict.fromkeys(self.groups[group], 1)
+        width, height = 3 * (PIXELS + GAP), HEAD + PIXELS + GAP
+        sheet = Image.new("RGB", (len(self.maps) * width, height), (11, 15, 20))
+        for block, shown in enumerate(self.maps):
+            _write(sheet, (block * width + 4, 2), shown.title)
+            for column, cut in enumerate(cuts):
+                plan, image = Plan.of(cut, PIXELS), self.backdrop.image
+                panel = grey_panel(plan, image.slice(*cut), image.affine, self.backdrop.ceiling)
+                panel = with_map(panel, plan, shown.image.slice(*cut), shown.image.affine, shown.scale)
+                bodies = outlined_bodies(plan, self.labels.slice(*cut), self.labels.affine, chosen)
+                picture = Image.fromarray(with_outlines(panel, bodies))
+                _write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
+                if AXIS[cut[0]] != 0:
+                    _write(picture, (3, 2), "L")
+                sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
+        buffer = io.BytesIO()
+        sheet.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(buffer, format="PNG")
+        source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        return Snapshot(source, f"{group}, outlined on three slices of the template.", self.caption, sheet.width)
+
+    def _cuts(self, group: str) -> tuple[Cut, ...] | None:
+        """Slices through the voxel of the region's larger side that is nearest to that side's middle."""
+        values, affine, found = self.labels.values, self.labels.affine, []
+        for label in self.groups.get(group, ()):
+            box = self.boxes[label - 1] if label <= len(self.boxes) else None
+            if box is not None:
+                found.append(np.argwhere(values[box] == label) + np.array([side.start for side in box]))
+        if not found:
+            return None
+        voxels = max(found, key=len)
+        nearest = voxels[np.argmin(((voxels - voxels.mean(axis=0)) ** 2).sum(axis=1))]
+        planes: tuple[Plane, ...] = ("sagittal", "coronal", "axial")
+        return tuple(
+            (plane, round(float(affine[k, 3] + affine[k, k] * nearest[k]), 1)) for k, plane in enumerate(planes)
+        )
+
+
+def _write(picture: Image.Image, place: tuple[int, int], text: str) -> None:
+    font = ImageFont.load_default(12)
+    ImageDraw.Draw(picture).text(place, text, fill=(235, 240, 245), font=font, stroke_width=1, stroke_fill=(0, 0, 0))
