@@ -1,0 +1,76 @@
+"""One headless Chromium for all tests of a session; without it, tests that need it are skipped with the reason."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from component_pages import make_component_page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed (Debian: apt-get install chromium)")
+    api = pytest.importorskip("playwright.sync_api", reason="no playwright: install the test group of pyproject.toml")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A page with a viewer and an explorer."""
+    return make_component_page(tmp_path_factory.mktemp("components"))
+
+
+@contextmanager
+def visiting(browser) -> Iterator[Callable[..., object]]:
+    """Open pages without a network; at the end, nothing may have been asked of the outside, or gone wrong."""
+    contexts, outside, errors = [], [], []
+
+    def noted(request) -> None:
+        if urlsplit(request.url).scheme not in ("file", "data", "blob"):
+            outside.append(request.url)
+
+    def go(path: Path, width: int = 1280, **options: object):
+        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
+        context.set_default_timeout(15_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", noted)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and errors.append(message.text))
+        page.goto(path.as_uri())
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert outside == []
+    assert errors == []
+
+
+@pytest.fixture
+def visit(browser) -> Iterator[Callable[..., object]]:
+    with visiting(browser) as go:
+        yield go
+
+
+@pytest.fixture(scope="module")
+def visit_once(browser) -> Iterator[Callable[..., object]]:
+    """The same for pages that all tests of a module share."""
+    with visiting(browser) as go:
+        yield go
