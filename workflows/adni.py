@@ -153,7 +153,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     read_run_input(layout)
     read_config(layout.config)
-    print(f"Report: {build_report(layout)}")
+    print(f"Report: {build_report(layout, all_formats=arguments.figures)}")
     return EXIT_OK
 
 

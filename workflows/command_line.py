@@ -75,6 +75,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=Path, metavar="OUT", help="run folder")
+    report.add_argument(
+        "--figures", action="store_true", help="write every figure as SVG, PNG (300 dpi) and PDF, for publication"
+    )
     return parser
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
+from pipeline.attribution.applied import explain_applied
 from pipeline.attribution.explained_scan import map_names
-from pipeline.attribution.stage import explain_scans
+from pipeline.attribution.stage import APPLIED_STAGE, explain_scans
 from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.evaluation.planted import evaluate_planted
+from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.stage import register_scans
 from pipeline.run.config import Config
@@ -28,8 +30,11 @@ from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table
 from pipeline.statistics.inputs import files_read
 from pipeline.statistics.stage import analyse
+from pipeline.training.application import apply_networks
 from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
+from reports.people.portrait import draw_portraits
+from reports.run_record import read_run
 from workflows.registration import finish_registration
 
 
@@ -59,17 +64,29 @@ class Work:
 
         Registration may drop scans and add volumes, and says so in ``scans.tsv``.
         """
-        failures = read_table(self.layout.failures)
-        failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
-        return [
-            scan for scan in ScanTable.read(self.layout.scans).kept
-            if scan.label is not None and scan.name not in failed
-        ]  # fmt: skip
+        return [scan for scan in self._unfailed(*stages) if scan.label is not None]
 
     def predicted(self, *stages: str) -> list[Scan]:
         """Those with an out-of-fold prediction: the scans that a network may be asked to explain."""
         names = set(read_table(self.layout.predictions)["scan_id"])
         return [scan for scan in self.labelled("registration", *stages) if scan.scan_id in names]
+
+    def outside(self, *stages: str) -> list[Scan]:
+        """Kept scans outside the contrast that networks may be asked about and that failed in none of the stages."""
+        wanted = self.config.cohort.apply_outside_contrast
+        return [scan for scan in self._unfailed(*stages) if scan.label is None] if wanted else []
+
+    def applied(self, *stages: str) -> list[Scan]:
+        """Those of them with a prediction."""
+        if not self.layout.predictions_applied.is_file():
+            return []
+        names = set(read_table(self.layout.predictions_applied)["scan_id"])
+        return [scan for scan in self.outside("registration", *stages) if scan.scan_id in names]
+
+    def _unfailed(self, *stages: str) -> list[Scan]:
+        failures = read_table(self.layout.failures)
+        failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
+        return [scan for scan in ScanTable.read(self.layout.scans).kept if scan.name not in failed]
 
 
 @dataclass(frozen=True)
@@ -107,17 +124,23 @@ def register(work: Work) -> Result:
 
 
 def train(work: Work) -> Result:
-    """Train one network per fold and predict the scans it has not seen."""
-    scans = work.labelled("registration")
-    return Result(train_folds(work.layout, scans, work.split, work.config, work.executor, work.digests))
+    """Train one network per fold and predict the scans it has not seen, those outside the contrast too."""
+    scans, split = work.labelled("registration"), work.split
+    outcomes = train_folds(work.layout, scans, split, work.config, work.executor, work.digests)
+    trained = [fold.index for fold, outcome in zip(split.folds, outcomes, strict=True) if outcome.ok]
+    outside = work.outside("registration")
+    asked = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
+    return Result([*outcomes, *asked])
 
 
 def explain(work: Work) -> Result:
-    """Make the heatmaps of every scan with the network that has not seen its participant."""
+    """Make the heatmaps of every scan with the networks that have not seen its participant."""
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     scans, predictions = work.predicted(), read_table(layout.predictions)
-    return Result(explain_scans(layout, scans, work.split, predictions, atlas, config, work.executor, work.digests))
+    outcomes = explain_scans(layout, scans, work.split, predictions, atlas, config, work.executor, work.digests)
+    applied = explain_applied(layout, work.applied(), work.split, atlas, config, work.executor, work.digests)
+    return Result([*outcomes, *applied])
 
 
 def aggregate(work: Work) -> Result:
@@ -128,7 +151,8 @@ def aggregate(work: Work) -> Result:
     done, outcomes = aggregate_relevance(
         layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
     )
-    return Result(outcomes, done)
+    others = aggregate_applied(layout, work.applied(APPLIED_STAGE), work.map_names, config, work.digests)
+    return Result(outcomes, done or others)
 
 
 def infer(work: Work) -> Result:
@@ -149,15 +173,17 @@ def infer(work: Work) -> Result:
 
 
 def report(work: Work) -> Result:
-    """Write the report."""
+    """Draw the maps of single scans on their brains, in the workers, and write the report."""
     layout = work.layout
+    pictures = draw_portraits(read_run(layout), work.executor)
 
     def build() -> list[Path]:
         build_report(layout)
         return written_files(layout)
 
     packages = ["reports", "pipeline.regions"]
-    return Result(step_done=run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests))
+    done = run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests)
+    return Result(pictures, done)
 
 
 STAGE_FUNCTIONS: dict[str, Callable[[Work], Result]] = {
