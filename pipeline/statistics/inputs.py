@@ -104,9 +104,7 @@ class StatisticsInputs:
     @cached_property
     def by_person(self) -> pd.DataFrame:
         """`frame` with one participant_id per person: the unit of inference, where someone goes by two names."""
-        names = self.frame["participant_id"].tolist()
-        first = {name: person for person, own in same_person(names).items() for name in own}
-        return self.frame.assign(participant_id=[first[name] for name in names])
+        return one_name_per_person(self.frame)
 
 
 def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
@@ -125,6 +123,13 @@ _NUMBERS = (
     "age", "field_strength", "apoe4", "mmse", "cdr", "tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3",
     "hippocampus_right_mm3",
 )  # fmt: skip
+
+
+def one_name_per_person(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with one participant_id for someone who goes by two (`pipeline.cohort.persons`)."""
+    names = frame["participant_id"].tolist()
+    first = {name: person for person, own in same_person(names).items() for name in own}
+    return frame.assign(participant_id=[first[name] for name in names])
 
 
 def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:

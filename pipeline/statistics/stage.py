@@ -23,6 +23,9 @@ from pipeline.statistics.associations.associations import associations_tables
 from pipeline.statistics.comparison.rankings import ranking_agreement_tables
 from pipeline.statistics.demographics import demographics_tables
 from pipeline.statistics.groups.comparisons import comparisons_tables
+from pipeline.statistics.groups.fairness import fairness_tables
+from pipeline.statistics.groups.interactions import interactions_tables
+from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.inputs import StatisticsInputs, read_inputs
 from pipeline.statistics.performance import performance_tables
 from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
@@ -61,6 +64,9 @@ ANALYSES = (
     Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
     Analysis("associations", ("associations",), associations_tables),
     Analysis("group_comparisons", ("group_comparisons",), comparisons_tables),
+    Analysis("subgroups", ("subgroups",), subgroups_tables),
+    Analysis("interactions", ("interactions",), interactions_tables),
+    Analysis("fairness", ("fairness",), fairness_tables),
     Analysis("progression", ("cox", "progression"), progression_tables),
     Analysis("trajectories", ("trajectories",), trajectories_tables),
     Analysis("shortcuts", ("shortcuts",), shortcuts_tables),

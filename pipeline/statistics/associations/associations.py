@@ -28,6 +28,7 @@ from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import Design, design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, permutation_test
+from pipeline.statistics.notes import joined
 from pipeline.statistics.relevance_columns import RelevanceColumns
 
 Floats = NDArray[np.float64]
@@ -217,7 +218,7 @@ def _block(
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
     n_tests = int(table["p"].notna().sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
-    table["note"] = ["; ".join(part for part in (problem, points.note) if part) or None for problem in problems]
+    table["note"] = [joined(problem, points.note) for problem in problems]
     return _with_intervals(table, relevance, tested, which, points.nuisance, estimator, settings, rng)
 
 

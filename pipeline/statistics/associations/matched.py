@@ -67,12 +67,12 @@ def matched_test(
 
 def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats, list[str | None]]:
     """Columns without what the covariates explain, of norm 1; their norms; why a column is none."""
-    known = np.isfinite(values).all(axis=0)
+    known = np.asarray(np.isfinite(values).all(axis=0), bool)
     filled = np.where(known, values, 0.0)
     residuals = filled - basis @ (basis.T @ filled)
     size = np.linalg.norm(residuals, axis=0)
     spread = np.linalg.norm(filled - filled.mean(axis=0), axis=0)
-    flat: NDArray[np.bool_] = np.asarray(np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0), bool)
+    flat = np.asarray(np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0), bool)
     problems: list[str | None] = []
     for i in range(values.shape[1]):
         if not known[i]:

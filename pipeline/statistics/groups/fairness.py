@@ -1,0 +1,179 @@
+"""Does the classifier serve everyone alike? Its performance in each subgroup, and against everyone else.
+
+Everything is over scans, each participant counted with all of theirs, as in ``performance.tsv``. The difference between
+a subgroup and the rest is tested by exchanging membership between participants of the same class, so that a subgroup
+with more patients is not taken for one that is classified better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.statistics.groups.levels import COURSE, Levels, levels_of
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.exchangeability import two_sided_p
+from pipeline.statistics.notes import joined
+from pipeline.statistics.performance import metrics
+from pipeline.statistics.values import participant_codes, participant_means
+
+Floats = NDArray[np.float64]
+
+FAIRNESS_METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
+
+FAIRNESS_COLUMNS = {
+    "variable": "What subgroups differ in",
+    "level": "Subgroup; n/a in a row about a variable that cannot be used",
+    "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
+    "estimate": "Value in the subgroup",
+    "ci_low": "Lower bound of its interval, participants drawn with all their scans",
+    "ci_high": "Upper bound of its interval",
+    "interval": "BCa or percentile; none where there is none",
+    "rest": "Value in everyone else with a known level",
+    "difference": "estimate - rest",
+    "difference_low": "Lower bound of its interval",
+    "difference_high": "Upper bound of its interval",
+    "difference_interval": "BCa or percentile; none where there is none",
+    "p": "Two-sided p of the difference from exchanging membership between participants of the same class, (b+1)/(m+1)",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the subgroups and metrics of the variable",
+    "family": "Tests adjusted together",
+    "n_participants": "Participants of the subgroup",
+    "n_scans": "Their scans",
+    "n_positive": "Those with scans of the positive class; n/a if suppressed",
+    "n_negative": "Those with scans of the negative class; n/a if suppressed",
+    "n_permutations": "Permutations used",
+    "note": "Why there is no value, or what was suppressed",
+}
+_NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
+
+
+def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``fairness``: a row per variable, level and metric."""
+    settings = inputs.config.statistics
+    frame = inputs.by_person
+    blocks = [pd.DataFrame(columns=list(FAIRNESS_COLUMNS))]
+    for variable in settings.subgroups.variables:
+        if variable == COURSE:  # it is what is predicted
+            continue
+        try:
+            levels = levels_of(variable, frame, settings.subgroups)
+        except BadInputError as error:
+            blocks.append(_blank(variable, None, str(error)))
+            continue
+        blocks.append(_of_variable(inputs, levels, frame))
+    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
+    return {"fairness": (table[list(FAIRNESS_COLUMNS)], FAIRNESS_COLUMNS)}
+
+
+def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one variable; p adjusted over them."""
+    settings, variable = inputs.config.statistics, levels.variable
+    minimum = settings.subgroups.minimum_participants
+    known = levels.of_scan.notna().to_numpy(bool)
+    blocks = []
+    for level in levels.names:
+        members = levels.members(level)
+        n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
+        if n_participants < minimum:
+            note = f"suppressed: {n_participants} participants, fewer than {minimum}"
+            block = _blank(variable, level, note)
+        else:
+            # One stream per variable: of two subgroups, each is the mirror of the other.
+            rng = generator(inputs.seed, "statistics", "fairness", variable)
+            block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
+            block = block.assign(variable=variable, level=level)
+            unknown = f"{levels.n_unknown} scans without {variable} in no subgroup" if levels.n_unknown else None
+            block["note"] = [joined(note, unknown) for note in block["note"]]
+        blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
+    table = pd.concat(blocks, ignore_index=True)
+    table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
+    n_tests = int(table["p"].notna().sum())
+    return table.assign(family=f"{n_tests} subgroups x metrics: {variable}" if n_tests else "none")
+
+
+def _of_level(
+    frame: pd.DataFrame, members: NDArray[np.bool_], settings: StatisticsConfig, rng: np.random.Generator
+) -> pd.DataFrame:
+    """Rows of one subgroup against the rest of the frame."""
+    codes, names = participant_codes(frame["participant_id"].tolist())
+    target = frame["target"].to_numpy(float)
+    predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
+    probability = frame["probability"].to_numpy(float)
+    inside = participant_means(members.astype(float), codes) > 0.5
+
+    def of_weights(weights: Floats) -> Floats:
+        """Metrics of participants that count several times, shape (draws, metrics)."""
+        found = metrics(target, predicted, probability, weights[:, codes])
+        return np.stack([found[name] for name in FAIRNESS_METRICS], axis=1)
+
+    def both(weights: Floats, is_inside: Floats) -> Floats:
+        """Metrics inside, then metrics inside minus those of the rest."""
+        own, rest = of_weights(weights * is_inside), of_weights(weights * (1 - is_inside))
+        return np.concatenate([own, own - rest], axis=1)
+
+    everyone, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
+    estimate = both(everyone, is_inside)[0]
+    has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
+    moved = inside[_exchanges(has[1].astype(np.intp), settings.permutations, rng)].astype(float)
+    strata = [0] * len(names)
+    found = bootstrap_intervals(
+        lambda weights: both(weights, is_inside), strata, settings.bootstrap_samples, settings.confidence, rng
+    )
+    k = len(FAIRNESS_METRICS)
+    null = both(np.ones((1, len(names))), moved)[:, k:]
+    scored = np.where(np.isnan(estimate[k:]), np.nan, two_sided_p(estimate[k:], np.nan_to_num(null, nan=np.inf), False))
+    counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
+    notes = [_note(value, difference) for value, difference in zip(estimate[:k], estimate[k:], strict=True)]
+    table = pd.DataFrame(
+        {
+            "metric": FAIRNESS_METRICS,
+            "estimate": estimate[:k], "ci_low": found.low[:k], "ci_high": found.high[:k], "interval": found.method[:k],
+            "rest": estimate[:k] - estimate[k:], "difference": estimate[k:], "difference_low": found.low[k:],
+            "difference_high": found.high[k:], "difference_interval": found.method[k:], "p": scored,
+            "n_positive": counts[1], "n_negative": counts[0], "n_permutations": len(moved),
+            "note": np.array(notes, dtype=object),
+        }
+    )  # fmt: skip
+    return _suppressed(table, counts, settings.subgroups.minimum_participants)
+
+
+def _exchanges(strata: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Participants rearranged at random within strata, shape (count, participants)."""
+    order = np.empty((count, len(strata)), np.intp)
+    for stratum in np.unique(strata):
+        own = np.flatnonzero(strata == stratum)
+        order[:, own] = rng.permuted(np.tile(own, (count, 1)), axis=1)
+    return order
+
+
+def _suppressed(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
+    """Take out metrics that rest on fewer participants of a class than the minimum."""
+    few = [name for name, of_class in (("positive", 1), ("negative", 0)) if 0 < counts[of_class] < minimum]
+    for name in few:
+        spared = "specificity" if name == "positive" else "sensitivity"
+        rows = (table["metric"] != spared) & table["estimate"].notna()
+        table.loc[rows, [column for column in _NUMBERS if column in table]] = np.nan
+        table.loc[rows, ["interval", "difference_interval"]] = NO_INTERVAL
+        table.loc[rows, "note"] = f"suppressed: fewer than {minimum} participants of the {name} class"
+    return table
+
+
+def _note(value: float, difference: float) -> str | None:
+    if np.isnan(value):
+        return "a class that the metric needs has no scan in the subgroup"
+    return "a class that the metric needs has no scan outside the subgroup" if np.isnan(difference) else None
+
+
+def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
+    row: dict[str, object] = dict.fromkeys(FAIRNESS_COLUMNS)
+    row |= dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(("n_participants", "n_scans", "n_permutations"), 0)
+    row |= {"variable": variable, "level": level, "note": note, "family": "none"}
+    return pd.DataFrame([row | {"interval": NO_INTERVAL, "difference_interval": NO_INTERVAL}])

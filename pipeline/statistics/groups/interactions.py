@@ -1,0 +1,159 @@
+"""Does the difference between the classes differ between subgroups? One test, not a comparison of p values.
+
+The interaction of class and subgroup in a linear model of relevance over participants, main effects and covariates
+held, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are taken as they are, not in bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.statistics.groups.comparisons import CLASSES, TwoGroups
+from pipeline.statistics.groups.levels import COURSE, Levels, levels_of, of_person
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.design import design_of
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import freedman_lane
+from pipeline.statistics.notes import joined
+from pipeline.statistics.relevance_columns import RelevanceColumns
+
+INTERACTIONS_COLUMNS = {
+    "variable": "Column whose interaction with the class is tested",
+    "levels": "Subgroups compared; n/a for a number, which is taken as it is",
+    "map": "Relevance map; n/a in a row about a variable that cannot be tested",
+    "group": "Bilateral group of regions",
+    "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
+    "minus first of levels); n/a for more than two",
+    "standard_error": "Its standard error",
+    "statistic": "t, or F for more than two subgroups; one residual variance per class",
+    "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
+    "df": "Residual degrees of freedom (Welch-Satterthwaite)",
+    "partial_r": "Partial correlation of density and interaction; for F the square root of partial R2: the effect size",
+    "p": "Two-sided p from permuting participants (Freedman-Lane), (b+1)/(m+1)",
+    "p_fwe": "p corrected for the family by the largest statistic of each permutation",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
+    "family": "Tests corrected together",
+    "covariates": "Columns held beside class and variable; n/a for none",
+    "n_participants": "Participants with all values",
+    "n_scans": "Their scans",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all distinct permutations there are",
+    "note": "Why there is no test, and what was left out",
+}
+_NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
+
+
+def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``interactions``: a row per variable, map and bilateral group."""
+    columns = RelevanceColumns.of(inputs.values, ["density"])
+    two = TwoGroups.of(inputs, *CLASSES)
+    frame = inputs.by_person.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
+    blocks = [pd.DataFrame(columns=list(INTERACTIONS_COLUMNS))]
+    for variable in inputs.config.statistics.subgroups.variables:
+        if variable == COURSE:  # it is the class
+            continue
+        try:
+            blocks.append(_of_variable(inputs, columns, variable, frame, two))
+        except BadInputError as error:
+            blocks.append(_blank(variable, str(error).replace("_positive", "class").replace("_level", variable)))
+    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
+    return {"interactions": (table[list(INTERACTIONS_COLUMNS)], INTERACTIONS_COLUMNS)}
+
+
+def _of_variable(
+    inputs: StatisticsInputs, columns: RelevanceColumns, variable: str, frame: pd.DataFrame, two: TwoGroups
+) -> pd.DataFrame:
+    """Rows of one variable.
+
+    Raises
+    ------
+    BadInputError
+        If too few participants are in all but one of the subgroups, or the interaction cannot be told apart.
+    """
+    settings = inputs.config.statistics
+    levels = levels_of(variable, frame, settings.subgroups)
+    notes = [two.note]
+    if levels.is_number:
+        values = of_person(frame[variable], frame["participant_id"], False)
+        _require_participants(frame, values.notna().to_numpy(), settings.subgroups.minimum_participants)
+        names: tuple[str, ...] = ()
+        # Centred and scaled for the numerics only: the one leaves the interaction as it is, the other is undone.
+        spread = float(values.std()) or 1.0
+        own = frame.assign(_level=(values - values.mean()) / spread)
+    else:
+        names, left_out = _large_enough(levels, frame, settings.subgroups.minimum_participants)
+        if left_out:
+            notes.append(f"fewer than {settings.subgroups.minimum_participants} of a class in {', '.join(left_out)}")
+        spread = 1.0
+        own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(_ranked(names)))
+    others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
+    formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
+    design = design_of(formula, "_positive:_level", own)
+    exchange = Exchangeability.participant_means(own["participant_id"].tolist())
+    rng = generator(inputs.seed, "statistics", "interactions", variable)
+    test = freedman_lane(
+        columns.values[two.rows], design, exchange, settings.permutations, rng, own["_positive"].tolist()
+    )
+    table = columns.table.drop(columns="metric").assign(
+        variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,
+        standard_error=test.standard_error / spread, statistic=test.statistic, df=test.df, partial_r=test.partial_r,
+        df_tested=test.df_tested, p=test.p, p_fwe=test.p_fwe, p_fdr=benjamini_hochberg(test.p),
+        n_participants=test.n_units, n_scans=len(design.rows), n_permutations=test.n_permutations, exact=test.exact,
+    )  # fmt: skip
+    n_tests = int(np.isfinite(test.p).sum())
+    nuisance = design.names[test.df_tested :]
+    held = [name for name in nuisance if name not in ("Intercept", "1", "_positive") and "_level" not in name]
+    said = (design.note or "").replace("_level", variable).replace("_positive", "class")
+    shared = joined(*notes, said)
+    return table.assign(
+        family=f"{n_tests} regions x maps" if n_tests else "none",
+        covariates=", ".join(held) or None,
+        note=np.array([joined(problem, shared) for problem in test.problems], dtype=object),
+    )
+
+
+def _ranked(names: tuple[str, ...]) -> dict[str, str]:
+    """Level names that sort in their natural order, so that the first is the reference."""
+    return {name: f"{i} {name}" for i, name in enumerate(names)}
+
+
+def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tuple[str, ...], list[str]]:
+    """Levels with enough participants of both classes, and the others with their counts."""
+    kept: list[tuple[str, tuple[int, int]]] = []
+    left_out: list[tuple[str, tuple[int, int]]] = []
+    for level in levels.names:
+        counts = _participants(frame, levels.members(level))
+        (kept if min(counts) >= minimum else left_out).append((level, counts))
+    shown = [f"{level} ({counts[0]} and {counts[1]})" for level, counts in left_out]
+    if len(kept) < 2:
+        raise BadInputError(
+            f"{len(kept)} subgroups with {minimum} participants of both classes; two are needed"
+            + (f"; too small: {', '.join(shown)}." if shown else ".")
+        )
+    return tuple(level for level, _ in kept), shown
+
+
+def _require_participants(frame: pd.DataFrame, members: np.ndarray, minimum: int) -> None:
+    counts = _participants(frame, members)
+    if min(counts) < minimum:
+        raise BadInputError(f"{counts[0]} and {counts[1]} participants of the classes; {minimum} of each are needed.")
+
+
+def _participants(frame: pd.DataFrame, members: np.ndarray) -> tuple[int, int]:
+    """Participants of the positive and of the negative class among some scans."""
+    is_positive = frame["_positive"].to_numpy() == 1
+    people = frame["participant_id"]
+    return people[members & is_positive].nunique(), people[members & ~is_positive].nunique()
+
+
+def _blank(variable: str, note: str) -> pd.DataFrame:
+    row: dict[str, object] = dict.fromkeys(INTERACTIONS_COLUMNS)
+    row |= dict.fromkeys(_NUMBERS, np.nan) | {"family": "none", "exact": False, "variable": variable, "note": note}
+    row |= dict.fromkeys(("df_tested", "n_participants", "n_scans", "n_permutations"), 0)
+    return pd.DataFrame([row])

@@ -1,0 +1,138 @@
+"""Which subgroup a scan belongs to, for any column.
+
+A person is in one subgroup: numbers are averaged over their scans, of text the most frequent value counts (the earliest
+of equally frequent ones). Only ``course``, the diagnosis at the scan and what became of it, is read scan by scan: those
+who change are in both, by the scans concerned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.statistics_config import SubgroupsConfig
+from pipeline.statistics.linear.design import ALWAYS_CATEGORIES
+
+COURSE = "course"
+COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")
+MAX_VALUES = 6
+"""Numbers with more different values than this are cut into tertiles."""
+TERTILES = (1 / 3, 2 / 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Subgroups of one variable.
+
+    Parameters
+    ----------
+    variable : str
+    of_scan : pandas.Series
+        Level of each scan, None where it is not known; aligned with the frame.
+    names : tuple of str
+        Levels in their natural order.
+    is_number : bool
+        Whether the variable is a number that was cut into bands.
+    """
+
+    variable: str
+    of_scan: pd.Series
+    names: tuple[str, ...]
+    is_number: bool
+
+    def members(self, level: str) -> NDArray[np.bool_]:
+        return (self.of_scan == level).to_numpy(bool)
+
+    @property
+    def n_unknown(self) -> int:
+        """Scans without a level."""
+        return int(self.of_scan.isna().sum())
+
+
+def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig) -> Levels:
+    """Subgroups by a column.
+
+    Parameters
+    ----------
+    variable : str
+        A column of the frame, or ``course``.
+    frame : pandas.DataFrame
+        One row per scan, with ``participant_id``.
+    settings : SubgroupsConfig
+
+    Raises
+    ------
+    BadInputError
+        If there is no such column, or no value in it.
+    """
+    if variable == COURSE:
+        return _ordered(variable, course_of(frame), COURSES, False)
+    if variable not in frame:
+        raise BadInputError(f"{variable}: no such column in scans.tsv or clinical.tsv.")
+    if frame[variable].isna().all():
+        raise BadInputError(f"{variable}: no scan has a value.")
+    values = of_person(frame[variable], frame["participant_id"], variable in ALWAYS_CATEGORIES)
+    if not pd.api.types.is_numeric_dtype(values):
+        return _ordered(variable, values, sorted(values.dropna().unique()), False)
+    if variable == "apoe4":
+        carrier = values.map(lambda n: "e4 carrier" if n > 0 else "no e4", na_action="ignore")
+        return _ordered(variable, carrier.astype(object), ("no e4", "e4 carrier"), False)
+    if variable == "mmse":
+        return _banded(variable, values, settings.mmse_bands)
+    if values.nunique() <= MAX_VALUES:
+        text = values.map(lambda number: f"{number:g}", na_action="ignore").astype(object)
+        return _ordered(variable, text, [f"{number:g}" for number in sorted(values.dropna().unique())], False)
+    per_person = values.groupby(frame["participant_id"].to_numpy()).first().dropna()
+    return _banded(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
+
+
+def of_person(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
+    """One value per participant for all of their scans: the mean of numbers, the most frequent category."""
+    people = participants.to_numpy()
+    if pd.api.types.is_bool_dtype(column):
+        column = column.map({True: "yes", False: "no"})
+    if pd.api.types.is_numeric_dtype(column) and not is_category:
+        return column.astype(float).groupby(people).transform("mean")
+    if pd.api.types.is_numeric_dtype(column):
+        column = column.map(lambda number: f"{number:g}", na_action="ignore")
+    known = column.astype(object).where(column.notna(), None)
+    chosen = {
+        person: _most_frequent([value for value in own if value is not None]) for person, own in known.groupby(people)
+    }
+    return pd.Series([chosen[person] for person in people], index=column.index, dtype=object)
+
+
+def _most_frequent(values: Sequence[str]) -> str | None:
+    return max(values, key=list(values).count) if values else None
+
+
+def course_of(frame: pd.DataFrame) -> pd.Series:
+    """Diagnosis at the scan; MCI by what became of it, where that is known."""
+    diagnosis = frame["diagnosis"].astype(object)
+    progression = frame["progression"].astype(object) if "progression" in frame else pd.Series(None, frame.index)
+    return diagnosis.where(~((diagnosis == "MCI") & progression.notna()), progression)
+
+
+def _ordered(variable: str, of_scan: pd.Series, order: Sequence[str], is_number: bool) -> Levels:
+    present = set(of_scan.dropna())
+    names = [name for name in order if name in present] + sorted(present - set(order))
+    return Levels(variable, of_scan, tuple(names), is_number)
+
+
+def _banded(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels:
+    """Bands from -inf up to each bound (not included) and above the last."""
+    if not bounds:
+        return _ordered(variable, values.map(lambda _: "any", na_action="ignore").astype(object), ("any",), True)
+    shown = [f"{bound:.4g}" for bound in bounds]
+    names = [f"below {shown[0]}"]
+    names += [f"{low} to below {high}" for low, high in itertools.pairwise(shown)]
+    names += [f"{shown[-1]} and above"]
+    place = np.searchsorted(np.asarray(bounds, float), values.to_numpy(float), side="right")
+    of_scan = pd.Series([names[i] for i in place], index=values.index, dtype=object)
+    return _ordered(variable, of_scan.where(values.notna(), None), names, True)

@@ -1,0 +1,178 @@
+"""Relevance within subgroups: how much, of how many, and how much the classes differ there.
+
+Descriptive: whether subgroups differ is asked in ``interactions.tsv``; that one p is below 5 % and another is not says
+nothing about their difference. A cell of fewer participants than the minimum is suppressed: its numbers are noise, and
+they are too close to single people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.groups.comparisons import hedges_g
+from pipeline.statistics.groups.levels import Levels, levels_of
+from pipeline.statistics.inputs import StatisticsInputs, one_name_per_person
+from pipeline.statistics.notes import joined
+from pipeline.statistics.values import participant_codes, participant_means
+
+Floats = NDArray[np.float64]
+
+SUBGROUPS_COLUMNS = {
+    "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
+    "level": "Subgroup; n/a in a row about a variable that cannot be used",
+    "map": "Relevance map; n/a for a suppressed subgroup",
+    "group": "Bilateral group of regions",
+    "n_participants": "Participants of the subgroup",
+    "n_scans": "Their scans",
+    "mean_density": "Mean density over participants (each participant's scans averaged first)",
+    "sd_density": "Standard deviation between participants (n - 1)",
+    "ci_low": "Lower bound of the participant-bootstrap interval of mean_density",
+    "ci_high": "Upper bound of the participant-bootstrap interval of mean_density",
+    "interval": "BCa or percentile; none where there is none",
+    "n_positive": "Participants of the positive class in the subgroup, by their scans of that class; n/a if suppressed",
+    "n_negative": "Other participants of the negative class in the subgroup; n/a if suppressed",
+    "class_difference": "Mean density of the positive class minus that of the negative class within the subgroup",
+    "class_difference_low": "Lower bound of its interval, participants drawn within each class",
+    "class_difference_high": "Upper bound of its interval",
+    "class_difference_interval": "BCa or percentile; none where there is none",
+    "class_hedges_g": "The same in pooled standard deviations, corrected for small samples",
+    "note": "Why there is no value, or what was suppressed",
+}
+
+
+def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``subgroups``: a row per variable, level, map and bilateral group."""
+    settings = inputs.config.statistics
+    frame, densities = _all_scans(inputs)
+    blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
+    for variable in settings.subgroups.variables:
+        try:
+            levels = levels_of(variable, frame, settings.subgroups)
+        except BadInputError as error:
+            blocks.append(_blank(variable, None, str(error)))
+            continue
+        for level in levels.names:
+            blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
+    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
+    return {"subgroups": (table[list(SUBGROUPS_COLUMNS)], SUBGROUPS_COLUMNS)}
+
+
+def _all_scans(inputs: StatisticsInputs) -> tuple[pd.DataFrame, Floats]:
+    """Scans of the contrast and, below them, those that the networks were applied to; density of each column."""
+    values = inputs.values
+    columns = values.densities.reshape(len(values.scans), len(values.maps) * len(values.groups))
+    if inputs.applied is None:
+        return inputs.by_person, columns
+    more = inputs.applied.values
+    theirs = np.full((len(more.scans), len(values.maps), len(values.groups)), np.nan)
+    for i, name in enumerate(values.maps):
+        for j, group in enumerate(values.groups):
+            if name in more.maps and group in more.groups:
+                theirs[:, i, j] = more.densities[:, more.maps.index(name), more.groups.index(group)]
+    theirs_frame = inputs.applied.frame.drop(columns=["target"], errors="ignore")
+    frame = one_name_per_person(pd.concat([inputs.frame, theirs_frame], ignore_index=True))
+    return frame, np.concatenate([columns, theirs.reshape(len(theirs), -1)])
+
+
+def _of_level(
+    inputs: StatisticsInputs,
+    levels: Levels,
+    level: str,
+    frame: pd.DataFrame,
+    densities: Floats,
+    settings: StatisticsConfig,
+) -> pd.DataFrame:
+    members = levels.members(level)
+    own, values = frame[members], densities[members]
+    minimum = settings.subgroups.minimum_participants
+    n_participants, n_scans = own["participant_id"].nunique(), len(own)
+    counts = {"n_participants": n_participants, "n_scans": n_scans}
+    if n_participants < minimum:
+        note = f"suppressed: {n_participants} participants, fewer than {minimum}"
+        return _blank(levels.variable, level, note).assign(**counts)
+    codes, _ = participant_codes(own["participant_id"].tolist())
+    means = participant_means(values, codes)
+    table = pd.DataFrame(
+        [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
+    ).assign(variable=levels.variable, level=level, **counts)
+    rng = generator(inputs.seed, "statistics", "subgroups", levels.variable, level)
+    low, high, method = _mean_intervals(means, settings, rng)
+    table = table.assign(
+        mean_density=means.mean(axis=0),
+        sd_density=means.std(axis=0, ddof=1),
+        ci_low=low,
+        ci_high=high,
+        interval=method,
+    )
+    unknown = f"{levels.n_unknown} scans without {levels.variable} in no subgroup" if levels.n_unknown else None
+    empty = np.asarray(np.isnan(means).all(axis=0), bool)
+    table["note"] = [joined(unknown, "the group has no voxel on this grid" if none else None) for none in empty]
+    return _with_class_difference(table, own, values, settings, rng)
+
+
+def _mean_intervals(
+    means: Floats, settings: StatisticsConfig, rng: np.random.Generator
+) -> tuple[Floats, Floats, list[str]]:
+    def mean(weights: Floats) -> Floats:
+        result: Floats = (weights @ means) / weights.sum(axis=1, keepdims=True)
+        return result
+
+    found = bootstrap_intervals(mean, [0] * len(means), settings.bootstrap_samples, settings.confidence, rng)
+    return found.low, found.high, found.method.tolist()
+
+
+def _with_class_difference(
+    table: pd.DataFrame, own: pd.DataFrame, values: Floats, settings: StatisticsConfig, rng: np.random.Generator
+) -> pd.DataFrame:
+    """Add the difference between the classes within a subgroup, if each has enough participants."""
+    target = own["target"].to_numpy(float)
+    people = own["participant_id"].to_numpy()
+    of_positive = np.isin(people, people[target == 1])
+    used = (target == 1) | ((target == 0) & ~of_positive)
+    codes, _ = participant_codes(people[used].tolist())
+    is_positive = participant_means(target[used], codes) > 0.5
+    counts = {"n_positive": int(is_positive.sum()), "n_negative": int((~is_positive).sum())}
+    blank = dict.fromkeys(
+        ("class_difference", "class_difference_low", "class_difference_high", "class_hedges_g"), np.nan
+    )
+    table = table.assign(**counts, **blank, class_difference_interval=NO_INTERVAL)
+    minimum = settings.subgroups.minimum_participants
+    if min(counts.values()) < minimum:
+        if max(counts.values()) > 0:
+            said = f"difference between the classes suppressed: fewer than {minimum} participants in one of them"
+            table["note"] = [joined(note, said) for note in table["note"]]
+        return table
+    means = participant_means(values[used], codes)
+    sides = (is_positive, ~is_positive)
+
+    def difference(weights: Floats) -> Floats:
+        drawn = [(weights[:, s] @ means[s]) / weights[:, s].sum(axis=1, keepdims=True) for s in sides]
+        result: Floats = drawn[0] - drawn[1]
+        return result
+
+    strata = is_positive.astype(int).tolist()
+    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)
+    return table.assign(
+        class_difference=means[is_positive].mean(axis=0) - means[~is_positive].mean(axis=0),
+        class_difference_low=found.low,
+        class_difference_high=found.high,
+        class_difference_interval=found.method,
+        class_hedges_g=hedges_g(means, is_positive),
+    )
+
+
+def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
+    """One row that says why there are no others."""
+    row: dict[str, object] = dict.fromkeys(SUBGROUPS_COLUMNS)
+    numbers = [name for name in SUBGROUPS_COLUMNS if name.endswith(("density", "low", "high", "_g", "difference"))]
+    row |= dict.fromkeys(numbers, np.nan) | {"n_participants": 0, "n_scans": 0, "n_positive": None, "n_negative": None}
+    row |= {"variable": variable, "level": level, "note": note, "interval": NO_INTERVAL}
+    return pd.DataFrame([row | {"class_difference_interval": NO_INTERVAL}])

@@ -1,0 +1,16 @@
+"""Remarks of a table row: several become one sentence, none becomes an empty cell."""
+
+from __future__ import annotations
+
+
+def joined(*parts: object) -> str | None:
+    """Join what is text; None and NaN (pandas' missing text) are nothing.
+
+    Examples
+    --------
+    >>> joined("two scans left out", None, float("nan"), "one site")
+    'two scans left out; one site'
+    >>> joined(None) is None
+    True
+    """
+    return "; ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part)) or None
