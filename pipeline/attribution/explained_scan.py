@@ -6,7 +6,7 @@ Maps stay on the device: their sums over regions are taken there, and files are 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     explained = explained_scan(task)
     for name, attribution in explained.attributions.items():
         if name in outputs:
-            _write_map(outputs, name, attribution, explained.loaded, task)
+            write_map(outputs, name, attribution, explained.loaded, (task,))
     return write_scan_tables(outputs, explained, task)
 
 
@@ -143,9 +143,12 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
     return ExplainedScan(maps, loaded, volume[0, 0])
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=8)
 def cached_model(files: FoldFiles, weights_digest: str, device: torch.device) -> LoadedModel:
-    """One network is kept per process, since the scans of a fold follow each other; its digest is part of its name."""
+    """A process keeps a few networks, a dozen megabytes each: scans outside the contrast are explained by all folds'.
+
+    The digest is part of the name.
+    """
     return load_model(files, device)
 
 
@@ -166,9 +169,15 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
     return accounts
 
 
-def _write_map(
-    outputs: Mapping[str, Path], name: str, attribution: Attribution, loaded: LoadedModel, task: ScanToExplain
+def write_map(
+    outputs: Mapping[str, Path],
+    name: str,
+    attribution: Attribution,
+    loaded: LoadedModel,
+    tasks: Sequence[ScanToExplain],
 ) -> None:
+    """Write a map and its sidecar; `tasks` are those of the networks it comes from, of several the mean."""
+    task, several = tasks[0], len(tasks) > 1
     values = from_network(attribution.values[0, 0].cpu().numpy(), loaded.input)
     beta = attribution.parameters.get("beta")
     method = "guided backpropagation" if beta is None else f"LRP beta={beta:g}"
@@ -185,16 +194,17 @@ def _write_map(
         "StartValue": float(attribution.start_value[0]),
         "StartValueKind": attribution.parameters["start"],
         "MapSum": float(values.sum(dtype="float64")),
-        "Fold": task.fold,
-        "ModelWeightsSHA256": task.weights_digest,
-        "Sources": sources_of(task.files, task.model),
+        "Fold": [one.fold for one in tasks] if several else task.fold,
+        **({"Networks": "mean over the networks of these folds"} if several else {}),
+        "ModelWeightsSHA256": [one.weights_digest for one in tasks] if several else task.weights_digest,
+        "Sources": sources_of(task.files, *(one.model for one in tasks)),
     }
     write_json(outputs[f"{name}_sidecar"], content)
 
 
-def sources_of(files: ScanFiles, model: FoldFiles) -> list[str]:
+def sources_of(files: ScanFiles, *models: FoldFiles) -> list[str]:
     """What a map is made from, as BIDS URIs."""
-    paths = (files.t1w, files.brain_mask, model.weights)
+    paths = (files.t1w, files.brain_mask, *(model.weights for model in models))
     return [f"bids::{path.relative_to(files.root).as_posix()}" for path in paths]
 
 

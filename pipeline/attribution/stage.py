@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
 import pandas as pd
@@ -35,10 +35,12 @@ from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import RunLayout, lrp_map_name, sidecar
+from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name, sidecar
 from pipeline.run.tables import write_table
 
 STAGE = "attribution"
+APPLIED_STAGE = "attribution-applied"
+"""Names the receipts of scans outside the contrast; see `pipeline.attribution.applied`."""
 PACKAGES = (
     "pipeline.attribution", "pipeline.models", "atlases.brain_box", "atlases.images", "atlases.spaces",
     "pipeline.regions.audit",
@@ -105,14 +107,16 @@ def explain_scans(
             jobs.append(_job(layout, scan, fold.index, territory, config, digests))
             explained.append(scan)
     digests.save()
+    for job in jobs:  # files of a scan that had no label in an earlier run must not pass for finished
+        layout.receipt(APPLIED_STAGE, job.unit).unlink(missing_ok=True)
     if kept == "group":
         outcomes = explain_in_parts(layout, jobs, _outcomes_of(explained, predictions), executor)
     else:
         outcomes = run_jobs(layout, jobs, executor, "heatmaps")
         shutil.rmtree(layout.partial_sums, ignore_errors=True)
     if kept != "all":
-        _remove_maps(jobs)
-    write_table(layout.conservation, _conservation(explained, outcomes, config), CONSERVATION_COLUMNS)
+        remove_maps([job.arguments[0].files for job in jobs])
+    write_table(layout.conservation, conservation_rows(explained, outcomes, config), CONSERVATION_COLUMNS)
     return outcomes
 
 
@@ -131,10 +135,17 @@ def _job(layout: RunLayout, scan: Scan, fold: int, territory: Territory, config:
     task = ScanToExplain(
         scan, files, fold, model, inputs["weights"], config.cohort.positive, settings, config.training, territory
     )
-    identity = [scan.participant_id, scan.session_id, scan.scan_id]
-    what = dataclasses.replace(settings, keep_maps="all")  # what is kept changes outputs, not values
-    parameters = [identity, what, fold, config.cohort.positive, files.resolution_mm, territory.version]
+    parameters = identified(scan, fold, config, files, territory)
     return Job(STAGE, files.name, unit_key(inputs, parameters, *PACKAGES), outputs, explain_scan, (task,))
+
+
+def identified(
+    scan: Scan, fold: int | list[int], config: Config, files: ScanFiles, territory: Territory
+) -> list[object]:
+    """What the maps of a scan depend on beside its image and its networks."""
+    identity = [scan.participant_id, scan.session_id, scan.scan_id]
+    what = dataclasses.replace(config.attribution, keep_maps="all")  # what is kept changes outputs, not values
+    return [identity, what, fold, config.cohort.positive, files.resolution_mm, territory.version]
 
 
 def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:
@@ -145,15 +156,15 @@ def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:
     return [outcomes[scan.scan_id] for scan in scans]
 
 
-def _remove_maps(jobs: Sequence[Job]) -> None:
+def remove_maps(scans: Iterable[ScanFiles]) -> None:
     """Remove the run's maps of single scans; those of ``heatlas explain`` stay."""
-    for job in jobs:
-        for path in job.arguments[0].files.maps_of_the_run():
+    for files in scans:
+        for path in files.maps_of_the_run():
             path.unlink()
             sidecar(path).unlink(missing_ok=True)
 
 
-def _conservation(scans: Sequence[Scan], outcomes: Sequence[Outcome], config: Config) -> pd.DataFrame:
+def conservation_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome], config: Config) -> pd.DataFrame:
     """One row per scan explained and LRP map."""
     rows = []
     for scan, outcome in zip(scans, outcomes, strict=True):

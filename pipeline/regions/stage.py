@@ -114,7 +114,7 @@ def _write_tables(
     map_names: Sequence[str],
     lrp_names: Sequence[str],
 ) -> list[Path]:
-    relevance = pd.concat([_scan_table(path, map_names) for path in tables], ignore_index=True)
+    relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions)
     written = [
@@ -129,7 +129,7 @@ def _write_tables(
     return [path.with_suffix(suffix) for path, _, _ in written for suffix in (".tsv", ".json")]
 
 
-def _scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
+def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
     table = read_table(path, list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
     return _of_maps(table, path, map_names)

@@ -52,6 +52,8 @@ class CohortConfig:
     """Scans that ADNI's own quality control failed; kept ones are used only if the visit has no other."""
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
+    apply_outside_contrast: bool = True
+    """Ask the networks about kept scans outside the contrast (MCI) too, and explain their answers."""
     clinical_columns: tuple[str, ...] = ()
     """Further columns of the source tables for ``clinical.tsv``, by their names there."""
 

@@ -1,0 +1,127 @@
+"""Tables of the scans outside the contrast (MCI): the columns of the labelled scans, gain included.
+
+Gain divides by what the same networks give controls: for each network the mean sum of the negative-class scans of its
+test fold (labelled, out of fold: it has seen none of them), then the mean over the networks that explain the scan. A
+fold without such scans is left out of that mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.records import Scan
+from pipeline.regions.metrics import density, gain
+from pipeline.regions.stage import PACKAGES, scan_table
+from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
+from pipeline.run.config import Config
+from pipeline.run.digests import DigestCache, text_digest
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import RunLayout
+from pipeline.run.steps import run_step
+from pipeline.run.tables import read_table, write_table
+
+STAGE = "regions-applied"
+
+APPLIED_BILATERAL_COLUMNS = {
+    **BILATERAL_COLUMNS,
+    "reference_sum": "Mean sum over the negative-class test scans of each network that explains the scan, averaged "
+    "over these networks: the denominator of gain",
+}
+"""Columns of ``relevance_applied_bilateral.tsv``."""
+
+
+def aggregate_applied(
+    layout: RunLayout, scans: Sequence[Scan], map_names: Sequence[str], config: Config, digests: DigestCache
+) -> bool:
+    """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
+
+    Parameters
+    ----------
+    layout : RunLayout
+        With the tables of the labelled scans.
+    scans : sequence of Scan
+        Scans that have been explained and are in ``predictions_applied.tsv``.
+    map_names : sequence of str
+    config : Config
+    digests : DigestCache
+
+    Returns
+    -------
+    bool
+        Whether tables were written or removed; False if they were still valid.
+
+    Raises
+    ------
+    BadInputError
+        If a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a map.
+    """
+    written = [
+        path.with_suffix(suffix)
+        for path in (layout.relevance_applied, layout.relevance_applied_bilateral)
+        for suffix in (".tsv", ".json")
+    ]
+    if not scans:
+        stale = [path for path in written if path.is_file()]
+        for path in stale:
+            path.unlink()
+        return bool(stale)
+    resolution = config.registration.resolution_mm
+    tables = [layout.scan(scan.participant_id, scan.session_id, resolution).region_table for scan in scans]
+    networks = _networks(layout, scans)
+    parameters = [text_digest(networks.to_csv(index=False)), list(map_names)]
+
+    def write() -> list[Path]:
+        relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
+        bilateral = applied_bilateral(relevance, networks, network_references(layout))
+        write_table(layout.relevance_applied, relevance, RELEVANCE_COLUMNS)
+        write_table(layout.relevance_applied_bilateral, bilateral, APPLIED_BILATERAL_COLUMNS)
+        return written
+
+    inputs = [*tables, layout.relevance_bilateral, layout.predictions]
+    return run_step(layout, STAGE, inputs, parameters, PACKAGES, write, digests)
+
+
+def network_references(layout: RunLayout) -> pd.DataFrame:
+    """Mean sum of the negative class per fold, map and bilateral group, as ``relevance_bilateral.tsv`` divides by."""
+    columns = ["scan_id", "map", "group", "reference_sum"]
+    bilateral = read_table(layout.relevance_bilateral, columns, ("map", "group"))
+    folds = read_table(layout.predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
+    # The same in all rows of a fold.
+    return bilateral[columns].merge(folds, on="scan_id").drop_duplicates(["fold", "map", "group"])
+
+
+def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
+    """Regions pooled over hemispheres, with gain.
+
+    Parameters
+    ----------
+    relevance : pandas.DataFrame
+        `RELEVANCE_COLUMNS` of the scans outside the contrast.
+    networks : pandas.DataFrame
+        ``scan_id`` and ``fold``: a row per scan and network that explains it.
+    references : pandas.DataFrame
+        ``fold``, ``map``, ``group`` and ``reference_sum``.
+    """
+    identity = ["participant_id", "session_id", "scan_id", "map"]
+    table = bilateral_sums(relevance, identity)
+    pairs = networks.merge(references[["fold", "map", "group", "reference_sum"]], on="fold")
+    means = pairs.groupby(["scan_id", "map", "group"], sort=False)["reference_sum"].mean().reset_index()
+    table = table.merge(means, on=["scan_id", "map", "group"], how="left")
+    sums = table["sum"].to_numpy(float)
+    table["density"] = density(sums, table["n_voxels"].to_numpy())
+    table["gain"] = gain(sums, table["reference_sum"].to_numpy(float))
+    return table[list(APPLIED_BILATERAL_COLUMNS)]
+
+
+def _networks(layout: RunLayout, scans: Sequence[Scan]) -> pd.DataFrame:
+    """A row per scan and network."""
+    predictions = read_table(layout.predictions_applied, ["scan_id", "networks"], ("networks",))
+    named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
+    lonely = [scan.scan_id for scan in scans if scan.scan_id not in named]
+    if lonely:
+        raise BadInputError(f"{layout.predictions_applied}: scan {lonely[0]} has no row. Run training again.")
+    rows = [(scan.scan_id, int(fold)) for scan in scans for fold in str(named[scan.scan_id]).split(";")]
+    return pd.DataFrame(rows, columns=["scan_id", "fold"])

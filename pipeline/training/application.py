@@ -1,0 +1,221 @@
+"""The networks applied to kept scans outside the contrast: MCI, above all.
+
+No network is ever asked about someone it was trained or selected with. A participant with labelled scans too has one
+network left, that of the fold that tests them; everyone else has all folds' networks, and their answers are averaged:
+the mean of the logits, and the mean of the softmax probabilities (a vote of the networks). With the mean logit, or the
+mean probability, as start value the explanation of the average is the average of the explanations; see
+`pipeline.attribution.ensemble`.
+
+One unit of work per fold: its network, all scans it may be asked about.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from pipeline.cohort.records import Scan
+from pipeline.cohort.splits import Split
+from pipeline.cohort.unseen import networks_for, require_unseen
+from pipeline.models.device import chosen_device
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config import Config
+from pipeline.run.digests import DigestCache, unit_key
+from pipeline.run.errors import BadInputError
+from pipeline.run.jobs import Job, Outcome, run_jobs
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from pipeline.training.control import NO_CONTROL
+from pipeline.training.metrics import positive_probability
+from pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
+
+log = logging.getLogger("heatlas")
+
+STAGE = "application"
+
+_IDENTITY = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
+
+NETWORK_COLUMNS = {
+    **_IDENTITY,
+    "fold": "Fold whose network made the prediction; it was neither trained nor selected with the participant",
+    "logit_negative": PREDICTION_COLUMNS["logit_negative"],
+    "logit_positive": PREDICTION_COLUMNS["logit_positive"],
+    "probability": PREDICTION_COLUMNS["probability"],
+    "control": PREDICTION_COLUMNS["control"],
+}
+"""Columns of ``models/fold-*/predictions_applied.tsv``."""
+
+APPLIED_COLUMNS = {
+    **_IDENTITY,
+    "networks": "Folds whose networks were asked, joined by ;: none was trained or selected with the participant",
+    "n_networks": "How many; logits and probability are means over them",
+    "logit_negative": "Mean output of unit 0 before softmax",
+    "logit_positive": "Mean output of unit 1 before softmax",
+    "probability": "Mean softmax probability of the positive class; uncalibrated",
+    "probability_sd": "Standard deviation of the probability between networks; n/a for one network",
+    "predicted": "The positive class where probability is above one half, otherwise the negative class",
+    "control": PREDICTION_COLUMNS["control"],
+}
+"""Columns of ``predictions_applied.tsv``."""
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """All that a worker needs to ask one network.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    fold : int
+    scans : tuple of Scan
+        Registered; of participants the network has not seen.
+    config : Config
+    """
+
+    layout: RunLayout
+    fold: int
+    scans: tuple[Scan, ...]
+    config: Config
+
+
+def apply_networks(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    split: Split,
+    trained: Sequence[int],
+    config: Config,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Predict kept scans outside the contrast.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : sequence of Scan
+        Registered, without a label. Those for whom no network is left have no row (a single split trains its one
+        network with their labelled scans), nor have those who need a network that could not be trained; both are
+        counted in the log.
+    split : Split
+    trained : sequence of int
+        Folds whose networks are there.
+    config : Config
+    executor : concurrent.futures.Executor
+    digests : DigestCache
+
+    Returns
+    -------
+    list of Outcome
+        One per network asked. ``predictions_applied.tsv`` has the scans of whom all networks answered; it is removed
+        where there is none.
+
+    Raises
+    ------
+    BadInputError
+        If a scan has a label.
+    """
+    labelled = [scan.name for scan in scans if scan.label is not None]
+    if labelled:
+        raise BadInputError(f"{labelled[0]} has a label: its prediction is that of the fold that tests it.")
+    networks = networks_for([scan.participant_id for scan in scans], split)
+    jobs = []
+    for fold in split.folds:
+        own = tuple(scan for scan in scans if fold.index in networks[scan.participant_id])
+        if own and fold.index in trained:
+            jobs.append(_job(layout, fold.index, own, config, digests))
+    outcomes = run_jobs(layout, jobs, executor, "Other scans")
+    asked = {job.arguments[0].fold for job in jobs}
+    for fold in split.folds:
+        if fold.index not in asked:
+            _remove(layout.fold(fold.index).predictions_applied)
+    done = {outcome.job.arguments[0].fold for outcome in outcomes if outcome.ok}
+    complete = [scan for scan in scans if networks[scan.participant_id] and done >= {*networks[scan.participant_id]}]
+    answers = [read_table(layout.fold(fold).predictions_applied, list(NETWORK_COLUMNS)) for fold in sorted(done)]
+    if len(complete) < len(scans):
+        log.warning(
+            "%d scans outside the contrast have no prediction: no network has not seen them, or one of those failed.",
+            len(scans) - len(complete),
+        )
+    if not complete:
+        _remove(layout.predictions_applied)
+        return outcomes
+    frame = mean_over_networks(pd.concat(answers, ignore_index=True), (config.cohort.negative, config.cohort.positive))
+    frame = frame[frame["scan_id"].isin([scan.scan_id for scan in complete])]
+    write_table(layout.predictions_applied, frame, APPLIED_COLUMNS)
+    return outcomes
+
+
+def _remove(table: Path) -> None:
+    table.unlink(missing_ok=True)
+    table.with_suffix(".json").unlink(missing_ok=True)
+
+
+def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
+    """Average the answers of the networks, one row per scan.
+
+    Parameters
+    ----------
+    answers : pandas.DataFrame
+        `NETWORK_COLUMNS`, one row per scan and network.
+    classes : tuple of str
+        Negative, positive.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `APPLIED_COLUMNS`, sorted as the scan table.
+    """
+    answers = answers.sort_values("fold")
+    by_scan = answers.groupby(list(_IDENTITY), dropna=False, sort=False)
+    frame = by_scan[["logit_negative", "logit_positive", "probability"]].mean()
+    frame["networks"] = by_scan["fold"].agg(lambda folds: ";".join(map(str, folds)))
+    frame["n_networks"] = by_scan.size()
+    frame["probability_sd"] = by_scan["probability"].std()
+    frame["predicted"] = [classes[probability > 0.5] for probability in frame["probability"]]
+    frame["control"] = by_scan["control"].first()
+    frame = frame.reset_index().sort_values(list(_IDENTITY), na_position="first", ignore_index=True)
+    return frame[list(APPLIED_COLUMNS)]
+
+
+def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, digests: DigestCache) -> Job:
+    model = layout.fold(fold)
+    inputs = {"weights": digests.digest(model.weights), "description": digests.digest(model.description)}
+    for scan in scans:
+        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        inputs[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
+    parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
+    key = unit_key(inputs, parameters, "pipeline.models", "pipeline.training")
+    outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
+    task = NetworkTask(layout, fold, scans, config)
+    return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,))
+
+
+@torch.inference_mode()
+def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
+    """Predict all scans of a task by its network; the function of a `Job`.
+
+    Raises
+    ------
+    BadInputError
+        If a scan cannot be read, or its participant is in the list the network was trained or selected with.
+    """
+    model = task.layout.fold(task.fold)
+    device = chosen_device(task.config.training)
+    loaded = load_model(model, device)
+    require_unseen(loaded.description, str(model.description), [scan.participant_id for scan in task.scans])
+    rows = []
+    for scan in task.scans:
+        files = task.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
+        volume = torch.from_numpy(read_network_volume(files, loaded.input)).to(device)
+        logits = logits_of(loaded, volume[None, None])
+        control = str(loaded.description.get("control", NO_CONTROL))
+        answer = [float(logits[0, 0]), float(logits[0, 1]), float(positive_probability(logits)[0]), control]
+        rows.append([scan.participant_id, scan.session_id, scan.scan_id, task.fold, *answer])
+    write_table(outputs["table"], pd.DataFrame(rows, columns=list(NETWORK_COLUMNS)), NETWORK_COLUMNS)

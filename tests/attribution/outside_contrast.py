@@ -1,0 +1,115 @@
+"""A run folder with two networks, labelled scans and scans outside the contrast; everything at 4 mm."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from atlases.brain_box import Box
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.attribution.applied import explain_applied
+from pipeline.attribution.explained_scan import map_names
+from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.records import Scan
+from pipeline.cohort.splits import Fold, Split
+from pipeline.models.founding import FoundingCNN
+from pipeline.models.inputs import NetworkInput
+from pipeline.models.storage import load_model, save_model
+from pipeline.regions.applied import aggregate_applied
+from pipeline.regions.stage import aggregate_relevance
+from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.digests import DigestCache
+from pipeline.run.jobs import Outcome
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+from pipeline.training.application import apply_networks
+from pipeline.training.prediction import predict_test_part
+
+BOX = Box((5, 7, 3), (29, 31, 33))
+SPEC = NetworkInput(4.0, BOX)
+ATLAS = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+CONFIG = Config(
+    registration=RegistrationConfig(resolution_mm=4.0),
+    attribution=AttributionConfig(betas=(0.0, 0.5), start_value="probability"),
+    training=TrainingConfig(device="cpu"),
+)
+SPLIT = Split(
+    (Fold(0, ("sub-2", "sub-4"), (), ("sub-1", "sub-3")), Fold(1, ("sub-1",), ("sub-3",), ("sub-2", "sub-4")))
+)
+LABELLED = (
+    Scan("sub-1", None, "I1", "a.nii", label="AD"),
+    Scan("sub-2", "ses-M000", "I2", "b.nii", label="CN"),
+    Scan("sub-3", None, "I3", "c.nii", label="CN"),
+    Scan("sub-4", None, "I4", "d.nii", label="AD"),
+)
+CONVERTER = Scan("sub-2", "ses-M024", "I5", "e.nii", diagnosis="MCI")
+"""Trains network 0 with the scan of two years before."""
+STRANGER = Scan("sub-5", None, "I6", "f.nii", diagnosis="MCI")
+
+
+@dataclass(frozen=True)
+class OutsideRun:
+    layout: RunLayout
+
+    def predict(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER), config: Config = CONFIG) -> list[Outcome]:
+        with ThreadPoolExecutor(1) as executor:
+            digests = DigestCache(self.layout.digests)
+            return apply_networks(self.layout, scans, SPLIT, (0, 1), config, executor, digests)
+
+    def explain(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER), config: Config = CONFIG) -> list[Outcome]:
+        with ThreadPoolExecutor(1) as executor:
+            digests = DigestCache(self.layout.digests)
+            return explain_applied(self.layout, scans, SPLIT, ATLAS, config, executor, digests)
+
+    def aggregate_labelled(self) -> None:
+        """Predictions, maps and tables of the labelled scans."""
+        device = torch.device("cpu")
+        tables = [
+            predict_test_part(self.layout, load_model(self.layout.fold(fold.index), device), fold, LABELLED, device)
+            for fold in SPLIT.folds
+        ]
+        frame = pd.concat(tables, ignore_index=True)
+        self.layout.group.mkdir(exist_ok=True)
+        frame.to_csv(self.layout.predictions, sep="\t", index=False, na_rep="n/a")
+        predictions = read_table(self.layout.predictions)
+        names, grid = map_names(CONFIG.attribution), template_grid(4.0)
+        with ThreadPoolExecutor(1) as executor:
+            digests = DigestCache(self.layout.digests)
+            explain_scans(self.layout, LABELLED, SPLIT, predictions, ATLAS, CONFIG, executor, digests)
+            aggregate_relevance(self.layout, LABELLED, predictions, names, grid, CONFIG, executor, digests)
+
+    def aggregate(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER)) -> bool:
+        names = map_names(CONFIG.attribution)
+        return aggregate_applied(self.layout, scans, names, CONFIG, DigestCache(self.layout.digests))
+
+
+def make_run(folder: Path) -> OutsideRun:
+    layout = RunLayout(folder)
+    grid = template_grid(4.0)
+    for number, scan in enumerate((*LABELLED, CONVERTER, STRANGER)):
+        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+        files.t1w.parent.mkdir(parents=True, exist_ok=True)
+        mask = np.zeros(grid.shape, np.uint8)
+        mask[8:30, 9:36, 6:31] = 1
+        t1w = (np.random.default_rng(number).uniform(20, 90, grid.shape) * mask).astype(np.float32)
+        nib.save(nib.Nifti1Image(t1w, grid.affine), files.t1w)
+        nib.save(nib.Nifti1Image(mask, grid.affine), files.brain_mask)
+    for fold in SPLIT.folds:
+        torch.manual_seed(fold.index)
+        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm3d):
+                module.bias.data.normal_(0.3, 0.2)
+            if isinstance(module, nn.Linear):
+                module.weight.data.abs_()  # every unit has something to pass on
+        people = {"train": fold.train, "validation": fold.validation, "test": fold.test}
+        save_model(layout.fold(fold.index), network, SPEC, ("CN", "AD"), {"participants": people})
+    return OutsideRun(layout)
