@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,14 @@ from pipeline.run.tables import read_table
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
 
+STATISTICS = (
+    "performance", "roc", "demographics", "volume_association", "volume_points", "region_summary", "region_effects",
+    "fingerprints", "beta_overlap", "planted_recovery", "planted_effects", "notes", "associations", "group_comparisons",
+    "subgroups", "fairness", "interactions", "cox", "progression", "trajectories", "shortcuts", "site_prediction",
+    "ranking_agreement", "site_effects", "harmonisation_models",
+)  # fmt: skip
+"""Tables of ``group/statistics`` that the report shows; the largest stay in their files."""
+
 TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
     "scans": lambda run: run.scans,
     "splits": lambda run: run.splits,
@@ -36,16 +44,7 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
     "predictions_applied": lambda run: run.predictions_applied,
     "relevance_applied": lambda run: run.relevance_applied_bilateral,
     "conservation": lambda run: run.conservation,
-    "performance": lambda run: run.statistics("performance"),
-    "roc": lambda run: run.statistics("roc"),
-    "demographics": lambda run: run.statistics("demographics"),
-    "volume_association": lambda run: run.statistics("volume_association"),
-    "volume_points": lambda run: run.statistics("volume_points"),
-    "region_summary": lambda run: run.statistics("region_summary"),
-    "region_effects": lambda run: run.statistics("region_effects"),
-    "fingerprints": lambda run: run.statistics("fingerprints"),
-    "beta_overlap": lambda run: run.statistics("beta_overlap"),
-    "planted_recovery": lambda run: run.statistics("planted_recovery"),
+    **{name: partial(RunLayout.statistics, name=name) for name in STATISTICS},
 }
 """Tables the report is made from, by the name its sections use."""
 
@@ -86,6 +85,11 @@ class RunRecord:
     def has(self, *names: str) -> bool:
         """Whether all these tables have rows; ``histories`` stands for the training of at least one fold."""
         return all(name in self.tables or (name == "histories" and bool(self.histories)) for name in names)
+
+    def dictionary(self, name: str) -> Mapping[str, str]:
+        """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
+        content = _json(TABLES[name](self.layout).with_suffix(".json"))
+        return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
 
     @property
     def negative(self) -> str:

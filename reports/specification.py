@@ -8,6 +8,7 @@ from typing import Any
 
 from reports.components import Component
 from reports.material import Material
+from reports.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Section:
         Sentence shown in place of the section when one of them is missing.
     optional : bool
         Leave the section out, rather than saying that it is missing.
+    applies : callable, optional
+        ``applies(run)`` says whether the section has anything to say, where that is more than a list of tables.
     """
 
     id: str
@@ -42,6 +45,7 @@ class Section:
     requires: tuple[str, ...] = ()
     absent: str = ""
     optional: bool = False
+    applies: Callable[[RunRecord], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,9 @@ class BuiltSection:
 
 
 def build_section(section: Section, material: Material) -> BuiltSection | None:
-    """Build one section; None if it is optional and its tables are not there."""
+    """Build one section; None if it is optional and its tables are not there, or it does not apply."""
+    if section.applies is not None and not section.applies(material.run):
+        return None
     missing = [name for name in section.requires if not material.run.has(name)]
     if missing:
         return None if section.optional else BuiltSection(section, absent=section.absent)

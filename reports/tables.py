@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -47,6 +47,10 @@ class Column:
     numeric: bool = False
     hint: str = ""
     link: str = ""
+
+    def with_hint(self, hint: str) -> Column:
+        """The same column with a longer explanation."""
+        return replace(self, hint=hint)
 
 
 def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:

@@ -69,9 +69,8 @@ def _between(values: NDArray[np.float64], places: NDArray[np.float64], axis: int
     """Linear interpolation along one axis; with it along the other, it is that of the plane."""
     below = np.floor(places)
     share = (places - below)[:, None] if axis == 0 else places - below
-    first: NDArray[np.float64] = _take(values, below, axis)
-    second: NDArray[np.float64] = _take(values, below + 1, axis)
-    return first * (1 - share) + second * share
+    found: NDArray[np.float64] = _take(values, below, axis) * (1 - share) + _take(values, below + 1, axis) * share
+    return found
 
 
 def _take(values: NDArray[Any], places: NDArray[np.float64], axis: int) -> NDArray[Any]:

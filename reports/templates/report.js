@@ -26,13 +26,14 @@ for (const form of document.querySelectorAll(".filter")) {
     const words = search.value.trim().toLowerCase();
     let n = 0;
     for (const row of table.tBodies[0].rows) {
-      row.hidden = row.dataset.key !== map.value || !row.cells[0].textContent.toLowerCase().includes(words);
+      const other = map !== null && row.dataset.key !== map.value;
+      row.hidden = other || !row.cells[0].textContent.toLowerCase().includes(words);
       n += !row.hidden;
     }
-    shown.textContent = `${n} regions shown`;
+    shown.textContent = `${n} ${form.dataset.noun || "regions"} shown`;
   };
   form.hidden = false;
-  map.addEventListener("change", apply);
+  if (map !== null) map.addEventListener("change", apply);
   search.addEventListener("input", apply);
   apply();
 }

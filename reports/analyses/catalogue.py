@@ -1,0 +1,190 @@
+"""The sections of the statistics stage's analyses: what each asks, and which rows and columns answer it.
+
+Adding an analysis to the report is adding a view here and its table to `reports.run_record.STATISTICS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.analyses.views import Analysis, Intervals, View
+
+_N = ("n_participants", "n_scans")
+_CI = ("ci_low", "ci_high")
+
+ASSOCIATIONS = Analysis(
+    "associations", "Does relevance follow clinical measures?", "Clinical measures",
+    "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
+    "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
+    "of all regions and maps of a question at once. A correlation over both classes together also holds the "
+    "difference between the classes; within a class it does not.",
+    (
+        View(
+            "associations", "Density against clinical measures, clearest first.",
+            ("biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *_CI, "p", "p_fwe", "p_fdr",
+             *_N,
+             "note"),
+            where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe",
+            intervals=Intervals(("biomarker", "group", "scan_group"), "r", "ci_low", "ci_high", "correlation"),
+        ),
+    ),
+)  # fmt: skip
+
+COMPARISONS = Analysis(
+    "comparisons", "Where do groups differ?", "Group comparisons",
+    "Classes, and right and wrong decisions, compared region by region over participants. The log-gain is the "
+    "logarithm of the ratio of two means; shrunken, it is drawn towards the mean of its map as far as its "
+    "uncertainty asks, so that ratios of almost nothing to almost nothing do not lead the list. Adjusted, with "
+    "covariates held constant.",
+    (
+        View(
+            "group_comparisons", "Density between groups, clearest first.",
+            ("comparison", "map", "group", "difference", *_CI, "hedges_g", "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
+             "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
+            where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe",
+            intervals=Intervals(("group", "comparison"), "log_gain_shrunk", "log_gain_shrunk_low",
+            "log_gain_shrunk_high",
+                                "log-gain, shrunken"),
+        ),
+    ),
+)  # fmt: skip
+
+SUBGROUPS = Analysis(
+    "subgroups", "For whom? Performance and relevance in subgroups", "Subgroups",
+    "Whether the classifier works alike in women and men, at all ages and sites, and whether relevance does. Subgroups "
+    "with too few participants are suppressed and say so. That one subgroup has a small p and another has not is no "
+    "difference between them: the interaction is what tests it.",
+    (
+        View(
+            "fairness", "Balanced accuracy by subgroup.",
+            ("variable", "level", "estimate", *_CI, "rest", "difference", "difference_low", "difference_high", "p",
+             "p_fdr",
+             *_N, "n_positive", "n_negative", "note"),
+            where={"metric": ["balanced_accuracy", None]}, shown=40, finding="p_fdr",
+            intervals=Intervals(("variable", "level"), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
+        ),
+        View(
+            "interactions", "Whether the difference between {positive} and {negative} depends on someone's subgroup.",
+            ("variable", "levels", "map", "group", "estimate", "statistic", "partial_r", "p", "p_fwe", "p_fdr", *_N,
+             "note"),
+            order=("p_fwe", "-partial_r"), shown=15, finding="p_fwe",
+        ),
+        View(
+            "subgroups", "Density in the hippocampus by subgroup.",
+            ("variable", "level", "map", "n_participants", "n_scans", "mean_density", *_CI, "class_difference",
+             "class_difference_low", "class_difference_high", "class_hedges_g", "note"),
+            where={"group": ["Hippocampus", None]}, shown=40,
+        ),
+    ),
+)  # fmt: skip
+
+PROGRESSION = Analysis(
+    "progression", "Does it foresee who converts?", "Progression",
+    "People with MCI, seen by networks that were trained on {positive} and {negative} and never on them. Concordance "
+    "is the chance that of two people the one with the higher score converts first; 0.5 is guessing. Trajectories "
+    "are mixed models over visits, with an intercept and where possible a slope of each person's own.",
+    (
+        View(
+            "progression", "Prediction of conversion to AD from the first scan.",
+            ("predictor", "measure", "estimate", *_CI, "p", "n_participants", "n_events", "note"), shown=30,
+            intervals=Intervals(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
+        ),
+        View(
+            "cox", "Cox models, per standard deviation of the predictor.",
+            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p", "p_fdr", "concordance",
+             "n_participants", "n_events", "note"),
+            order=("p_fdr", "p"), shown=20, finding="p_fdr",
+        ),
+        View(
+            "trajectories", "Change per year, in standard deviations.",
+            ("response", "map", "group", "term", "estimate", *_CI, "p", "p_fdr", "random_effects", *_N, "n_repeated",
+             "note"),
+            order=("p_fdr", "p"), shown=20, finding="p_fdr",
+        ),
+    ),
+)  # fmt: skip
+
+NORMS = Analysis(
+    "norms", "Against the norm: w-scores and kinds of fingerprints", "Norms",
+    "A w-score is how far a person lies from what age, sex and further covariates let expect of {negative}, in "
+    "standard deviations; the norm of each fold comes from its own training participants of {negative}. Subtypes are "
+    "clusters of fingerprints; they count as kinds only where they are stable and the gap statistic prefers them to "
+    "none.",
+    (
+        View("norm_models", "The norms.", ("source", "fold", "n_training", "covariates", "note"), leading=False),
+        View("w_scores_summary", "W-scores by group.",
+             ("map", "source", "group", "scan_group", "mean_w", *_CI, "p_fwe", "n_participants", "note"),
+             order=("p_fwe", "-mean_w"), shown=20),
+        View("subtype_choice", "How many subtypes.", ("source", "map", "clusters", "gap", "gap_error", "stability",
+        "pac",
+             "chosen", "note"), shown=20),
+        View("subtype_profiles", "What subtypes differ in.",
+             ("source", "map", "subtype", "measure", "mean", "sd", "statistic", "p", "p_fdr", "n_participants", "note"),
+             shown=30),
+    ),
+)  # fmt: skip
+
+HARMONISATION = Analysis(
+    "harmonisation", "Do sites leave a mark? Before and after harmonisation", "Sites",
+    "What site does to relevance and volumes beside the covariates, before and after ComBat. Parameters come from the "
+    "training participants of each fold and are applied to those it tests; the diagnosis is never used.",
+    (
+        View(
+            "site_effects", "Effect of site by region, largest before harmonisation first.",
+            ("source", "group", "effect", "f_before", "r2_before", "p_fwe_before", "f_after", "r2_after", "p_fwe_after",
+             "n_participants", "n_sites", "note"),
+            order=("p_fwe_before", "-r2_before"), shown=15, leading=False, finding="p_fwe_before",
+        ),
+        View(
+            "harmonisation_models", "What harmonisation did to each site.",
+            ("source", "fold", "site", "n_training", "n_tested", "treatment", "gamma", "scale", "note"), shown=20,
+            leading=False,
+        ),
+    ),
+)  # fmt: skip
+
+SHORTCUTS = Analysis(
+    "shortcuts", "Could it be a shortcut?", "Shortcut audit",
+    "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
+    "the scanner. Enrichment 1 is relevance spread evenly; site and field strength should not be readable from "
+    "relevance.",
+    (
+        View(
+            "shortcuts", "Relevance in places that should not matter.",
+            ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *_CI, "enrichment_positive",
+             "enrichment_negative", "difference", "p_fdr", "n_participants", "note"), shown=30,
+            intervals=Intervals(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
+        ),
+        View(
+            "site_prediction", "Site and field strength from relevance, out of fold.",
+            ("target", "map", "balanced_accuracy", *_CI, "chance", "null_mean", "p", "p_fwe", "n_sites", *_N, "note"),
+            shown=20, finding="p_fwe",
+            intervals=Intervals(("target", "map"), "balanced_accuracy", "ci_low", "ci_high", "balanced accuracy", None),
+        ),
+    ),
+)  # fmt: skip
+
+AGREEMENT = Analysis(
+    "agreement", "Would another network, β or method say the same?", "Agreement",
+    "Agreement of the rankings of regions: Kendall's W is 1 where all rankings are the same. Networks of different "
+    "folds share most of their training participants, so their agreement is an upper bound.",
+    (
+        View(
+            "ranking_agreement", "Agreement of rankings of regions.",
+            ("between", "map", "metric", "scans", "n_rankings", "kendall_w", "overlap", "overlap_chance", "top",
+             "n_regions",
+             "n_participants", "note"), shown=30, leading=False,
+        ),
+    ),
+)  # fmt: skip
+
+EFFECTS_FOUND = Analysis(
+    "planted-effects", "Are the planted effects found, and the nulls not?", "Planted effects",
+    "On a cohort with planted truth every analysis can be marked: an effect that was planted should be found, one that "
+    "was not should not.",
+    (View("planted_effects", "What was planted and what was found.", (), leading=False, shown=40),),
+)  # fmt: skip
+
+ANALYSES: Sequence[Analysis] = (
+    ASSOCIATIONS, COMPARISONS, SUBGROUPS, PROGRESSION, NORMS, HARMONISATION, SHORTCUTS, AGREEMENT, EFFECTS_FOUND,
+)  # fmt: skip

@@ -1,0 +1,92 @@
+"""Columns of statistics tables as the page writes them: one title and one format per name, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from reports.numbers import fixed, number, p_cell, percent
+from reports.tables import Column, remark, text
+
+Form = Callable[[object], str]
+
+TEXT: Mapping[str, str] = {
+    "map": "Map", "biomarker": "Biomarker", "scan_group": "Scans", "estimator": "Coefficient", "metric": "Measure",
+    "covariates": "Held constant", "comparison": "Comparison", "variable": "Variable", "level": "Subgroup",
+    "levels": "Subgroups", "predictor": "Predictor", "response": "Response", "between": "Between",
+    "reference": "Part of", "scans": "Scans",
+    "random_effects": "Random effects", "interval": "Interval", "family": "Family", "model": "Model", "site": "Site",
+    "fold": "Fold",
+    "treatment": "Treatment", "source": "Source", "effect": "Effect", "test": "Test", "target": "Predicted",
+    "compartment": "Where", "measure": "Measure", "term": "Term", "outcome": "Outcome", "cluster": "Subtype",
+    "subtype": "Subtype", "first": "First", "second": "Second", "across": "Between", "kind": "Kind",
+    "analysis": "Analysis", "reason": "Reason", "feature": "Feature", "baseline": "Compared with",
+}  # fmt: skip
+
+RATIO, COUNT, VALUE, P, SHARE = "ratio", "count", "value", "p", "share"
+FORMS: Mapping[str, Form] = {
+    RATIO: lambda value: fixed(value, 2), COUNT: number, VALUE: number, P: p_cell,
+    SHARE: lambda value: percent(value, 1),
+}  # fmt: skip
+
+NUMBERS: Mapping[str, tuple[str, str]] = {
+    "r": ("r", RATIO), "rho": ("ρ", RATIO), "partial_r": ("Partial r", RATIO), "slope": ("Slope", VALUE),
+    "ci_low": ("from", VALUE), "ci_high": ("to", VALUE), "estimate": ("Estimate", VALUE),
+    "standard_error": ("Standard error", VALUE), "statistic": ("Statistic", RATIO), "difference": ("Difference", VALUE),
+    "difference_low": ("from", VALUE), "difference_high": ("to", VALUE), "hedges_g": ("Hedges' g", RATIO),
+    "class_difference": ("Difference", VALUE), "class_difference_low": ("from", VALUE),
+    "class_difference_high": ("to", VALUE), "class_hedges_g": ("Hedges' g", RATIO), "mean_density": ("Mean density",
+    VALUE),
+    "mean_first": ("Mean, first", VALUE), "mean_second": ("Mean, second", VALUE), "ratio": ("Ratio", RATIO),
+    "log_gain": ("Log-gain", RATIO), "log_gain_low": ("from", RATIO), "log_gain_high": ("to", RATIO),
+    "log_gain_shrunk": ("Log-gain, shrunken", RATIO), "log_gain_shrunk_low": ("from", RATIO),
+    "log_gain_shrunk_high": ("to", RATIO), "n_first": ("First, n", COUNT), "n_second": ("Second, n", COUNT),
+    "enrichment": ("Enrichment", RATIO), "enrichment_positive": ("In positive", RATIO),
+    "enrichment_negative": ("In negative", RATIO), "voxel_share": ("Share of voxels", SHARE),
+    "null_mean": ("By class alone", RATIO), "overlap_chance": ("By chance", SHARE), "n_rankings": ("Rankings", COUNT),
+    "n_regions": ("Regions", COUNT), "n_repeated": ("With repeated scans", COUNT), "mean_w": ("Mean w", RATIO),
+    "t": ("t", RATIO), "f": ("F", RATIO),
+    "hazard_ratio": ("Hazard ratio", RATIO), "concordance": ("Concordance", RATIO),
+    "concordance_low": ("from", RATIO), "concordance_high": ("to", RATIO), "rest": ("Everyone else", VALUE),
+    "p": ("p", P), "p_fwe": ("Corrected p", P), "p_fdr": ("FDR p", P), "p_holm": ("Corrected p", P),
+    "p_adjusted": ("p, adjusted", P), "p_fwe_adjusted": ("Corrected p, adjusted", P), "kendall_w": ("Kendall's W",
+    RATIO),
+    "overlap": ("Overlap", SHARE), "share": ("Share", SHARE), "volume_share": ("Share of volume", SHARE),
+    "accuracy": ("Accuracy", RATIO), "balanced_accuracy": ("Balanced accuracy", RATIO), "chance": ("Chance", RATIO),
+    "gap": ("Gap", RATIO), "stability": ("Stability", RATIO), "gamma": ("Shift", RATIO), "scale": ("Scale", RATIO),
+    "f_before": ("F before", RATIO), "f_after": ("F after", RATIO), "r2_before": ("R² before", RATIO),
+    "r2_after": ("R² after", RATIO), "p_fwe_before": ("Corrected p before", P), "p_fwe_after": ("Corrected p after", P),
+    "p_before": ("p before", P), "p_after": ("p after", P), "n_participants": ("Participants", COUNT),
+    "n_scans": ("Scans", COUNT), "n_events": ("Conversions", COUNT), "n_converted": ("Conversions", COUNT),
+    "n_positive": ("Positive", COUNT), "n_negative": ("Negative", COUNT), "n_sites": ("Sites", COUNT),
+    "n_training": ("Training participants", COUNT), "n_tested": ("Tested scans", COUNT), "top": ("List length", COUNT),
+}  # fmt: skip
+
+LEFT_OUT = {"note": "Note"}
+
+
+def column_of(name: str) -> Column:
+    """A column by its name in the table; one that the house does not know is shown as it is called."""
+    if name == "group":
+        return Column("group", "Region", link="group_page")
+    if name == "participant_id":
+        return Column("participant_id", "Participant", link="person_page")
+    if name in LEFT_OUT:
+        return Column(name, LEFT_OUT[name], remark)
+    if name in NUMBERS:
+        title, kind = NUMBERS[name]
+        return Column(name, title, FORMS[kind], True)
+    if name in TEXT:
+        return Column(name, TEXT[name], text)
+    title = name.replace("_", " ").capitalize()
+    return Column(name, title, plain)
+
+
+def plain(value: object) -> str:
+    """A cell of a column whose kind is not known: numbers short, text as it is.
+
+    Examples
+    --------
+    >>> plain(0.123456), plain("AD"), plain(None), plain(True)
+    ('0.123', 'AD', 'n/a', 'yes')
+    """
+    return number(value) if isinstance(value, float | int) and not isinstance(value, bool) else text(value)

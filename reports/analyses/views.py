@@ -1,0 +1,234 @@
+"""Analyses of the statistics stage on the page: which columns of which table, in what order, declared as data.
+
+A section of analyses is a list of views. A view picks rows and columns of one table; titles and formats of columns are
+those of the house, hints those of the table's own data dictionary. What is left out is said, with the file that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from pipeline.run.layout import map_title
+from reports.analyses.columns import column_of
+from reports.material import Material
+from reports.numbers import count, fixed, is_missing, listing, number
+from reports.run_record import RunRecord
+from reports.tables import PageTable, page_table
+from reports.vector.intervals import IntervalRow, draw_intervals
+
+SHOWN = 12
+"""Rows of a table on the page, unless its view says otherwise."""
+DRAWN = 20
+"""Rows of a chart of intervals."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """A chart of estimates with their intervals.
+
+    Parameters
+    ----------
+    label : sequence of str
+        Columns that name a row.
+    estimate, low, high : str
+    axis : str
+        With its unit.
+    at : float, optional
+        Where there is no effect.
+    """
+
+    label: Sequence[str]
+    estimate: str
+    low: str
+    high: str
+    axis: str
+    at: float | None = 0.0
+
+
+@dataclass(frozen=True)
+class View:
+    """One table of the statistics stage as the page shows it.
+
+    Parameters
+    ----------
+    table : str
+        Name of `reports.run_record.TABLES`.
+    caption : str
+    columns : sequence of str
+        In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out.
+    where : mapping of str to sequence of object
+        Values of columns that rows must have to be shown; the others are in the file.
+    leading : bool
+        Whether only rows of the leading maps are shown.
+    order : sequence of str
+        Columns to sort by, smallest first; ``-name`` by size in absolute value, largest first.
+    shown : int
+    intervals : Intervals, optional
+    finding : str
+        Column of corrected p values that are counted in a sentence.
+    """
+
+    table: str
+    caption: str
+    columns: Sequence[str]
+    where: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    leading: bool = True
+    order: Sequence[str] = ()
+    shown: int = SHOWN
+    intervals: Intervals | None = None
+    finding: str = ""
+
+
+@dataclass(frozen=True)
+class ShownView:
+    """A view ready for the page."""
+
+    sentence: str
+    chart: Markup | None
+    chart_caption: str
+    table: PageTable | None
+    notes: tuple[str, ...]
+    file: str
+
+
+def show_view(view: View, material: Material) -> ShownView | None:
+    """A view of a run; None where its table is not there."""
+    run = material.run
+    if not run.has(view.table):
+        return None
+    table = run.tables[view.table]
+    chosen = _chosen(view, run)
+    named = _named(chosen, material)
+    wanted = view.columns or [name for name in chosen.columns]
+    columns = [column_of(name) for name in wanted if name in named]
+    dictionary = run.dictionary(view.table)
+    described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
+    file = f"group/statistics/{view.table}.tsv"
+    title = view.caption.format(positive=run.positive, negative=run.negative)
+    caption = title if len(chosen) == len(table) else f"{title} {_rest(len(chosen), len(table), file)}"
+    chart, chart_caption = _chart(view, named)
+    notes = tuple(dict.fromkeys(str(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
+    valued = _with_values(chosen, view)
+    return ShownView(
+        _sentence(view, chosen), chart, chart_caption,
+        page_table(named, described, caption, view.shown) if len(chosen) else None,
+        notes if not valued else (), file,
+    )  # fmt: skip
+
+
+def _chosen(view: View, run: RunRecord) -> pd.DataFrame:
+    rows = run.tables[view.table]
+    for column, values in view.where.items():
+        if column in rows.columns:
+            known = rows[column].isin([value for value in values if value is not None])
+            rows = rows[known | rows[column].isna()] if None in values else rows[known]
+    if view.leading and "map" in rows:
+        rows = rows[rows["map"].isin(run.main_maps) | rows["map"].isna()]
+    keys, sort = [], rows
+    for place, name in enumerate(view.order):
+        column = name.removeprefix("-")
+        if column in rows:
+            key = f"_order{place}"
+            sort = sort.assign(**{key: -sort[column].abs() if name.startswith("-") else sort[column]})
+            keys.append(key)
+    return sort.sort_values(keys, kind="stable", na_position="last")[list(rows.columns)] if keys else rows
+
+
+def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
+    """Maps by their title, regions and participants with the address of their page."""
+    found = rows
+    if "map" in found:
+        found = found.assign(map=found["map"].map(map_title, na_action="ignore"))
+    if "group" in found:
+        found = found.assign(group_page=found["group"].map(material.links.region).astype(object))
+    if "participant_id" in found:
+        found = found.assign(person_page=found["participant_id"].map(material.links.participant).astype(object))
+    return found
+
+
+def _rest(shown: int, there: int, file: str) -> str:
+    return f"{number(shown)} of {count(there, 'row')}; all are in {file}."
+
+
+def _with_values(rows: pd.DataFrame, view: View) -> bool:
+    """Whether any row has a number to show; without one, the notes say why."""
+    numbers = [name for name in view.columns if name in rows and pd.api.types.is_float_dtype(rows[name])]
+    return bool(len(rows)) and (not numbers or bool(rows[numbers].notna().any(axis=None)))
+
+
+def _sentence(view: View, rows: pd.DataFrame) -> str:
+    """How many tests there are, and how many stand out after correction."""
+    if not view.finding or view.finding not in rows:
+        return ""
+    tested = rows[rows[view.finding].notna()]
+    if tested.empty:
+        return "Nothing could be tested."
+    clear = int((tested[view.finding] < 0.05).sum())
+    return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p below 0.05."
+
+
+def _chart(view: View, rows: pd.DataFrame) -> tuple[Markup | None, str]:
+    spec = view.intervals
+    if spec is None or not {spec.estimate, spec.low, spec.high} <= set(rows.columns):
+        return None, ""
+    known = rows[rows[spec.estimate].notna()].head(DRAWN)
+    if known.empty:
+        return None, ""
+    drawn = []
+    for row in known.to_dict("records"):
+        parts = [str(row[name]) for name in spec.label if name in row and not is_missing(row[name])]
+        n = row.get("n_participants")
+        drawn.append(IntervalRow(" · ".join(parts), "" if is_missing(n) else f"n = {number(n)}", row[spec.estimate],
+                                 row[spec.low], row[spec.high], row.get("group_page")))  # fmt: skip
+    alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
+    left = f" The first {number(DRAWN)} of {number(int(rows[spec.estimate].notna().sum()))}." if len(
+        rows[rows[spec.estimate].notna()]) > DRAWN else ""  # fmt: skip
+    return draw_intervals(
+        drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at
+    ), f"{view.caption} Lines are intervals.{left}"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A section made of views.
+
+    Parameters
+    ----------
+    id, title, short : str
+        See `reports.specification.Section`.
+    lead : str
+        What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes.
+    views : sequence of View
+    """
+
+    id: str
+    title: str
+    short: str
+    lead: str
+    views: Sequence[View]
+
+    def build(self, material: Material) -> Mapping[str, Any]:
+        """Variables of ``analysis.html.j2``."""
+        run = material.run
+        shown = [found for view in self.views if (found := show_view(view, material)) is not None]
+        lead = self.lead.format(positive=run.positive, negative=run.negative)
+        return {"lead": lead, "views": shown, "undone": self.undone(run)}
+
+    def undone(self, run: RunRecord) -> list[str]:
+        """Why tables of this section are missing, as the statistics stage has noted."""
+        if not run.has("notes"):
+            return []
+        names = {view.table for view in self.views}
+        rows = run.tables["notes"]
+        rows = rows[rows["tables"].notna()]
+        there = rows[[bool(names & set(str(tables).split(", "))) for tables in rows["tables"]]]
+        return [f"{row['analysis']}: {row['reason']}" for row in there.to_dict("records")]
+
+    def applies(self, run: RunRecord) -> bool:
+        """Whether any of the tables is there, or the statistics stage has noted why none is."""
+        return any(run.has(view.table) for view in self.views) or bool(self.undone(run))

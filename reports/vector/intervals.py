@@ -1,0 +1,75 @@
+"""Estimates with their intervals, one below the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from reports.figures.style import BLUE
+from reports.numbers import fixed, is_missing, number
+from reports.vector.drawing import LINE, SOFT, Axis, Drawing, fitted, tick_text
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """One estimate; `low` and `high` are NaN where there is no interval.
+
+    Parameters
+    ----------
+    name : str
+    remark : str
+        Beside the name, such as the n.
+    estimate, low, high : float
+    link : str, optional
+    """
+
+    name: str
+    remark: str
+    estimate: float
+    low: float
+    high: float
+    link: str | None = None
+
+
+def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
+    """A forest of estimates.
+
+    Parameters
+    ----------
+    rows : sequence of IntervalRow
+    axis_title : str
+        With its unit.
+    title : str
+        For those who cannot see it.
+    at : float, optional
+        Where there is no effect.
+    """
+    left, right, height, top = 260, 130, 24, 8
+    drawing = Drawing(680, top + height * len(rows) + 44, title)
+    values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
+    axis = Axis.around(values, left, drawing.width - right, at)
+    bottom = top + height * len(rows)
+    for tick in axis.ticks():
+        drawing.line(axis(tick), top, axis(tick), bottom, LINE)
+        drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
+    if at is not None:
+        drawing.line(axis(at), top, axis(at), bottom, SOFT)
+    drawing.text((left + drawing.width - right) / 2, bottom + 33, axis_title, "middle", 12, SOFT)
+    for place, row in enumerate(rows):
+        middle = top + height * (place + 0.5)
+        drawing.text(left - 62, middle + 4, fitted(row.name, left - 70), "end", link=row.link)
+        drawing.text(left - 8, middle + 4, row.remark, "end", 10.5, SOFT)
+        known = not (is_missing(row.low) or is_missing(row.high))
+        if known and math.isfinite(row.low + row.high):
+            drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
+        drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
+        words = _short(row.estimate) + (f" [{_short(row.low)}, {_short(row.high)}]" if known else "")
+        drawing.text(drawing.width - right + 8, middle + 4, words, size=10.5)
+    return drawing.html
+
+
+def _short(value: float) -> str:
+    return fixed(value) if 0.01 <= abs(value) < 1000 or value == 0 else number(value, 2)
