@@ -27,6 +27,7 @@ from reports.people.page import person_content
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.sections import SECTIONS
 from reports.specification import BuiltSection, build_section
+from reports.viewer.of_run import shared_data
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
@@ -119,11 +120,14 @@ def build_report(layout: RunLayout, all_formats: bool = False) -> Path:
 def _index(material: Material, built: list[BuiltSection]) -> str:
     navigation = [NavigationEntry("Summary", "#summary")]
     navigation += [NavigationEntry(b.section.short, f"#{b.section.id}", bool(b.absent)) for b in built]
-    components = [component for b in built for component in b.components]
-    frame = Frame(material.run.config.report.title, navigation, components)
+    interactive = [component for b in built for component in b.components]
+    data = shared_data(material) if interactive else None
+    shared = [] if data is None else [data]
+    frame = Frame(material.run.config.report.title, navigation, [*shared, *interactive])
     return render(
         "report.html.j2", frame, title=frame.title, summary=summarise(material.run),
         cautions=find_cautions(material.run), sections=built,
+        shared=shared,
     )  # fmt: skip
 
 

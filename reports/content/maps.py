@@ -13,6 +13,7 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
 from reports.numbers import count, listing
 from reports.run_record import OUTCOMES
+from reports.viewer.of_run import group_viewer
 
 _SCALE = (
     "Colours run from the 50th to the 99.5th percentile of the absolute mean {positive} map of the same method inside "
@@ -29,7 +30,14 @@ def build(material: Material) -> Mapping[str, Any]:
     if views:
         figures = [_by_label(material), *_overviews(material), _by_outcome(material)]
     empty_names = listing([OUTCOME_NAMES.get(group, group) for group in empty])
-    return {"figures": figures, "empty": empty_names, "kept": run.config.attribution.keep_maps}
+    viewer = group_viewer(material) if views else None
+    components = [] if viewer is None else [viewer]
+    return {
+        "figures": figures,
+        "components": components,
+        "empty": empty_names,
+        "kept": run.config.attribution.keep_maps,
+    }
 
 
 def block_title(material: Material, group: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.layout import map_title
+from reports.explorer.of_run import region_explorer
 from reports.material import Material
 from reports.numbers import fixed, number, p_cell
 from reports.run_record import RunRecord
@@ -33,8 +34,15 @@ def region_rows(run: RunRecord) -> pd.DataFrame:
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """The table, one row per map and region; the script of the page shows one map at a time."""
+    """The explorer; without an atlas at hand a table, of which the script of the page shows one map at a time."""
     run = material.run
+    explorer = region_explorer(material)
+    if explorer is not None:
+        lead = (
+            "Means over participants (each person's scans averaged first); gain is that of each scan against "
+            f"{run.negative} of the same test fold. Every mean, of every map and group of scans, and of each side apart."
+        )
+        return {"lead": lead, "components": [explorer], "table": None, "maps": ()}
     table = region_rows(run)
     shown = [("mean_density", label) for label in run.labels] + [("mean_sum", label) for label in run.labels]
     shown.append(("mean_gain", "TP"))
@@ -53,4 +61,5 @@ def build(material: Material) -> Mapping[str, Any]:
     )
     maps = [(name, map_title(name)) for name in run.map_names if name in set(table["map"])]
     caption = "Relevance of all bilateral groups."
-    return {"lead": lead, "maps": maps, "table": page_table(table, columns, caption, row_key="map")}
+    shown_table = page_table(table, columns, caption, row_key="map")
+    return {"lead": lead, "components": [], "maps": maps, "table": shown_table}
