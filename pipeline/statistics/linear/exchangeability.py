@@ -26,6 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.linear.shuffle import random_orders
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -161,9 +162,11 @@ class Exchangeability:
         if distinct <= count:
             every = [np.array(list(_arrangements(own)), dtype=np.intp) for own in labels]
             choice = np.array(list(itertools.product(*(range(len(own)) for own in every))), dtype=np.intp)
-            orders = [own[choice[:, i]] for i, own in enumerate(every)]
+            orders: list[NDArray[np.int32]] = [own[choice[:, i]].astype(np.int32) for i, own in enumerate(every)]
         else:
-            orders = [rng.permuted(np.tile(np.arange(len(own)), (count, 1)), axis=1) for own in labels]
+            orders = [random_orders(count, len(own), rng) for own in labels]
+        if self.scheme in ("free", "means") and distinct > count:
+            return Permutations(orders[0], False)
         rows = np.empty((len(orders[0]) if orders else 1, n_units), np.int32)
         for block, order in zip(blocks, orders, strict=True):
             rows[:, block.ravel()] = block[order].reshape(len(rows), -1)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.linear.homoscedastic import plain_counts
 
 Floats = NDArray[np.float64]
 
@@ -74,9 +75,6 @@ class StudentisedModel:
         freedom: Floats = self.members.sum(axis=1) - np.trace(self.shares, axis1=1, axis2=2)
         return freedom
 
-    def bytes_per_permutation(self, n: int, columns: int) -> int:
-        return int(8 * (self.basis.shape[1] + 2) * (int(self.groups.max()) + 1) * max(n, columns))
-
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
         """|t| or F of permuted data.
 
@@ -95,6 +93,24 @@ class StudentisedModel:
         if self.tested.shape[1] == 1:
             return np.abs(self._t(coordinates, variances))
         return self._f(coordinates, variances)
+
+    def tally(
+        self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """How many permutations reach the threshold of their column, and the largest value of each permutation.
+
+        Arguments as of `HomoscedasticModel.tally`.
+        """
+        counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(rows))
+        if not len(threshold):
+            return counts, largest
+        vectors = (self.basis.shape[1] + 2) * (int(self.groups.max()) + 1)
+        step = max(1, chunk_bytes // (8 * vectors * max(residuals.shape)))
+        for start in range(0, len(rows), step):
+            size = self.size(rows[start : start + step], residuals)
+            reached, largest[start : start + step] = plain_counts(size, threshold)
+            counts += reached
+        return counts, largest
 
     def reported(self, residuals: Floats) -> tuple[Floats, Floats]:
         """Signed t along ``tested``, or F, and Welch-Satterthwaite degrees of freedom, each of shape (columns,)."""
