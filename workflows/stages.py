@@ -35,6 +35,7 @@ from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
 from reports.people.portrait import draw_portraits
 from reports.run_record import read_run
+from reports.viewer.scan_pages import make_scan_pages
 from workflows.registration import finish_registration
 
 
@@ -173,9 +174,10 @@ def infer(work: Work) -> Result:
 
 
 def report(work: Work) -> Result:
-    """Draw the maps of single scans on their brains, in the workers, and write the report."""
+    """Draw the maps of single scans on their brains and make their viewers, in the workers, and write the report."""
     layout = work.layout
-    pictures = draw_portraits(read_run(layout), work.executor)
+    run = read_run(layout)
+    pictures = [*draw_portraits(run, work.executor), *make_scan_pages(run, work.executor)]
 
     def build() -> list[Path]:
         build_report(layout)

@@ -40,7 +40,7 @@ def build(material: Material) -> Mapping[str, Any]:
     if explorer is not None:
         lead = (
             "Means over participants (each person's scans averaged first); gain is that of each scan against "
-            f"{run.negative} of the same test fold. Every mean, of every map and group of scans, and of each side apart."
+            f"{run.negative} of the same test fold. All maps and groups of scans are here, and each side apart."
         )
         return {"lead": lead, "components": [explorer], "table": None, "maps": ()}
     table = region_rows(run)

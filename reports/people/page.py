@@ -16,7 +16,7 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
 from reports.numbers import count, fixed, is_missing, listing, number, percent
 from reports.people.cohort import People
-from reports.people.pictures import overview_of, portraits_of
+from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
 
@@ -70,6 +70,7 @@ def person_content(material: Material, people: People, participant_id: str) -> M
         "course": _course(material, people, visits),
         "fingerprints": [found for found in fingerprints if found is not None],
         "portraits": portraits_of(material, visits),
+        "viewers": viewers_of(material, visits),
         "overviews": [found for found in (overview_of(material, row) for row in rows_of(visits)) if found is not None],
         "keeps_maps": run.keeps_single_maps,
         "positive": run.positive,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -56,6 +57,14 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
             )
         )  # fmt: skip
     return pictures
+
+
+def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]]:
+    """Name of each scan that has a viewer page, and its address from the page of the participant."""
+    if not material.run.keeps_single_maps:
+        return []
+    files = [files_of(material, {str(key): value for key, value in row.items()}) for row in visits.to_dict("records")]
+    return [(f.name, quote(f.viewer.relative_to(f.root).as_posix())) for f in files if f.viewer.is_file()]
 
 
 def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
