@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 
 from pipeline.cohort.records import Scan
+from pipeline.cohort.splits import Split
 from pipeline.run.config import Config, load_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_table
+from pipeline.statistics.inputs import VOLUME_COLUMNS, AppliedScans, StatisticsInputs
+from pipeline.statistics.values import RelevanceValues
 
 MAPS = ("lrpB000", "lrpB100", "gb")
 GROUPS = ("Third ventricle", "Amygdala", "Hippocampus", "Lateral ventricle")
@@ -83,3 +86,35 @@ def made_up_run(folder: Path, scans: Sequence[Scan], relevance: pd.DataFrame) ->
     layout = RunLayout(folder)
     write_table(layout.relevance_bilateral, relevance)
     return layout
+
+
+def inputs_of(
+    scans: Sequence[Scan],
+    config: Config | None = None,
+    *,
+    relevance: pd.DataFrame | None = None,
+    predictions: pd.DataFrame | None = None,
+    clinical: pd.DataFrame | None = None,
+    volumes: pd.DataFrame | None = None,
+    applied: AppliedScans | None = None,
+) -> StatisticsInputs:
+    """Inputs of the analyses without a run folder."""
+    predictions = predictions_of(scans) if predictions is None else predictions
+    relevance = relevance_of(scans) if relevance is None else relevance
+    return StatisticsInputs(
+        layout=RunLayout(Path("nowhere")),
+        scans=tuple(scans),
+        predictions=predictions,
+        values=RelevanceValues.of(relevance, predictions),
+        clinical=pd.DataFrame(index=pd.Index([], name="scan_id")) if clinical is None else clinical,
+        volumes=pd.DataFrame(columns=list(VOLUME_COLUMNS)) if volumes is None else volumes,
+        split=Split(()),
+        applied=applied,
+        config=config or FAST,
+    )
+
+
+def settings(**changes) -> Config:
+    """Few permutations, and the given settings of the statistics."""
+    base = {"permutations": 199, "bootstrap_samples": 200}
+    return load_config(overrides={"statistics": base | changes, "seed": 3})

@@ -120,7 +120,7 @@ def _of_biomarker(
         try:
             points = _points(inputs, columns, biomarker, members, settings.covariates if estimator == "partial" else "")
         except BadInputError as error:
-            blocks.append(_unusable(biomarker.name, str(error)).assign(**base))
+            blocks.append(_unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name)).assign(**base))
             continue
         # The same stream for every biomarker and estimator: equal participants are exchanged in equal ways.
         rng = generator(inputs.seed, "statistics", "associations", scan_group)
@@ -165,7 +165,8 @@ def _points(
     n_known = frame.loc[frame["_biomarker"].notna(), "participant_id"].nunique()
     if n_known < MIN_PARTICIPANTS:
         raise BadInputError(f"{n_known} participants with a value; at least {MIN_PARTICIPANTS} are needed.")
-    design = design_of(f"{covariates or '1'} + _biomarker", "_biomarker", frame)
+    others = [term.strip() for term in covariates.split("+") if term.strip() not in ("", biomarker.name)]
+    design = design_of(" + ".join([*others, "_biomarker"]), "_biomarker", frame)
     exchange = Exchangeability.participant_means(frame["participant_id"].tolist()).of_rows(design.rows)
     nuisance = exchange.reduce(design.nuisance)
     if len(nuisance) < max(MIN_PARTICIPANTS, nuisance.shape[1] + 2):

@@ -1,0 +1,195 @@
+"""Comparisons of groups of scans against scipy, statsmodels and hand calculation; gains that a ratio cannot give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import statsmodels.api as sm
+from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
+from statsmodels.stats.meta_analysis import combine_effects
+
+from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, TwoGroups, comparisons_tables, hedges_g
+from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
+
+HIPPOCAMPUS = GROUPS.index("Hippocampus")
+
+
+def table_of(inputs):
+    table, columns = comparisons_tables(inputs)["group_comparisons"]
+    assert columns is COMPARISONS_COLUMNS
+    assert list(table.columns) == list(COMPARISONS_COLUMNS)
+    return table
+
+
+def only(*comparisons, **more):
+    own = {"comparisons": list(comparisons), "metrics": ["density"]} | more.pop("group_comparisons", {})
+    return settings(group_comparisons=own, **more)
+
+
+def hippocampus(table, name=MAPS[0]):
+    (row,) = table[(table["map"] == name) & (table["group"] == "Hippocampus")].to_dict("records")
+    return row
+
+
+def class_means(inputs):
+    frame = inputs.frame.assign(density=inputs.values.densities[:, 0, HIPPOCAMPUS])
+    means = frame.groupby("participant_id").agg(
+        density=("density", "mean"), target=("target", "first"), age=("age", "mean"), sex=("sex", "first")
+    )
+    return means, means.loc[means["target"] == 1, "density"], means.loc[means["target"] == 0, "density"]
+
+
+def test_welch_t_is_scipy_s_over_participant_means():
+    inputs = inputs_of(people(10), only("positive/negative"))
+    row = hippocampus(table_of(inputs))
+    _, patients, controls = class_means(inputs)
+    assert row["comparison"] == "AD/CN"
+    assert row["t"] == pytest.approx(scipy.stats.ttest_ind(patients, controls, equal_var=False).statistic)
+    assert row["difference"] == pytest.approx(patients.mean() - controls.mean())
+    assert row["ci_low"] < row["difference"] < row["ci_high"]
+    assert row["ratio"] == pytest.approx(patients.mean() / controls.mean())
+    assert row["log_gain"] == pytest.approx(np.log(patients.mean() / controls.mean()))
+    assert row["p"] == row["p_fwe"] == 1 / 200
+    assert (row["n_first"], row["n_second"], row["n_scans_first"], row["n_scans_second"]) == (10, 10, 19, 19)
+
+
+def test_adjusted_difference_is_the_coefficient_of_least_squares():
+    inputs = inputs_of(people(10), only("positive/negative", covariates="age + sex"))
+    row = hippocampus(table_of(inputs))
+    means, *_ = class_means(inputs)
+    model = sm.add_constant(means[["target", "age"]].assign(male=(means["sex"] == "M")).astype(float))
+    assert row["difference_adjusted"] == pytest.approx(sm.OLS(means["density"], model).fit().params["target"])
+    assert row["covariates"] == "age, sex[T.M]"
+
+
+def test_what_is_not_planted_is_not_found():
+    table = table_of(inputs_of(people(10), only("positive/negative"), relevance=relevance_of(people(10), seed=1)))
+    others = table[table["group"] != "Hippocampus"]
+    assert (others["p_fwe"] > 0.05).all()
+    assert (others["p_fwe_adjusted"] > 0.05).all()
+
+
+def test_someone_in_both_outcomes_is_left_out_and_counted():
+    scans = people(6)
+    predictions = predictions_of(scans, wrong=())
+    twice = predictions.index[predictions["participant_id"] == "sub-003"]
+    assert len(twice) > 1
+    predictions.loc[twice[0], "outcome"] = "FN"
+    predictions.loc[predictions["participant_id"].isin(["sub-001", "sub-005"]), "outcome"] = "FN"
+    inputs = inputs_of(scans, only("FN/TP", covariates=""), predictions=predictions)
+    table = table_of(inputs)
+    row = hippocampus(table)
+    assert (row["n_first"], row["n_second"], row["n_both"]) == (2, 3, 1)
+    assert row["note"] == "1 participants with scans of both groups left out"
+    assert bool(row["exact"])
+    assert row["n_permutations"] == 10  # 5 people, 2 of them FN
+    assert "sub-003" not in set(inputs.frame["participant_id"].iloc[TwoGroups.of(inputs, "FN", "TP").rows])
+
+
+def test_someone_of_both_classes_is_a_patient_by_those_scans():
+    scans = people(6)
+    predictions = predictions_of(scans)
+    twice = predictions.index[predictions["participant_id"] == "sub-003"]
+    predictions.loc[twice[0], ["target", "outcome"]] = [0, "TN"]
+    inputs = inputs_of(scans, only("positive/negative"), predictions=predictions)
+    two = TwoGroups.of(inputs, "positive", "negative")
+    assert twice[0] not in two.rows
+    assert set(twice[1:]) <= set(two.rows)
+    row = hippocampus(table_of(inputs))
+    assert (row["n_first"], row["n_second"], row["n_both"]) == (6, 6, 1)
+    assert "count as AD, by those scans" in row["note"]
+
+
+def test_a_group_of_one_has_rows_that_say_so():
+    predictions = predictions_of(people(6), wrong=("sub-004",))
+    table = table_of(inputs_of(people(6), only("FP/TN"), predictions=predictions))
+    assert len(table) == 12
+    assert table["note"].eq("1 participants of FP; at least 2 are needed").all()
+    assert table["p"].isna().all()
+    assert table["mean_second"].notna().all()
+
+
+def test_an_infinite_gain_is_named_and_the_floor_used():
+    scans = people(6)
+    relevance = relevance_of(scans)
+    controls = relevance["participant_id"].isin([s.participant_id for s in scans if s.label == "CN"])
+    amygdala = relevance["group"] == "Amygdala"
+    relevance.loc[controls & amygdala, ["sum", "density"]] = 0.0
+    relevance.loc[controls & (relevance["group"] == "Lateral ventricle"), ["sum", "density"]] *= -1
+    table = table_of(inputs_of(scans, only("positive/negative", covariates=""), relevance=relevance)).set_index(
+        ["map", "group"]
+    )
+    row = table.loc[(MAPS[0], "Amygdala")]
+    assert np.isnan(row["ratio"])
+    assert row["note"] == "infinite gain: the mean of CN is 0; log_gain counts it as the floor"
+    means = table.loc[MAPS[0], "mean_second"]
+    assert row["floor"] == pytest.approx(0.05 * means.abs().mean())
+    assert row["log_gain"] == pytest.approx(np.log(row["mean_first"] / row["floor"]))
+    assert np.isfinite(row[["log_gain_low", "log_gain_high"]].astype(float)).all()
+    negative = table.loc[(MAPS[0], "Lateral ventricle")]
+    assert np.isnan(negative["ratio"])
+    assert "below the floor" in negative["note"]
+
+
+def test_log_gain_by_hand():
+    gains = log_gain(np.array([4.0, 0.1, 0.1, 4.0]), np.array([2.0, 2.0, 0.1, -3.0]), np.array(0.5))
+    assert gains.tolist() == pytest.approx([np.log(2), np.log(0.25), np.nan, np.log(8)], nan_ok=True)
+    assert np.isnan(gain_floor(np.array([np.nan]), 0.05))
+
+
+def test_variance_between_regions_is_that_of_statsmodels():
+    rng = np.random.default_rng(0)
+    for spread in (0.0, 0.5, 2.0):
+        errors = rng.uniform(0.1, 1, 20)
+        values = rng.normal(0, spread, 20) + errors * rng.normal(size=20)
+        oracle = combine_effects(values, errors**2, method_re="dl").tau2
+        assert between_variance(values, errors**2) == pytest.approx(max(0.0, oracle))
+
+
+def test_shrinkage_by_hand():
+    """With equal errors: the spread about the mean less the error, kept in that proportion."""
+    rng = np.random.default_rng(1)
+    gains = np.array([0.0, 1.0, 2.0, 3.0, np.nan])
+    draws = np.column_stack([rng.normal(g, 0.5, 100_000) for g in gains[:4]] + [np.full(100_000, np.nan)])
+    result = shrink(gains, draws, 0.95)
+    error = 0.25 * 3 / 4  # of the deviation from the mean of four
+    between = np.var(gains[:4], ddof=1) - error
+    keep = between / (between + error)
+    assert result.variance == pytest.approx(between, rel=0.01)
+    assert result.estimate[:4] == pytest.approx(1.5 + keep * (gains[:4] - 1.5), rel=0.02)
+    half = 1.96 * np.sqrt(keep * error + 0.25 / 4)
+    assert result.high[:4] - result.estimate[:4] == pytest.approx(half, rel=0.02)
+    assert np.isnan(result.estimate[4])
+
+
+def test_what_regions_share_is_not_shrunken():
+    """More relevance in the whole map, the same in every region: each region keeps it, with its error."""
+    rng = np.random.default_rng(2)
+    common = rng.normal(1.0, 0.3, size=(4000, 1))
+    draws = common + rng.normal(0, 0.01, size=(4000, 30))
+    result = shrink(np.full(30, 1.0) + rng.normal(0, 0.01, 30), draws, 0.95)
+    assert result.estimate == pytest.approx(np.ones(30), abs=0.02)
+    assert (result.high - result.low) == pytest.approx(2 * 1.96 * 0.3, rel=0.05)
+
+
+def test_hedges_g_by_hand():
+    a, b = np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6])
+    values, first = np.concatenate([a, b])[:, None], np.array([True] * 4 + [False] * 3)
+    pooled = np.sqrt((3 * a.var(ddof=1) + 2 * b.var(ddof=1)) / 5)
+    exact = scipy.special.gamma(2.5) / (np.sqrt(2.5) * scipy.special.gamma(2))
+    assert hedges_g(values, first)[0] == pytest.approx(exact * (a.mean() - b.mean()) / pooled)
+    assert np.isnan(hedges_g(np.ones((7, 1)), first)[0])
+
+
+def test_unusable_covariates_leave_the_plain_test():
+    table = table_of(inputs_of(people(3, (1,)), only("positive/negative", covariates="age + C(age, Treatment)")))
+    assert table["p"].notna().all()
+    assert table["p_adjusted"].isna().all()
+    assert table["note"].str.contains("not adjusted: ").all()
+
+
+def test_same_seed_same_table():
+    runs = [table_of(inputs_of(people(4), only("positive/negative", "TP/TN"))) for _ in range(2)]
+    pd.testing.assert_frame_equal(*runs)

@@ -1,0 +1,259 @@
+"""Associations of relevance and biomarkers against scipy, statsmodels and brute force."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import statsmodels.api as sm
+from made_up import GROUPS, MAPS, inputs_of, people, relevance_of, settings
+
+from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
+from pipeline.statistics.associations.matched import matched_test
+from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
+from pipeline.statistics.linear.design import Design
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import LinearModel, permutation_test
+from pipeline.statistics.relevance_columns import shares
+
+
+def table_of(inputs):
+    table, columns = associations_tables(inputs)["associations"]
+    assert columns is ASSOCIATIONS_COLUMNS
+    assert list(table.columns) == list(ASSOCIATIONS_COLUMNS)
+    return table
+
+
+def only(biomarkers, scan_groups=("all",), **more):
+    own = {"biomarkers": list(biomarkers), "scan_groups": list(scan_groups)} | more.pop("associations", {})
+    return settings(associations=own, **more)
+
+
+def person_means(inputs, *columns):
+    frame = inputs.frame.assign(
+        density=inputs.values.densities[:, 0, GROUPS.index("Hippocampus")],
+        ratio=lambda t: t.hippocampus_mm3 / t.tiv_mm3,
+    ).dropna(subset=list(columns))
+    return frame.groupby("participant_id")[["density", *columns]].mean(), len(frame)
+
+
+def row_of(table, **keys):
+    for name, value in keys.items():
+        table = table[table[name] == value]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def test_correlations_are_those_of_participant_means():
+    inputs = inputs_of(people(10), only(["hippocampus/tiv", "mmse"]))
+    table = table_of(inputs)
+    for biomarker, column in (("hippocampus/tiv", "ratio"), ("mmse", "mmse")):
+        means, n_scans = person_means(inputs, column)
+        for estimator, oracle in (("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)):
+            row = row_of(table, biomarker=biomarker, estimator=estimator, map=MAPS[0], group="Hippocampus")
+            assert row["r"] == pytest.approx(oracle(means["density"], means[column])[0], abs=1e-12)
+            assert (row["n_participants"], row["n_scans"]) == (len(means), n_scans)
+            assert row["ci_low"] <= row["r"] <= row["ci_high"]
+        row = row_of(table, biomarker=biomarker, estimator="pearson", map=MAPS[0], group="Hippocampus")
+        assert row["slope"] == pytest.approx(scipy.stats.linregress(means[column], means["density"]).slope)
+    mmse = table["biomarker"] == "mmse"  # one participant has none
+    assert table.loc[mmse, "n_participants"].eq(19).all()
+    assert table.loc[~mmse, "n_participants"].eq(20).all()
+    assert table.loc[mmse, "note"].str.contains("1 rows without mmse").all()
+
+
+def test_partial_correlation_is_that_of_residuals():
+    inputs = inputs_of(people(10), only(["mmse"], covariates="age + sex"))
+    row = row_of(table_of(inputs), estimator="partial", map=MAPS[0], group="Hippocampus")
+    frame = inputs.frame.assign(male=(inputs.frame["sex"] == "M").astype(float))
+    frame["density"] = inputs.values.densities[:, 0, GROUPS.index("Hippocampus")]
+    means = frame.dropna(subset=["mmse"]).groupby("participant_id")[["density", "mmse", "age", "male"]].mean()
+    covariates = sm.add_constant(means[["age", "male"]])
+    left = [sm.OLS(means[name], covariates).fit().resid for name in ("density", "mmse")]
+    assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)
+    full = sm.OLS(means["density"], covariates.join(means["mmse"])).fit()
+    assert row["slope"] == pytest.approx(full.params["mmse"])
+    assert row["covariates"] == "age, sex[T.M]"
+
+
+def test_what_is_planted_is_found_and_nothing_else():
+    table = table_of(inputs_of(people(12), only(["hippocampus/tiv"])))
+    pearson = table[table["estimator"] == "pearson"]
+    planted = pearson["group"] == "Hippocampus"
+    assert (pearson.loc[planted, "p_fwe"] == 1 / 200).all()  # p = (b+1)/(m+1)
+    assert (pearson.loc[~planted, "p_fwe"] > 0.05).all()
+    assert (pearson["family"] == "12 regions x maps x metrics").all()
+
+
+def volumes_of(scans, rng):
+    rows = [
+        {"scan_id": scan.scan_id, "name": f"{side} {group}", "hemisphere": side, "group": group,
+         "volume_mm3": 1000 + 100 * rng.normal()}
+        for scan in scans for group in GROUPS for side in ("left", "right")
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_own_volume_is_that_of_both_sides_of_the_row_s_group():
+    scans = people(8)
+    volumes = volumes_of(scans, np.random.default_rng(0))
+    inputs = inputs_of(scans, only(["own volume/tiv", "volume of Amygdala"]), volumes=volumes)
+    table = table_of(inputs)
+    tiv = inputs.frame.set_index("scan_id")["tiv_mm3"]
+    for g, group in enumerate(GROUPS):
+        sums = volumes[volumes["group"] == group].groupby("scan_id")["volume_mm3"].sum() / tiv
+        frame = inputs.frame.assign(y=inputs.values.densities[:, 1, g], v=inputs.frame["scan_id"].map(sums))
+        means = frame.groupby("participant_id")[["y", "v"]].mean()
+        row = row_of(table, biomarker="own volume/tiv", estimator="pearson", map=MAPS[1], group=group)
+        assert row["r"] == pytest.approx(np.corrcoef(means["y"], means["v"])[0, 1], abs=1e-12)
+        assert row["slope"] == pytest.approx(scipy.stats.linregress(means["v"], means["y"]).slope)
+    amygdala = [
+        row_of(table, biomarker=name, estimator="spearman", map=MAPS[1], group="Amygdala")["n_scans"]
+        for name in ("own volume/tiv", "volume of Amygdala")
+    ]
+    assert amygdala == [len(scans)] * 2
+
+
+@pytest.mark.parametrize("q", [1, 3])
+def test_matched_test_equals_the_engine_and_brute_force(q):
+    rng = np.random.default_rng(q)
+    n, m = 12, 60
+    values, regressors = rng.normal(size=(n, 5)), rng.normal(size=(n, 2))
+    nuisance = np.column_stack([np.ones(n), rng.normal(size=(n, q - 1))])
+    permutations = Exchangeability.free(n).permutations(m, rng)
+    same = matched_test(values, regressors[:, :1], np.zeros(5, int), nuisance, permutations)
+    design = Design(regressors[:, :1], nuisance, np.arange(n), {}, ("x", *"z" * q), {})
+    engine = permutation_test(values, LinearModel.of(design, Exchangeability.free(n)), permutations)
+    np.testing.assert_allclose(same.partial_r, engine.partial_r, atol=1e-12)
+    np.testing.assert_allclose(same.slope, engine.estimate, atol=1e-12)
+    np.testing.assert_array_equal(same.p, engine.p)
+    np.testing.assert_array_equal(same.p_fwe, engine.p_fwe)
+
+    which = np.array([0, 1, 0, 1, 1])
+    result = matched_test(values, regressors, which, nuisance, permutations)
+    # Rows of the model move against the residuals of the values on the unmoved covariates (Freedman & Lane).
+    residuals = values - nuisance @ np.linalg.lstsq(nuisance, values, rcond=None)[0]
+    null = np.array([[abs(partial(residuals[:, j], regressors[rows, which[j]], nuisance[rows])) for j in range(5)]
+                     for rows in permutations.rows])  # fmt: skip
+    observed = np.abs(result.partial_r)
+    expected = ((null >= observed - 1e-12).sum(axis=0) + 1) / (m + 1)
+    family = ((null.max(axis=1)[:, None] >= observed - 1e-12).sum(axis=0) + 1) / (m + 1)
+    np.testing.assert_allclose(result.p, expected)
+    np.testing.assert_allclose(result.p_fwe, family)
+
+
+def partial(y, x, z):
+    left = [part - z @ np.linalg.lstsq(z, part, rcond=None)[0] for part in (y, x)]
+    return left[0] @ left[1] / np.linalg.norm(left[0]) / np.linalg.norm(left[1])
+
+
+def test_weighted_partial_correlation_equals_repeated_rows():
+    rng = np.random.default_rng(1)
+    n = 15
+    covariates = np.column_stack([np.ones(n), rng.normal(70, 5, n), rng.integers(0, 2, n)])
+    x, y = rng.normal(size=(n, 2)), 1e-6 * rng.normal(size=(n, 3))
+    weights = rng.multinomial(n, np.full(n, 1 / n), size=6).astype(float)
+    which = np.array([0, 1, 1])
+    found = weighted_partial_correlation(x, y, which, covariates, weights)
+    for d, w in enumerate(weights):
+        rows = np.repeat(np.arange(n), w.astype(int))
+        for j in range(3):
+            assert found[d, j] == pytest.approx(partial(y[rows, j], x[rows, which[j]], covariates[rows]), abs=1e-9)
+    one_person = np.zeros((1, n))
+    one_person[0, 0] = n
+    assert np.isnan(weighted_partial_correlation(x, y, which, covariates, one_person)).all()
+
+
+def test_spearman_interval_by_hand_and_its_coverage():
+    low, high = spearman_interval(np.array([0.5]), 28, 0.95)
+    half = 1.959963984540054 * np.sqrt((1 + 0.125) / 25)
+    assert (low[0], high[0]) == pytest.approx((np.tanh(np.arctanh(0.5) - half), np.tanh(np.arctanh(0.5) + half)))
+    assert np.isnan(spearman_interval(np.array([0.5]), 3, 0.95)).all()
+    rng = np.random.default_rng(2)
+    pearson = 0.6
+    truth = 6 / np.pi * np.arcsin(pearson / 2)  # of a bivariate normal
+    pairs = rng.multivariate_normal([0, 0], [[1, pearson], [pearson, 1]], size=(1000, 30))
+    r = np.array([scipy.stats.spearmanr(one[:, 0], one[:, 1])[0] for one in pairs])
+    low, high = spearman_interval(r, 30, 0.95)
+    assert 0.93 <= ((low <= truth) & (truth <= high)).mean() <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("abeta", "no such column"),
+        ("sex", "not a column of numbers"),
+        ("apoe4", "no scan has a value"),
+        ("own volume", "only scans that this run registered"),
+        ("volume of Elsewhere", "no bilateral group named Elsewhere"),
+        ("mmse/nothing", "nothing: no such column"),
+    ],
+)
+def test_a_biomarker_that_cannot_be_used_is_one_row_that_says_why(name, why):
+    table = table_of(inputs_of(people(4), only([name, "mmse"])))
+    row = row_of(table, biomarker=name)
+    assert why in row["note"]
+    assert np.isnan(row["p"])
+    assert (table["biomarker"] == "mmse").sum() > 1
+
+
+def test_constant_collinear_and_scarce_values_are_named():
+    scans = [dataclasses.replace(s, mmse=29.0, cdr=2 * s.age) for s in people(6)]
+    scans = [dataclasses.replace(s, apoe4=1 if s.participant_id < "sub-003" else None) for s in scans]
+    table = table_of(inputs_of(scans, only(["mmse", "cdr", "apoe4"])))
+    assert table.loc[table["biomarker"] == "mmse", "note"].str.contains("constant").all()
+    partial_row = row_of(table[table["biomarker"] == "cdr"], estimator="partial")
+    assert "follows from" in partial_row["note"]
+    assert partial_row["note"].startswith("term cdr")
+    assert table.loc[(table["biomarker"] == "cdr") & (table["estimator"] == "pearson"), "p"].notna().all()
+    assert table.loc[table["biomarker"] == "apoe4", "note"].str.contains("3 participants with a value").all()
+
+
+def test_few_participants_get_the_exact_p():
+    scans = people(3, (1,))[:5]
+    relevance = relevance_of(scans)
+    row = row_of(
+        table_of(inputs_of(scans, only(["age"], covariates=""), relevance=relevance)),
+        estimator="pearson", map=MAPS[0], group="Amygdala",
+    )  # fmt: skip
+    y = relevance.query("map == @MAPS[0] and group == 'Amygdala'")["density"].to_numpy()
+    oracle = scipy.stats.permutation_test(
+        ([s.age for s in scans], y), lambda a, b: abs(np.corrcoef(a, b)[0, 1]), permutation_type="pairings",
+        alternative="greater", n_resamples=np.inf,
+    )  # fmt: skip
+    assert bool(row["exact"])
+    assert row["n_permutations"] == 120
+    assert row["p"] == pytest.approx(oracle.pvalue)
+
+
+def test_a_group_without_a_voxel_has_a_row_that_says_so():
+    relevance = relevance_of(people(5))
+    relevance.loc[relevance["group"] == "Amygdala", ["density", "gain"]] = np.nan
+    table = table_of(inputs_of(people(5), only(["age"]), relevance=relevance))
+    empty = table[table["group"] == "Amygdala"]
+    assert len(empty) == 9
+    assert empty["p"].isna().all()
+    assert empty["note"].str.contains("no value in").all()
+    assert (table.loc[table["group"] != "Amygdala", "family"] == "9 regions x maps x metrics").all()
+
+
+def test_within_a_class_only_its_scans_count():
+    inputs = inputs_of(people(8), only(["age"], ("positive", "TP")))
+    table = table_of(inputs)
+    n = inputs.frame.groupby("scan_id")[["target", "outcome"]].first()
+    counts = dict(zip(table["scan_group"], table["n_scans"], strict=True))
+    assert counts == {"AD": int((n["target"] == 1).sum()), "TP": int((n["outcome"] == "TP").sum())}
+
+
+def test_shares_add_up_to_one():
+    sums = np.random.default_rng(0).normal(size=(5, 3, 7))
+    np.testing.assert_allclose(np.abs(shares(sums)).sum(axis=-1), 1)
+    assert np.isnan(shares(np.zeros(3))).all()
+
+
+def test_same_seed_same_table():
+    runs = [table_of(inputs_of(people(5), only(["age", "mmse"]))) for _ in range(2)]
+    pd.testing.assert_frame_equal(*runs)

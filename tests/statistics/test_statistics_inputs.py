@@ -1,0 +1,138 @@
+"""What analyses are given, and how the stage keeps them apart."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up import fast, inputs_of, made_up_run, people, predictions_of, relevance_of
+
+import pipeline.statistics.stage as stage
+from pipeline.cohort.records import ScanTable
+from pipeline.run.errors import BadInputError
+from pipeline.run.tables import read_table, write_table
+from pipeline.statistics.inputs import files_read, read_inputs
+from pipeline.statistics.stage import Analysis, analyse
+
+
+def read(folder, scans, **changes):
+    layout = made_up_run(folder, scans, relevance_of(scans))
+    for name, table in changes.items():
+        write_table(getattr(layout, name), table)
+    return read_inputs(layout, scans, predictions_of(scans), fast())
+
+
+def test_frame_joins_by_scan_in_the_order_of_the_values(tmp_path):
+    scans = people()
+    clinical = pd.DataFrame({"scan_id": [s.scan_id for s in reversed(scans)], "cdrsb": np.arange(len(scans), 0.0, -1)})
+    clinical["age"] = 1.0  # the scan table has the last word
+    inputs = read(tmp_path, scans, clinical=clinical)
+    assert inputs.frame["scan_id"].tolist() == inputs.values.scans["scan_id"].tolist()
+    assert inputs.frame["cdrsb"].tolist() == list(range(1, len(scans) + 1))
+    assert inputs.frame["age"].tolist() == [s.age for s in scans]
+    assert inputs.frame["mmse"].isna().sum() == sum(s.mmse is None for s in scans)
+
+
+def test_a_scan_twice_in_the_clinical_table_is_named(tmp_path):
+    scans = people()
+    with pytest.raises(BadInputError, match=r"clinical\.tsv: scan I0 is there twice"):
+        read(tmp_path, scans, clinical=pd.DataFrame({"scan_id": ["I0", "I0"], "cdrsb": [1.0, 2.0]}))
+
+
+def test_a_participant_with_two_sexes_has_none_and_is_named(tmp_path):
+    scans = people()
+    scans[2] = dataclasses.replace(scans[2], sex="M" if scans[1].sex == "F" else "F")  # sub-002 has several scans
+    person = scans[2].participant_id
+    assert sum(s.participant_id == person for s in scans) > 1
+    layout = made_up_run(tmp_path, scans, relevance_of(scans))
+    inputs = read_inputs(layout, scans, predictions_of(scans), fast())
+    assert inputs.frame.loc[inputs.frame["participant_id"] == person, "sex"].isna().all()
+    assert inputs.frame["sex"].isna().sum() == sum(s.participant_id == person for s in scans)
+    analyse(layout, scans, predictions_of(scans), fast())
+    notes = read_table(layout.statistics("notes")).set_index("analysis")
+    assert f"{person} has two sexes" in notes.loc["inputs", "reason"]
+
+
+def test_one_person_under_two_names_is_one_participant():
+    scans = [dataclasses.replace(s, participant_id=f"sub-ADNI{i:03d}S0295") for i, s in enumerate(people(1, (1,)))]
+    inputs = inputs_of(scans)
+    assert inputs.frame["participant_id"].nunique() == 2
+    assert inputs.by_person["participant_id"].tolist() == ["sub-ADNI000S0295"] * 2
+
+
+def test_scans_outside_the_contrast_come_with_their_facts(tmp_path):
+    scans = people()
+    mci = [dataclasses.replace(s, participant_id=f"sub-mci{i}", scan_id=f"X{i}", label=None, diagnosis="MCI",
+                               progression="sMCI") for i, s in enumerate(people(2, (1,)))]  # fmt: skip
+    layout = made_up_run(tmp_path, scans, relevance_of(scans))
+    ScanTable((*scans, *mci)).write(layout.scans)
+    write_table(layout.predictions_applied, predictions_of(mci).drop(columns=["target", "outcome", "fold", "label"]))
+    write_table(layout.relevance_applied_bilateral, relevance_of(mci))
+    applied = read_inputs(layout, scans, predictions_of(scans), fast()).applied
+    assert applied is not None
+    assert applied.frame["scan_id"].tolist() == ["X0", "X1", "X2", "X3"]
+    assert applied.frame["progression"].tolist() == ["sMCI"] * 4
+    assert applied.values.densities.shape == (4, 3, 4)
+
+
+def test_every_file_that_is_read_is_in_the_receipt(tmp_path):
+    layout = made_up_run(tmp_path, people(), relevance_of(people()))
+    own = {
+        layout.clinical,
+        layout.volumes,
+        layout.splits,
+        layout.predictions_applied,
+        layout.relevance_applied_bilateral,
+    }
+    assert own <= set(files_read(layout))
+
+
+def test_data_problems_are_rows_and_old_tables_go(tmp_path, monkeypatch):
+    scans = people(2, (1,))
+    layout = made_up_run(tmp_path, scans, relevance_of(scans))
+
+    def works(inputs):
+        return {"fine": (pd.DataFrame({"a": [1]}), {"a": "A number"})}
+
+    def no_volumes(inputs):
+        raise BadInputError("volumes.tsv: column x is missing.\nRun registration again.")
+
+    def singular(inputs):
+        raise np.linalg.LinAlgError("Singular matrix")
+
+    write_table(layout.statistics("stale"), pd.DataFrame({"a": [1]}), {"a": "A number"})
+    analyses = (Analysis("no_volumes", ("stale",), no_volumes), Analysis("singular", ("gone",), singular),
+                Analysis("works", ("fine",), works))  # fmt: skip
+    monkeypatch.setattr(stage, "ANALYSES", analyses)
+    written = analyse(layout, scans, predictions_of(scans), fast())
+    assert written == [layout.statistics("fine"), layout.statistics("notes")]
+    notes = read_table(layout.statistics("notes"))
+    assert notes.to_numpy().tolist() == [
+        ["no_volumes", "stale", "volumes.tsv: column x is missing. Run registration again."],
+        ["singular", "gone", "Singular matrix"],
+    ]
+    assert not layout.statistics("stale").exists()
+    assert not layout.statistics("stale").with_suffix(".json").exists()
+
+
+def test_defects_of_the_program_are_not_hidden(tmp_path, monkeypatch):
+    scans = people(2, (1,))
+    layout = made_up_run(tmp_path, scans, relevance_of(scans))
+
+    def broken(inputs):
+        raise KeyError("oops")
+
+    monkeypatch.setattr(stage, "ANALYSES", (Analysis("broken", ("x",), broken),))
+    with pytest.raises(KeyError, match="oops"):
+        analyse(layout, scans, predictions_of(scans), fast())
+    undeclared = Analysis("undeclared", ("x",), lambda inputs: {"y": (pd.DataFrame(), {})})
+    monkeypatch.setattr(stage, "ANALYSES", (undeclared,))
+    with pytest.raises(ValueError, match=r"undeclared.*'y'"):
+        analyse(layout, scans, predictions_of(scans), fast())
+
+
+def test_no_table_is_written_by_two_analyses():
+    names = [table for analysis in stage.ANALYSES for table in analysis.tables]
+    assert len(names) == len(set(names))

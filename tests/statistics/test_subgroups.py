@@ -1,0 +1,267 @@
+"""Subgroups, interactions and fairness: who is in which, small cells, planted differences."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.statistics_config import SubgroupsConfig
+from pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, fairness_tables
+from pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
+from pipeline.statistics.groups.levels import levels_of
+from pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, subgroups_tables
+from pipeline.statistics.inputs import AppliedScans
+from pipeline.statistics.values import RelevanceValues
+
+HIPPOCAMPUS = GROUPS.index("Hippocampus")
+
+
+def only(*variables, **more):
+    return settings(subgroups={"variables": list(variables)} | more.pop("subgroups", {}), **more)
+
+
+def checked(tables, name, columns):
+    table, dictionary = tables[name]
+    assert dictionary is columns
+    assert list(table.columns) == list(columns)
+    return table
+
+
+def subgroups(inputs):
+    return checked(subgroups_tables(inputs), "subgroups", SUBGROUPS_COLUMNS)
+
+
+def interactions(inputs):
+    return checked(interactions_tables(inputs), "interactions", INTERACTIONS_COLUMNS)
+
+
+def fairness(inputs):
+    return checked(fairness_tables(inputs), "fairness", FAIRNESS_COLUMNS)
+
+
+def frame_of(*people_values, column="x"):
+    rows = [(f"sub-{i}", value) for i, values in enumerate(people_values) for value in values]
+    return pd.DataFrame(rows, columns=["participant_id", column])
+
+
+def test_numbers_are_cut_into_tertiles_of_participants_not_of_scans():
+    frame = frame_of(*[[float(i)] * (10 if i == 9 else 1) for i in range(1, 10)])
+    levels = levels_of("x", frame, SubgroupsConfig())
+    assert levels.names == ("below 3.667", "3.667 to below 6.333", "6.333 and above")
+    people_in = frame.assign(level=levels.of_scan).groupby("level")["participant_id"].nunique()
+    assert people_in.tolist() == [3, 3, 3]
+
+
+def test_a_participant_is_in_one_subgroup():
+    frame = frame_of(["a", "b", "b"], ["b", "a"], [None, "a"], [None])
+    assert levels_of("x", frame, SubgroupsConfig()).of_scan.tolist() == ["b"] * 3 + ["b"] * 2 + ["a"] * 2 + [None]
+    assert levels_of("x", frame, SubgroupsConfig()).n_unknown == 1
+    numbers = frame_of([20.0, 30.0], [26.0], [np.nan], column="mmse")
+    levels = levels_of("mmse", numbers, SubgroupsConfig())
+    assert levels.of_scan.tolist() == ["24 to below 27"] * 3 + [None]
+    field = frame_of([3.0, 1.5, 1.5], [3.0], column="field_strength")
+    assert levels_of("field_strength", field, SubgroupsConfig()).of_scan.tolist() == ["1.5"] * 3 + ["3"]
+    alleles = frame_of([0.0], [1.0], [2.0], column="apoe4")
+    assert levels_of("apoe4", alleles, SubgroupsConfig()).of_scan.tolist() == ["no e4", "e4 carrier", "e4 carrier"]
+    flags = frame_of([True], [False], column="x")
+    assert levels_of("x", flags, SubgroupsConfig()).names == ("no", "yes")
+
+
+def test_bounds_of_bands_belong_to_the_upper_band():
+    frame = frame_of([23.9], [24.0], [26.9], [27.0], column="mmse")
+    levels = levels_of("mmse", frame, SubgroupsConfig())
+    assert levels.of_scan.tolist() == ["below 24", "24 to below 27", "24 to below 27", "27 and above"]
+
+
+@pytest.mark.parametrize(("frame", "why"), [(frame_of([1.0], column="y"), "no such column"),
+                                            (frame_of([None]), "no scan has a value")])  # fmt: skip
+def test_a_variable_that_is_not_there_is_named(frame, why):
+    with pytest.raises(BadInputError, match=f"x: {why}"):
+        levels_of("x", frame, SubgroupsConfig())
+
+
+def test_means_and_counts_are_those_of_participants():
+    inputs = inputs_of(people(12), only("sex"))
+    table = subgroups(inputs)
+    for sex in "FM":
+        own = inputs.frame.assign(density=inputs.values.densities[:, 1, HIPPOCAMPUS])
+        own = own[own["sex"] == sex]
+        means = own.groupby("participant_id")["density"].mean()
+        (row,) = table[
+            (table["level"] == sex) & (table["map"] == MAPS[1]) & (table["group"] == "Hippocampus")
+        ].to_dict("records")  # fmt: skip
+        assert (row["n_participants"], row["n_scans"]) == (len(means), len(own))
+        assert row["mean_density"] == pytest.approx(means.mean())
+        assert row["sd_density"] == pytest.approx(means.std())
+        assert row["ci_low"] < row["mean_density"] < row["ci_high"]
+        patients = means[own.groupby("participant_id")["target"].first() == 1]
+        controls = means.drop(patients.index)
+        assert (row["n_positive"], row["n_negative"]) == (len(patients), len(controls))
+        if min(len(patients), len(controls)) >= 5:
+            assert row["class_difference"] == pytest.approx(patients.mean() - controls.mean())
+        else:
+            assert "suppressed" in row["note"]
+    assert table["class_difference"].notna().any()
+
+
+def test_small_cells_are_suppressed_with_their_number():
+    scans = [dataclasses.replace(s, site="B" if s.participant_id < "sub-004" else "A") for s in people(8)]
+    table = subgroups(inputs_of(scans, only("site")))
+    (small,) = table[table["level"] == "B"].to_dict("records")
+    n_scans = sum(s.site == "B" for s in scans)
+    assert small["note"] == "suppressed: 4 participants, fewer than 5"
+    assert (small["n_participants"], small["n_scans"]) == (4, n_scans)
+    assert np.isnan(small["mean_density"])
+    assert table.loc[table["level"] == "A", "mean_density"].notna().all()
+    larger = subgroups(inputs_of(scans, only("site", subgroups={"minimum_participants": 4})))
+    assert larger["mean_density"].notna().all()
+
+
+def test_course_takes_in_scans_outside_the_contrast():
+    scans = people(6)
+    mci = [
+        dataclasses.replace(s, participant_id=f"sub-m{i:02d}", scan_id=f"X{i}", label=None, diagnosis="MCI",
+                            progression="pMCI" if i < 5 else "sMCI")
+        for i, s in enumerate(people(6, (1,)))
+    ]  # fmt: skip
+    relevance, predictions = relevance_of(mci, seed=9), predictions_of(mci).drop(columns=["target", "outcome"])
+    values = RelevanceValues.of(relevance, predictions)
+    applied = AppliedScans(tuple(mci), predictions, values, pd.DataFrame(index=pd.Index([], name="scan_id")))
+    table = subgroups(inputs_of(scans, only("course"), applied=applied))
+    assert table["level"].unique().tolist() == ["CN", "sMCI", "pMCI", "AD"]
+    (row,) = table.query("level == 'pMCI' and map == @MAPS[2] and group == 'Hippocampus'").to_dict("records")
+    assert (row["n_participants"], row["n_positive"], row["n_negative"]) == (5, 0, 0)
+    assert row["mean_density"] == pytest.approx(values.densities[:5, 2, HIPPOCAMPUS].mean())
+    assert row["note"] is None or pd.isna(row["note"])
+
+
+def test_an_unknown_variable_is_a_row_that_says_why():
+    inputs = inputs_of(mixed_sexes(), only("handedness", "sex"))
+    for table in (subgroups(inputs), interactions(inputs), fairness(inputs)):
+        (row,) = table[table["variable"] == "handedness"].to_dict("records")
+        assert "handedness: no such column" in row["note"]
+        assert (table["variable"] == "sex").sum() > 1
+
+
+def with_interaction(scans, size):
+    """The class difference of hippocampal density is larger by ``size`` in women."""
+    relevance = relevance_of(scans)
+    sex = {s.scan_id: s.sex for s in scans}
+    label = {s.scan_id: s.label for s in scans}
+    women = relevance["scan_id"].map(sex).eq("F") & relevance["scan_id"].map(label).eq("AD")
+    relevance.loc[women & (relevance["group"] == "Hippocampus"), "density"] += size
+    return relevance
+
+
+def mixed_sexes(n=12):
+    return [dataclasses.replace(s, sex="FM"[(int(s.participant_id[-3:]) // 2) % 2]) for s in people(n)]
+
+
+def test_interaction_is_the_coefficient_of_least_squares():
+    scans = mixed_sexes()
+    inputs = inputs_of(scans, only("sex", covariates="age"), relevance=with_interaction(scans, 0.3))
+    table = interactions(inputs)
+    (row,) = table[(table["map"] == MAPS[0]) & (table["group"] == "Hippocampus")].to_dict("records")
+    frame = inputs.frame.assign(density=inputs.values.densities[:, 0, HIPPOCAMPUS])
+    means = frame.groupby("participant_id").agg(
+        density=("density", "mean"), target=("target", "first"), age=("age", "mean"), sex=("sex", "first")
+    )
+    fit = smf.ols("density ~ target * C(sex) + age", means).fit()
+    assert row["estimate"] == pytest.approx(fit.params["target:C(sex)[T.M]"])
+    assert row["levels"] == "F, M"
+    assert row["covariates"] == "age"
+    assert row["estimate"] < 0
+
+
+def test_a_planted_interaction_is_found_and_equal_differences_are_not():
+    scans = mixed_sexes(14)
+    found = interactions(inputs_of(scans, only("sex"), relevance=with_interaction(scans, 0.3)))
+    planted = found["group"] == "Hippocampus"
+    assert (found.loc[planted, "p_fwe"] == 1 / 200).all()
+    assert (found.loc[~planted, "p_fwe"] > 0.05).all()
+    none = interactions(inputs_of(scans, only("sex"), relevance=with_interaction(scans, 0.0)))
+    assert (none["p_fwe"] > 0.05).all()
+
+
+def test_interaction_with_a_number_is_per_unit():
+    scans = people(12)
+    inputs = inputs_of(scans, only("age", covariates=""))
+    (row,) = interactions(inputs).query("map == @MAPS[0] and group == 'Amygdala'").to_dict("records")
+    frame = inputs.frame.assign(density=inputs.values.densities[:, 0, GROUPS.index("Amygdala")])
+    means = frame.groupby("participant_id")[["density", "target", "age"]].mean()
+    assert row["estimate"] == pytest.approx(smf.ols("density ~ target * age", means).fit().params["target:age"])
+    assert pd.isna(row["levels"])
+
+
+def test_three_subgroups_give_an_f():
+    scans = [dataclasses.replace(s, site="ABC"[(int(s.participant_id[-3:]) // 2) % 3]) for s in people(15)]
+    table = interactions(inputs_of(scans, only("site", covariates="")))
+    assert table["df_tested"].eq(2).all()
+    assert table["estimate"].isna().all()
+    assert table["statistic"].ge(0).all()
+    assert table["p"].between(1 / 200, 1).all()
+
+
+def test_subgroups_without_both_classes_have_no_interaction():
+    scans = [dataclasses.replace(s, site="A" if s.label == "AD" else "B") for s in people(8)]
+    (row,) = interactions(inputs_of(scans, only("site"))).to_dict("records")
+    assert "0 subgroups with 5 participants of both classes" in row["note"]
+    assert "A (8 and 0), B (0 and 8)" in row["note"]
+
+
+def test_performance_in_a_subgroup_is_sklearn_s():
+    scans = mixed_sexes()
+    predictions = predictions_of(scans, wrong=("sub-000", "sub-005", "sub-009"))
+    predictions["probability"] = np.random.default_rng(0).uniform(size=len(predictions))
+    inputs = inputs_of(scans, only("sex"), predictions=predictions)
+    table = fairness(inputs).set_index(["level", "metric"])
+    called = inputs.frame["outcome"].isin(["TP", "FP"]).astype(int)
+    for level in "FM":
+        own, rest = inputs.frame["sex"] == level, inputs.frame["sex"] != level
+        for metric, score in (("balanced_accuracy", balanced_accuracy_score), ("auc", roc_auc_score)):
+            second = called if metric == "balanced_accuracy" else inputs.frame["probability"]
+            inside, outside = (score(inputs.frame.loc[m, "target"], second[m]) for m in (own, rest))
+            row = table.loc[(level, metric)]
+            assert row["estimate"] == pytest.approx(inside)
+            assert row["difference"] == pytest.approx(inside - outside)
+            assert row["n_participants"] == inputs.frame.loc[own, "participant_id"].nunique()
+    assert table.loc["F", "p"].tolist() == table.loc["M", "p"].tolist()  # two subgroups mirror each other
+
+
+def test_unfairness_is_found_and_class_mix_is_not_taken_for_it():
+    scans = mixed_sexes(14)
+    women = tuple(dict.fromkeys(s.participant_id for s in scans if s.sex == "F"))
+    unfair = fairness(inputs_of(scans, only("sex"), predictions=predictions_of(scans, wrong=women)))
+    assert unfair.loc[unfair["metric"] == "balanced_accuracy", "p"].eq(1 / 200).all()
+    # Everyone is classified alike; sites differ in how many patients they have.
+    scans = [dataclasses.replace(s, site="A" if int(s.participant_id[-3:]) < 16 or s.label == "AD" else "B")
+             for s in people(14)]  # fmt: skip
+    fair = fairness(inputs_of(scans, only("site"), predictions=predictions_of(scans, wrong=())))
+    assert fair["difference"].dropna().eq(0).all()
+    assert fair["p"].dropna().eq(1).all()
+
+
+def test_metrics_of_few_participants_of_a_class_are_suppressed():
+    scans = [dataclasses.replace(s, site="B" if s.label == "CN" or s.participant_id < "sub-005" else "A")
+             for s in people(8)]  # fmt: skip
+    table = fairness(inputs_of(scans, only("site"))).set_index(["level", "metric"])
+    row = table.loc[("B", "sensitivity")]
+    assert row["n_positive"] == 2
+    assert np.isnan(row["estimate"])
+    assert row["note"] == "suppressed: fewer than 5 participants of the positive class"
+    assert table.loc[("B", "specificity"), "estimate"] == pytest.approx(7 / 8, abs=0.1)
+    assert table.loc[("A", "specificity"), "note"] == "a class that the metric needs has no scan in the subgroup"
+    assert np.isfinite(table.loc[("A", "sensitivity"), "estimate"])
+
+
+def test_same_seed_same_tables():
+    for function in (subgroups, interactions, fairness):
+        runs = [function(inputs_of(people(8), only("sex", "age"))) for _ in range(2)]
+        pd.testing.assert_frame_equal(*runs)
