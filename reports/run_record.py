@@ -25,7 +25,8 @@ OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
 
 STATISTICS = (
-    "performance", "roc", "demographics", "volume_association", "volume_points", "region_summary", "region_effects",
+    "performance", "roc", "precision_recall", "calibration", "demographics", "demographic_tests",
+    "volume_association", "volume_points", "region_summary", "region_effects",
     "fingerprints", "beta_overlap", "planted_recovery", "planted_effects", "notes", "associations", "group_comparisons",
     "subgroups", "fairness", "interactions", "cox", "progression", "trajectories", "shortcuts", "site_prediction",
     "ranking_agreement", "site_effects", "harmonisation_models",

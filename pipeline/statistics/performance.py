@@ -13,6 +13,12 @@ from sklearn.metrics import roc_curve
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import Intervals, bootstrap_intervals
+from pipeline.statistics.calibration import (
+    CALIBRATION_COLUMNS,
+    PRECISION_RECALL_COLUMNS,
+    calibration_table,
+    precision_recall_table,
+)
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import participant_codes
 
@@ -23,7 +29,8 @@ ALL_FOLDS = "all"
 PERFORMANCE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
     "metric": "Over scans: balanced_accuracy, sensitivity (positive class), specificity (negative class), accuracy, "
-    "auc (area under the ROC curve of the probability) or brier (mean squared error of the probability)",
+    "auc (area under the ROC curve of the probability), average_precision (area under the precision-recall curve) or "
+    "brier (mean squared error of the probability)",
     "estimate": "Value of the metric",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound of the interval over participants",
@@ -68,6 +75,28 @@ def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
     return _ratio(wins, positive.sum(axis=1) * negative.sum(axis=1))
 
 
+def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
+    """Precision averaged over the steps of recall, ties called together; its chance level is the positive share.
+
+    Parameters
+    ----------
+    target : array of 0 and 1, shape (scans,)
+    score : array, shape (scans,)
+    weights : array, shape (draws, scans)
+
+    Returns
+    -------
+    array, shape (draws,)
+        NaN where the positive class has no weight.
+    """
+    _, level, sizes = np.unique(-score, return_inverse=True, return_counts=True)
+    order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
+    positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
+    called = np.cumsum(np.add.reduceat(weights[:, order], starts, axis=1), axis=1)
+    precision = np.nan_to_num(_ratio(np.cumsum(positive, axis=1), called))
+    return _ratio((positive * precision).sum(axis=1), positive.sum(axis=1))
+
+
 def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Floats) -> dict[str, Floats]:
     """All metrics, for scans that count several times.
 
@@ -92,6 +121,7 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
         "specificity": specificity,
         "accuracy": _ratio(weights @ right, weights.sum(axis=1)),
         "auc": weighted_auc(target, probability, weights),
+        "average_precision": weighted_average_precision(target, probability, weights),
         "brier": _ratio(weights @ (probability - target) ** 2, weights.sum(axis=1)),
     }
 
@@ -136,9 +166,14 @@ def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def performance_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
-    """Tables ``performance`` and ``roc``, over all predictions."""
-    table = performance_table(inputs.predictions, inputs.config.statistics, inputs.seed)
-    return {"performance": (table, PERFORMANCE_COLUMNS), "roc": (roc_table(inputs.predictions), ROC_COLUMNS)}
+    """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
+    predictions, settings = inputs.predictions, inputs.config.statistics
+    return {
+        "performance": (performance_table(predictions, settings, inputs.seed), PERFORMANCE_COLUMNS),
+        "roc": (roc_table(predictions), ROC_COLUMNS),
+        "precision_recall": (precision_recall_table(predictions), PRECISION_RECALL_COLUMNS),
+        "calibration": (calibration_table(predictions, settings.confidence), CALIBRATION_COLUMNS),
+    }
 
 
 def _by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -27,6 +27,7 @@ from pipeline.statistics.groups.fairness import fairness_tables
 from pipeline.statistics.groups.interactions import interactions_tables
 from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.inputs import StatisticsInputs, read_inputs
+from pipeline.statistics.main_effects import main_effects_tables
 from pipeline.statistics.performance import performance_tables
 from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
 from pipeline.statistics.region_effects import region_effects_tables
@@ -57,8 +58,8 @@ class Analysis:
 
 
 ANALYSES = (
-    Analysis("demographics", ("demographics",), demographics_tables),
-    Analysis("performance", ("performance", "roc"), performance_tables),
+    Analysis("demographics", ("demographics", "demographic_tests"), demographics_tables),
+    Analysis("performance", ("performance", "roc", "precision_recall", "calibration"), performance_tables),
     Analysis("region_summary", ("region_summary",), region_summary_tables),
     Analysis("region_effects", ("region_effects",), region_effects_tables),
     Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
@@ -66,6 +67,7 @@ ANALYSES = (
     Analysis("group_comparisons", ("group_comparisons",), comparisons_tables),
     Analysis("subgroups", ("subgroups",), subgroups_tables),
     Analysis("interactions", ("interactions",), interactions_tables),
+    Analysis("main_effects", ("main_effects",), main_effects_tables),
     Analysis("fairness", ("fairness",), fairness_tables),
     Analysis("progression", ("cox", "progression"), progression_tables),
     Analysis("trajectories", ("trajectories",), trajectories_tables),

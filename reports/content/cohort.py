@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from reports.material import Material
-from reports.numbers import MISSING, count, is_missing, number, percent
+from reports.numbers import MISSING, count, fixed, is_missing, number, p_cell, percent
 from reports.run_record import KEYS, RunRecord
-from reports.tables import Column, PageTable, page_table
+from reports.tables import Column, PageTable, numeric, page_table, remark
+from reports.vector.flowchart import FlowBox, draw_flow
 
 _DROPPED = (
     Column("participant_id", "Participant"),
@@ -70,12 +71,52 @@ def flow(run: RunRecord) -> list[FlowStep]:
 
 _LOST = {
     "found": "",
-    "kept": "dropped, with the reason below",
-    "labelled": "outside the contrast (registered, but neither trained on nor explained)",
+    "kept": "dropped",
+    "labelled": "outside the contrast: never trained on",
     "registered": "failed in registration",
     "predicted": "in no test set, or their fold failed",
     "explained": "without heatmaps",
 }
+
+
+MOST_REASONS = 8
+"""Reasons in the flow chart; the table below it has all."""
+
+
+def flow_boxes(run: RunRecord) -> list[FlowBox]:
+    """The flow chart: steps, and to the side who left, with reasons."""
+    scans = run.tables["scans"]
+    dropped = scans[~scans["kept"].astype(bool)]
+    reasons = dropped["reason"].fillna("no reason given").value_counts()
+    boxes = []
+    for step in flow(run):
+        if not step.reached:
+            boxes.append(FlowBox(step.name.capitalize(), ["not reached by this run"], reached=False))
+            continue
+        lines = [f"{count(step.scans, 'scan')} of {count(step.people, 'participant')}"]
+        lost = [step.lost] if step.lost else []
+        if step.name == "kept" and len(reasons):
+            lost = [f"{count(len(dropped), 'scan')} dropped:"]
+            lost += [f"{number(n)} × {reason}" for reason, n in reasons.head(MOST_REASONS).items()]
+            lost += [f"{number(len(reasons) - MOST_REASONS)} further reasons, below"] * (len(reasons) > MOST_REASONS)
+        if step.name == "labelled" and step.lost:
+            lost += [f"{number(n)} × {diagnosis}" for diagnosis, n in _outside(run).items()]
+        boxes.append(FlowBox(step.name.capitalize(), [*lines, *([step.split] if step.split else [])], lost))
+    return boxes
+
+
+def flow_sentence(run: RunRecord) -> str:
+    """The flow chart in words."""
+    steps = [f"{step.name} {count(step.scans, 'scan')} of {count(step.people, 'participant')}"
+             for step in flow(run) if step.reached]  # fmt: skip
+    return f"Flow of scans: {', '.join(steps)}."
+
+
+def _outside(run: RunRecord) -> pd.Series:
+    """Kept scans outside the contrast, by diagnosis."""
+    scans = run.tables["scans"]
+    outside = scans[scans["kept"].astype(bool) & scans["label"].isna()]
+    return outside["diagnosis"].fillna("diagnosis not known").value_counts()
 
 
 def _split(run: RunRecord, frame: pd.DataFrame) -> str:
@@ -88,10 +129,8 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     scans = run.tables["scans"]
     dropped = scans[~scans["kept"].astype(bool)]
-    reasons = dropped["reason"].fillna("no reason given").value_counts()
     return {
-        "flow": flow(run),
-        "reasons": [(reason, number(n)) for reason, n in reasons.items()],
+        "flow": draw_flow(flow_boxes(run), flow_sentence(run)),
         "dropped": page_table(dropped, _DROPPED, "Every dropped scan.", 300) if len(dropped) else None,
         "demographics": _demographics(run),
         "failed": page_table(run.tables["failures"], _FAILED, "Units that failed.", 200)
@@ -121,9 +160,18 @@ def _demographics(run: RunRecord) -> PageTable | None:
             row[label] = _mean_sd(found.iloc[0], decimals) if len(found) else MISSING
         rows.append(row)
     people = table.drop_duplicates("label").set_index("label")["n_participants"]
+    tests = run.tables["demographic_tests"].set_index("variable") if run.has("demographic_tests") else None
+    for row, variable in zip(rows, dict.fromkeys(table["variable"]), strict=True):
+        found = None if tests is None or variable not in tests.index else tests.loc[variable]
+        row |= {} if found is None else {"p": found["p"], "hedges_g": found["hedges_g"], "test": found["test"]}
     columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
-    caption = "Participants analysed, mean ± standard deviation over participants (values known, where not all are)."
+    columns += [numeric("hedges_g", "Hedges' g", fixed, "difference in standard deviations"), numeric("p", "p", p_cell)]
+    columns += [Column("test", "Test", remark)]
+    caption = (
+        "Participants analysed, mean ± standard deviation over participants (values known, where not all are). p "
+        "values describe this sample; they are not corrected."
+    )
     return page_table(pd.DataFrame(rows), columns, caption)
 
 

@@ -9,10 +9,10 @@ import pandas as pd
 
 from pipeline.statistics.performance import ALL_FOLDS
 from reports.figures.gallery import Picture
-from reports.figures.performance import draw_confusion, draw_roc
+from reports.figures.performance import Curves, draw_confusion, draw_curves
 from reports.findings import performance_estimate
 from reports.material import Material
-from reports.numbers import count, fixed
+from reports.numbers import count, fixed, is_missing, number
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table, remark
 
@@ -34,6 +34,7 @@ METRICS = {
     "specificity": "Specificity",
     "accuracy": "Accuracy",
     "auc": "Area under the ROC curve",
+    "average_precision": "Average precision",
     "brier": "Brier score",
 }
 
@@ -68,9 +69,14 @@ _FOLD_COLUMNS = (
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """Measures with intervals, confusion table, ROC curve, folds."""
+    """Measures with intervals, confusion table, curves, folds."""
     run = material.run
-    content: dict[str, Any] = {"confusion": _confusion(material), "roc": _roc(material), "table": None, "folds": None}
+    content: dict[str, Any] = {
+        "confusion": _confusion(material),
+        "curves": _curves(material),
+        "table": None,
+        "folds": None,
+    }
     if run.has("performance"):
         table = run.tables["performance"]
         together = table[table["fold"].astype(str) == ALL_FOLDS]
@@ -100,24 +106,47 @@ def _confusion(material: Material) -> Picture:
     )
 
 
-def _roc(material: Material) -> Picture | None:
+def _curves(material: Material) -> Picture | None:
+    """ROC, precision-recall and calibration; None while the statistics have not written their points."""
     run = material.run
     if not run.has("roc"):
         return None
-    points = run.tables["roc"]
-    points = points[points["fold"].astype(str) == ALL_FOLDS]
-    area = performance_estimate(run, "auc")
-    if points.empty or area is None:
-        return None
-    n = _n(run.tables["predictions"])
-    text = f"area {fixed(area.value, 3)}"
+    empty = {name: pd.DataFrame(columns=columns) for name, columns in _POINTS.items()}
+    tables = {name: run.tables[name] if run.has(name) else empty[name] for name in _POINTS}
+    roc = tables["roc"][tables["roc"]["fold"].astype(str) == ALL_FOLDS]
+    predictions = run.tables["predictions"]
+    n = _n(predictions)
+    texts = {name: _area(run, name) for name in ("auc", "average_precision")}
+    curves = Curves(
+        roc, tables["precision_recall"], tables["calibration"], texts["auc"], texts["average_precision"],
+        float(predictions["target"].mean()),
+    )  # fmt: skip
+    people = predictions["participant_id"].nunique()
     return material.gallery.add(
-        draw_roc(points["false_positive_rate"], points["true_positive_rate"], f"{text}, n = {area.scans} scans"),
-        "roc",
-        f"Receiver operating characteristic, {text}.",
-        f"Receiver operating characteristic of the out-of-fold probabilities, {n}. Probabilities of different folds "
-        "come from different networks and are not calibrated.",
+        draw_curves(curves, run.positive, f"n = {number(len(predictions))} scans\nof {number(people)} people"),
+        "performance_curves",
+        f"ROC curve, {texts['auc']}; precision-recall curve, {texts['average_precision']}; calibration. {n}.".replace(
+            "\n", " "
+        ),
+        f"Out-of-fold predictions, {n}. Dashed, what guessing gives; for calibration, probabilities that mean what "
+        "they say. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
+        "Probabilities of different folds come from different networks.",
     )
+
+
+_POINTS = {
+    "roc": ["fold", "false_positive_rate", "true_positive_rate"],
+    "precision_recall": ["recall", "precision"],
+    "calibration": ["mean_probability", "share_positive", "ci_low", "ci_high"],
+}
+
+
+def _area(run: RunRecord, metric: str) -> str:
+    found = performance_estimate(run, metric)
+    if found is None:
+        return "area not known"
+    known = "" if is_missing(found.low) else f"\n{fixed(found.low)} to {fixed(found.high)}"
+    return f"area {fixed(found.value, 3)}{known}"
 
 
 def _n(predictions: pd.DataFrame) -> str:

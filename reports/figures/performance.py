@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.figures.style import BLUE, GREY, INK, new_figure
@@ -39,17 +43,57 @@ def draw_confusion(counts: pd.DataFrame, people: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_roc(false_positive_rate: pd.Series, true_positive_rate: pd.Series, text: str) -> Figure:
-    """ROC curve of the out-of-fold probabilities; `text` states area and n."""
-    figure = new_figure(3.8, 3.2)
-    ax = figure.subplots()
-    ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--", label="chance")
-    ax.step(false_positive_rate, true_positive_rate, color=BLUE, lw=2, where="post", label="out-of-fold predictions")
-    ax.set_xlabel("1 − specificity")
-    ax.set_ylabel("sensitivity")
-    ax.set_xlim(-0.02, 1.02)
-    ax.set_ylim(-0.02, 1.02)
-    ax.set_aspect("equal")
-    ax.text(0.97, 0.05, text, ha="right", fontsize=8.5)
-    ax.legend(loc=(0.36, 0.2))
+@dataclass(frozen=True)
+class Curves:
+    """What is drawn of the predictions of all folds together; a curve that is not known is an empty table.
+
+    Parameters
+    ----------
+    roc, precision_recall, calibration : DataFrame
+        Points as in the tables of that name.
+    roc_text, precision_recall_text : str
+        Areas with their intervals.
+    prevalence : float
+        Share of the positive class: what precision is by chance.
+    """
+
+    roc: pd.DataFrame
+    precision_recall: pd.DataFrame
+    calibration: pd.DataFrame
+    roc_text: str
+    precision_recall_text: str
+    prevalence: float
+
+
+def draw_curves(curves: Curves, positive: str, n: str) -> Figure:
+    """ROC and precision-recall curve and calibration, side by side."""
+    figure = new_figure(9.2, 3.3)
+    roc, recall, calibration = figure.subplots(1, 3)
+    for ax in (roc, recall, calibration):
+        ax.set_xlim(-0.03, 1.03)
+        ax.set_ylim(-0.03, 1.03)
+        ax.set_aspect("equal")
+    roc.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+    roc.step(curves.roc["false_positive_rate"], curves.roc["true_positive_rate"], color=BLUE, lw=2, where="post")
+    _label(roc, "ROC", "1 − specificity", "sensitivity", curves.roc_text, (0.97, 0.04))
+    recall.axhline(curves.prevalence, color=GREY, lw=1, ls="--")
+    points = curves.precision_recall
+    recall.step(points["recall"], points["precision"], color=BLUE, lw=2, where="post")
+    _label(
+        recall, "Precision and recall", "recall (sensitivity)", "precision", curves.precision_recall_text, (0.97, 0.04)
+    )
+    calibration.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+    bins = curves.calibration
+    errors = np.clip([bins["share_positive"] - bins["ci_low"], bins["ci_high"] - bins["share_positive"]], 0, None)
+    calibration.errorbar(
+        bins["mean_probability"], bins["share_positive"], errors, fmt="o", color=BLUE, ms=5, elinewidth=1.2, capsize=2
+    )
+    _label(calibration, "Calibration", f"mean probability of {positive}", f"share of {positive}", n, (0.97, 0.04))
     return figure
+
+
+def _label(ax: Axes, title: str, x: str, y: str, text: str, place: tuple[float, float]) -> None:
+    ax.set_title(title)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.text(*place, text, ha="right", fontsize=8, linespacing=1.25)

@@ -25,6 +25,7 @@ def test_weighted_metrics_equal_sklearn_with_sample_weights():
             "specificity": sklearn.metrics.recall_score(target, predicted, pos_label=0, sample_weight=w),
             "accuracy": sklearn.metrics.accuracy_score(target, predicted, sample_weight=w),
             "auc": sklearn.metrics.roc_auc_score(target, probability, sample_weight=w),
+            "average_precision": sklearn.metrics.average_precision_score(target, probability, sample_weight=w),
             "brier": sklearn.metrics.brier_score_loss(target, probability, sample_weight=w),
         }
         assert {name: values[i] for name, values in got.items()} == pytest.approx(expected, abs=1e-12)
@@ -33,7 +34,7 @@ def test_weighted_metrics_equal_sklearn_with_sample_weights():
 def test_table_has_every_fold_and_metric():
     predictions = predictions_of(people()).assign(fold=[i % 2 for i in range(30)])
     table = performance_table(predictions, FAST.statistics, 3)
-    assert table.groupby("fold")["metric"].nunique().to_dict() == {"0": 6, "1": 6, "all": 6}
+    assert table.groupby("fold")["metric"].nunique().to_dict() == {"0": 7, "1": 7, "all": 7}
     whole = table[table["fold"] == "all"].set_index("metric")
     right = predictions["outcome"].isin(["TP", "TN"])
     assert whole.loc["accuracy", "estimate"] == pytest.approx(right.mean())
