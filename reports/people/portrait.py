@@ -127,7 +127,9 @@ def draw_portrait(t1w: Path, maps: Sequence[tuple[str, Path]], groups: Sequence[
             corner = (column * (PIXELS + GAP), row * row_height + HEAD)
             sheet.paste(_named(with_outlines(panel, bodies), middle_of(bodies), plan.cut), corner)
     buffer = io.BytesIO()
-    sheet.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(buffer, format="PNG", optimize=True)
+    sheet.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
+        buffer, format="PNG", optimize=True
+    )
     return buffer.getvalue()
 
 
