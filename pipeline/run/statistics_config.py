@@ -97,6 +97,22 @@ class SubgroupsConfig:
 
 
 @dataclass(frozen=True)
+class MainEffectsConfig:
+    """What is tested in ``main_effects.tsv``, each beside the others and the class."""
+
+    variables: tuple[str, ...] = ("sex", "age", "education", "field_strength", "site")
+    """Columns of ``scans.tsv`` or ``clinical.tsv``."""
+
+    def checks(self) -> Checks:
+        return [
+            (
+                len(set(self.variables)) == len(self.variables),
+                "statistics.main_effects.variables must name each column once",
+            )
+        ]
+
+
+@dataclass(frozen=True)
 class HarmonisationConfig:
     """ComBat over sites, fitted outside the fold that it is applied to."""
 
@@ -131,7 +147,7 @@ class NormativeConfig:
     max_subtypes: int = 6
     min_subtype_participants: int = 3
     """A group of fewer is no subtype but outliers: numbers of groups that have one are not considered."""
-    resamples: int = 200
+    resamples: int = 100
     """Subsamples of the consensus, bootstraps of the stability and reference data sets of the gap statistic."""
     subtype_level: Literal["removed", "kept"] = "removed"
     """Whether a fingerprint's own mean over regions is taken out first, so that groups differ in pattern, not in how
@@ -209,6 +225,7 @@ class StatisticsConfig:
     associations: AssociationsConfig = field(default_factory=AssociationsConfig)
     group_comparisons: GroupComparisonsConfig = field(default_factory=GroupComparisonsConfig)
     subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)
+    main_effects: MainEffectsConfig = field(default_factory=MainEffectsConfig)
     harmonisation: HarmonisationConfig = field(default_factory=HarmonisationConfig)
     normative: NormativeConfig = field(default_factory=NormativeConfig)
     progression: ProgressionConfig = field(default_factory=ProgressionConfig)
@@ -223,6 +240,7 @@ class StatisticsConfig:
             *self.associations.checks(),
             *self.group_comparisons.checks(),
             *self.subgroups.checks(),
+            *self.main_effects.checks(),
             *self.harmonisation.checks(),
             *self.normative.checks(),
             *self.progression.checks(),

@@ -1,0 +1,114 @@
+"""What sex, age, education, field strength and site have to do with relevance and with volume, each beside the others.
+
+The class of the contrast is always held, so an effect here is one that patients and controls share; whether it differs
+between them is tested in ``interactions.tsv``. Tests are over participants (their scans are averaged first), by
+Freedman-Lane; volumes are taken relative to the head, as log(volume / intracranial volume).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.seeds import generator
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.design import Design, design_of
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import freedman_lane
+from pipeline.statistics.notes import joined
+from pipeline.statistics.region_features import VOLUME, RegionFeatures, region_features
+
+CLASS = "label"
+
+MAIN_EFFECTS_COLUMNS = {
+    "source": "Relevance map (densities), or volume: log of volume over intracranial volume",
+    "variable": "Column that is tested, the class and the other variables held",
+    "contrast": "What estimate compares; n/a for a number (per unit of it) and for more than two levels",
+    "group": "Bilateral group of regions; n/a in a row about a variable that cannot be tested",
+    "estimate": "Difference between two levels, or change per unit; n/a for more than two levels",
+    "standard_error": "Its standard error",
+    "statistic": "t, or F for more than two levels",
+    "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
+    "df": "Residual degrees of freedom",
+    "partial_r": "Partial correlation; for F the square root of partial R2: the effect size",
+    "p": "Two-sided p from permuting participants (Freedman-Lane), (b+1)/(m+1)",
+    "p_fwe": "p corrected for the groups of the source by the largest statistic of each permutation",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the groups of the source",
+    "covariates": "Columns of the model that are held; n/a for none",
+    "n_participants": "Participants with all values",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all distinct permutations there are",
+    "note": "Why there is no test, and what was left out",
+}
+
+
+def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+    """Table ``main_effects``: a row per source, variable and bilateral group."""
+    frame = inputs.by_person
+    variables = inputs.config.statistics.main_effects.variables
+    blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
+    for features in region_features(inputs.values, inputs.volumes):
+        values = relative_volumes(features, frame) if features.source == VOLUME else features.values
+        for variable in variables:
+            try:
+                blocks.append(_tested(inputs, features, values, variable, variables, frame))
+            except BadInputError as error:
+                blocks.append(_blank(features.source, variable, str(error)))
+    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
+    return {"main_effects": (table[list(MAIN_EFFECTS_COLUMNS)], MAIN_EFFECTS_COLUMNS)}
+
+
+def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """Log of volume over intracranial volume, shape (scans, groups); NaN where one of them is unknown or 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative: NDArray[np.float64] = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
+    relative[~np.isfinite(relative)] = np.nan
+    return relative
+
+
+def _tested(
+    inputs: StatisticsInputs,
+    features: RegionFeatures,
+    values: NDArray[np.float64],
+    variable: str,
+    variables: Sequence[str],
+    frame: pd.DataFrame,
+) -> pd.DataFrame:
+    """Rows of one variable in one source; BadInputError if it cannot be tested."""
+    if variable not in frame.columns:
+        raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
+    others = [name for name in variables if name != variable and name in frame.columns]
+    if not np.isfinite(values).any():
+        raise BadInputError("no scan has a volume and an intracranial volume.")
+    design = design_of(" + ".join([CLASS, *others, variable]), variable, frame)
+    exchange = Exchangeability.participant_means(frame["participant_id"].tolist())
+    rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
+    test = freedman_lane(values, design, exchange, inputs.config.statistics.permutations, rng)
+    table = pd.DataFrame(
+        {"group": features.groups, "estimate": test.estimate, "standard_error": test.standard_error,
+         "statistic": test.statistic, "df": test.df, "partial_r": test.partial_r, "p": test.p, "p_fwe": test.p_fwe,
+         "p_fdr": test.p_fdr}
+    )  # fmt: skip
+    held = [name for name in design.names[test.df_tested :] if name not in ("Intercept", "1")]
+    return table.assign(
+        source=features.source, variable=variable, contrast=_contrast(design, variable, test.df_tested),
+        df_tested=test.df_tested, covariates=", ".join(held) or None, n_participants=test.n_units,
+        n_permutations=test.n_permutations, exact=test.exact,
+        note=np.array([joined(problem, design.note) for problem in test.problems], dtype=object),
+    )  # fmt: skip
+
+
+def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
+    """The two levels of a factor, as the sign of the estimate has them; None for a number or more levels."""
+    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
+    return f"{level[1]} - the other" if level is not None and df_tested == 1 else None
+
+
+def _blank(source: str, variable: str, note: str) -> pd.DataFrame:
+    row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": source, "variable": variable, "note": note}
+    return pd.DataFrame([row], columns=list(MAIN_EFFECTS_COLUMNS)).astype({"n_participants": "Int64"})

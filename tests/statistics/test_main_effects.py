@@ -1,0 +1,103 @@
+"""Effects of who and where on relevance and volume: values by ordinary least squares, and what was planted is found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
+
+from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
+
+PUTAMEN = GROUPS.index("Putamen")
+
+
+def cohort(sex_effect: float = 0.0, coil: float = 0.0, n: int = 36, **statistics) -> StatisticsInputs:
+    """Volumes in proportion to the head; the putamen larger in men; relevance of the thalamus higher at one site."""
+    scans = scans_of(n, seed=1)
+    rng = np.random.default_rng(2)
+    scans = [
+        dataclasses.replace(s, field_strength=float(np.random.default_rng(int(s.participant_id[4:])).choice([1.5, 3])))
+        for s in scans
+    ]
+    head = np.array([float(s.tiv_mm3 or 0) for s in scans])
+    man = np.array([s.sex == "M" for s in scans])
+    volumes = 0.004 * head[:, None] * np.exp(0.03 * rng.normal(size=(len(scans), len(GROUPS))))
+    volumes[:, PUTAMEN] *= np.exp(sex_effect * man)
+    densities = rng.normal(size=(len(scans), len(MAPS), len(GROUPS)))
+    densities[:, :, GROUPS.index("Thalamus")] += coil * np.array([s.site == "101" for s in scans])[:, None]
+    education = rng.integers(8, 20, len(scans)).astype(float)
+    inputs = inputs_of(scans, densities, volumes, quick_config(**statistics))
+    clinical = pd.DataFrame({"education": education}, index=pd.Index([s.scan_id for s in scans], name="scan_id"))
+    return dataclasses.replace(inputs, clinical=clinical)
+
+
+def table_of(inputs: StatisticsInputs) -> pd.DataFrame:
+    (table, columns) = main_effects_tables(inputs)["main_effects"]
+    assert columns is MAIN_EFFECTS_COLUMNS
+    assert list(table.columns) == list(columns)
+    return table.set_index(["source", "variable", "group"]).sort_index()
+
+
+def test_estimates_are_those_of_least_squares_over_participants() -> None:
+    inputs = cohort(0.1)
+    table = table_of(inputs)
+    frame = inputs.frame
+    tiv = frame["tiv_mm3"].to_numpy(float)
+    wide = inputs.volumes.pivot_table("volume_mm3", "scan_id", "group", aggfunc="sum").loc[frame["scan_id"]]
+    design = pd.DataFrame(
+        {
+            "person": frame["participant_id"], "sex": (frame["sex"] == "M").astype(float), "age": frame["age"],
+            "education": frame["education"], "cn": (frame["label"] == "CN").astype(float),
+            "field": (frame["field_strength"] == 3).astype(float), "s1": (frame["site"] == "101").astype(float),
+            "s2": (frame["site"] == "102").astype(float), "y": np.log(wide["Putamen"].to_numpy() / tiv),
+        }
+    ).groupby("person").mean()  # fmt: skip
+    fit = sm.OLS(design.pop("y"), sm.add_constant(design)).fit()
+    for variable, name in (("sex", "sex"), ("age", "age"), ("education", "education"), ("field_strength", "field")):
+        row = table.loc[("volume", variable, "Putamen")]
+        assert row["estimate"] == pytest.approx(fit.params[name], rel=1e-8)
+        assert row["statistic"] == pytest.approx(fit.tvalues[name], rel=1e-8)
+        assert row["df"] == fit.df_resid
+    assert table.loc[("volume", "sex", "Putamen"), "contrast"] == "M - the other"
+    f_test = fit.f_test("s1 = 0, s2 = 0")
+    assert table.loc[("volume", "site", "Putamen"), "statistic"] == pytest.approx(float(f_test.fvalue), rel=1e-8)
+    assert pd.isna(table.loc[("volume", "site", "Putamen"), "estimate"])
+    assert (table["n_participants"] == 36).all()
+
+
+def test_what_is_planted_is_found_where_it_is_and_nowhere_else() -> None:
+    table = table_of(cohort(sex_effect=0.1, coil=3.0))
+    volumes = table.loc[("volume", "sex")]
+    assert volumes.loc["Putamen", "estimate"] == pytest.approx(0.1, abs=0.025)
+    assert volumes.loc["Putamen", "p_fwe"] == 1 / 200
+    assert (volumes.drop("Putamen")["p_fwe"] > 0.05).all()
+    for name in MAPS:
+        site = table.loc[(name, "site")]
+        assert site.loc["Thalamus", "p_fwe"] <= 0.01
+        assert (site.drop("Thalamus")["p_fwe"] > 0.05).all()
+    assert (table.xs("education", level="variable")["p_fwe"] > 0.05 / (len(MAPS) + 1)).all()  # one family per source
+
+
+def test_a_column_that_is_not_there_or_says_nothing_has_a_row_that_says_so() -> None:
+    inputs = cohort(main_effects={"variables": ["sex", "shoe_size", "mmse_bl"]})
+    inputs = dataclasses.replace(inputs, clinical=inputs.clinical.assign(mmse_bl=29.0))
+    table = table_of(inputs).reset_index()
+    for name, why in (("shoe_size", "no column shoe_size"), ("mmse_bl", "mmse_bl")):
+        rows = table[table["variable"] == name]
+        assert rows["group"].isna().all()
+        assert rows["note"].str.contains(why).all()
+    assert table.loc[table["variable"] == "sex", "p"].notna().all()
+
+
+def test_without_head_sizes_volumes_cannot_be_compared_and_relevance_can() -> None:
+    inputs = cohort()
+    scans = tuple(dataclasses.replace(scan, tiv_mm3=None) for scan in inputs.scans)
+    table = table_of(dataclasses.replace(inputs, scans=scans)).reset_index()
+    volumes = table[table["source"] == "volume"]
+    assert volumes["note"].str.contains("intracranial volume").all()
+    assert table.loc[table["source"] == MAPS[0], "p"].notna().all()
