@@ -23,6 +23,12 @@ from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_ter
 
 Floats = NDArray[np.float64]
 
+TELL_THE_CLASS = (
+    "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
+    "predicted", "outcome", "fold",
+)  # fmt: skip
+"""Columns that are the class of a scan, or were made with it."""
+
 _OTHERS = "everything_else"
 
 
@@ -117,15 +123,25 @@ class CovariateColumns:
         return columns, reasons
 
 
-def refuse_columns(formula: str, hidden: Sequence[str], columns: Sequence[str], setting: str) -> None:
+def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:
     """Refuse a formula that would tell a model the class of those it is applied to.
+
+    Parameters
+    ----------
+    formula : str
+    contrast_column : str
+        Column of the scan table that the classes are values of.
+    columns : sequence of str
+        Those of the table.
+    setting : str
+        Where the formula comes from.
 
     Raises
     ------
     BadInputError
         Naming the setting and the column.
     """
-    told = [name for name in _read(formula, list(columns))[1] if name in hidden]
+    told = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
     if told:
         raise BadInputError(
             f"{setting} = '{formula}': {told[0]} tells the class of the participants tested, and what is applied to "

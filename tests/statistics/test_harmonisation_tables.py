@@ -56,7 +56,7 @@ def test_tables_have_the_columns_they_describe():
 def test_planted_shift_and_stretch_are_found_before_and_gone_after(tables):
     effects = tables["site_effects"].set_index("effect")
     assert (effects.loc["location", "p_fwe_before"] <= 0.05).mean() > 0.9
-    assert (effects.loc["scale", "p_before"] <= 0.05).mean() > 0.8
+    assert (effects.loc["scale", "p_before"] <= 0.05).mean() > 0.6
     assert (effects["p_fwe_after"] > 0.05).all()
     assert (effects.loc["location", "r2_after"] < 0.2 * effects.loc["location", "r2_before"]).all()
 

@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
-from pipeline.statistics.covariates import refuse_columns
+from pipeline.statistics.covariates import refuse_class
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
@@ -74,8 +74,6 @@ EFFECT_COLUMNS = {
     "exact": "true if these are all distinct ones there are",
     "note": "Why there is no value, or what to know of it",
 }
-HIDDEN = ("label", "target", "diagnosis", "progression", "probability", "predicted", "outcome", "course", "fold")
-"""Columns that tell, or were made with, the class of a scan."""
 
 
 def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
@@ -120,10 +118,9 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
             f"harmonisation: {settings.site_column} is n/a in every scan. Add it to the input, or name another column "
             "in statistics.harmonisation.site_column."
         )
-    hidden = {*HIDDEN, config.cohort.contrast_column}
     for name in ("relevance_covariates", "volume_covariates"):
         setting = f"statistics.harmonisation.{name}"
-        refuse_columns(getattr(settings, name), sorted(hidden), list(map(str, frame.columns)), setting)
+        refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
 
 
 def _stacked(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
