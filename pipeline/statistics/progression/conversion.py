@@ -1,8 +1,9 @@
 """Who converted from MCI to AD, and when: one row per participant, from their first scan with MCI.
 
 The networks told AD from CN and never saw these participants, so what they say here is out of sample. Time runs from
-the scan to the visit with the first diagnosis of AD (an event), or to the last visit without one (censored). The
-conversion lies somewhere before that visit; with visits every 6 to 12 months this is the usual approximation.
+the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored), also where AD was
+diagnosed and withdrawn. The conversion lies somewhere before that visit; with visits every 6 to 12 months this is the
+usual approximation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.progression.visits import FOLLOWED, TO_CONVERSION, first_visits, log_odds
+from pipeline.statistics.progression.visits import CONVERTED, FOLLOWED, TO_CONVERSION, first_visits, log_odds
 
 Floats = NDArray[np.float64]
 
@@ -86,15 +87,16 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     mci = frame[frame["diagnosis"] == "MCI"]
     if mci.empty:
         raise BadInputError("scans.tsv: column diagnosis: no scan that the networks were applied to has MCI.")
-    missing = [name for name in (TO_CONVERSION, FOLLOWED) if name not in frame.columns]
+    missing = [name for name in (CONVERTED, TO_CONVERSION, FOLLOWED) if name not in frame.columns]
     if missing:
         raise BadInputError(
             f"clinical.tsv: column {', '.join(missing)} is missing, so nothing is known of conversion. The input's "
             "visits table (ADNIMERGE, DXSUM) gives it; a BIDS dataset may have it in sessions.tsv."
         )
     first = first_visits(mci)
-    converted, followed = first[TO_CONVERSION].astype(float), first[FOLLOWED].astype(float)
-    time, event = converted.where(converted.notna(), followed), converted.notna()
+    event = first[CONVERTED].astype(float) == 1
+    time = first[TO_CONVERSION].astype(float).where(event, first[FOLLOWED].astype(float))
+    time = time.where(first[CONVERTED].notna())
     unknown, late = time.isna(), time <= 0
     usable = ~(unknown | late)
     kept = first.assign(time=time, event=event)[usable]

@@ -9,7 +9,7 @@ that of the predictor as it is, which nothing was fitted to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
 from pipeline.statistics.progression.conversion import COMPARATORS, MODEL, Conversions
-from pipeline.statistics.progression.hazards import NO_HAZARD, Hazard, hazard_per_sd, null_likelihood
+from pipeline.statistics.progression.hazards import (
+    SINGULAR,
+    Hazard,
+    hazard_per_sd,
+    martingale_residuals,
+    score_statistics,
+)
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -43,9 +51,13 @@ COX_COLUMNS = {
     "ties); in these participants",
     "ci_low": "Lower bound of its Wald interval",
     "ci_high": "Upper bound",
-    "p": "Likelihood ratio test against the covariates alone, chi-squared with 1 degree of freedom",
+    "p": "Two-sided p of the score of the predictor from permuting participants, (b+1)/(m+1); the covariates taken "
+    "out of the predictor first",
+    "p_fwe": "The same against the largest of all regions and maps (max-T): family-wise; n/a for other predictors",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all permutations there are",
     "concordance": "Harrell's concordance of the predictor as it is, nothing fitted: above 0.5 where more of it comes "
     "with earlier conversion, below where less does",
     "n_participants": "Participants with MCI, one scan each: their first",
@@ -75,22 +87,32 @@ def predictors(cohort: Conversions) -> Iterator[Predictor]:
             yield Predictor(RELEVANCE, map_name, group, cohort.relevance[:, m, g])
 
 
-def cox_table(cohort: Conversions, settings: StatisticsConfig) -> pd.DataFrame:
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """Predictors that are known of the same participants, with the covariates of one model."""
+
+    members: Sequence[Predictor]
+    complete: Flags
+    covariates: Mapping[str, Floats]
+    notes: Sequence[str]
+
+    @property
+    def columns(self) -> Floats:
+        own = [*self.covariates.values()]
+        return np.column_stack(own) if own else np.zeros((int(self.complete.sum()), 0))
+
+
+def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
     """All models; columns of `COX_COLUMNS`."""
-    covariates = covariate_columns(cohort.frame)
-    nulls: dict[bytes, float] = {}
-    rows = [
-        _row(cohort, one, model, covariates if model == ADJUSTED else {}, settings, nulls)
-        for one in predictors(cohort)
-        for model in (ALONE, ADJUSTED)
-    ]
-    table = pd.DataFrame(rows).assign(_map=lambda t: t["map"].fillna(""))
-    table["_kind"] = np.where(table["predictor"] == RELEVANCE, "regions", "predictors")
-    parts = [
-        add_false_discovery_rate(part, ["model", "_map"], str(kind))
-        for kind, part in table.groupby("_kind", sort=False)
-    ]
-    return pd.concat(parts).sort_index()[list(COX_COLUMNS)]
+    everything = list(predictors(cohort))
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for model, covariates in ((ALONE, {}), (ADJUSTED, covariate_columns(cohort.frame))):
+        for together in _alike(everything, covariates):
+            for predictor, row in zip(together.members, _rows(cohort, together, settings, seed), strict=True):
+                rows[everything.index(predictor), model] = row | {"model": model}
+    table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
+    kinds = np.where(table["predictor"] == RELEVANCE, "regions and maps", "model and comparators")
+    return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_COLUMNS)]
 
 
 def covariate_columns(frame: pd.DataFrame) -> dict[str, Floats]:
@@ -99,64 +121,87 @@ def covariate_columns(frame: pd.DataFrame) -> dict[str, Floats]:
     return {name: np.asarray(sex if name == "sex" else frame[name], dtype=float) for name in COVARIATES}
 
 
-def _row(
-    cohort: Conversions,
-    predictor: Predictor,
-    model: str,
-    covariates: Mapping[str, Floats],
-    settings: StatisticsConfig,
-    nulls: dict[bytes, float],
-) -> dict[str, Any]:
-    own = {name: values for name, values in covariates.items() if name != predictor.name and not np.isnan(values).all()}
-    unknown = [name for name in covariates if name != predictor.name and name not in own]
-    complete = np.asarray(~np.isnan(np.column_stack([predictor.values, *own.values()])).any(axis=1), dtype=bool)
-    used = {name: values[complete] for name, values in own.items()}
-    constant = [name for name, values in used.items() if not len(values) or np.ptp(values) == 0]
-    used = {name: values for name, values in used.items() if name not in constant}
-    time, event, x = cohort.time[complete], cohort.event[complete], predictor.values[complete]
-    notes = [cohort.note, f"{', '.join(unknown)}: not known of anyone" if unknown else None]
-    notes.append(f"{', '.join(constant)}: the same in all" if constant and complete.any() else None)
-    hazard, said = _hazard(time, event, x, used, settings, nulls, complete)
-    return {
-        "predictor": predictor.name,
-        "map": predictor.map,
-        "group": predictor.group,
-        "model": model,
-        "covariates": " + ".join(used) or None,
-        "hazard_ratio": hazard.ratio,
-        "ci_low": hazard.low,
-        "ci_high": hazard.high,
-        "p": hazard.p,
-        "concordance": float(concordance(x, comparable_pairs(time, event))[0]) if len(x) else np.nan,
-        "n_participants": len(x),
-        "n_scans": len(x),
+def _alike(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) -> Iterator[_Fitted]:
+    """Gather predictors with the same participants and covariates: one model of the covariates serves them all."""
+    found: dict[tuple[bytes, tuple[str, ...]], list[Predictor]] = {}
+    for predictor in everything:
+        wanted = tuple(name for name in covariates if name != predictor.name)
+        known = [covariates[name] for name in wanted if not np.isnan(covariates[name]).all()]
+        complete = ~np.isnan(np.column_stack([predictor.values, *known])).any(axis=1)
+        found.setdefault((complete.tobytes(), wanted), []).append(predictor)
+    for (mask, wanted), members in found.items():
+        complete = np.frombuffer(mask, bool)
+        unknown = [name for name in wanted if np.isnan(covariates[name]).all()]
+        used = {name: covariates[name][complete] for name in wanted if name not in unknown}
+        constant = [name for name, values in used.items() if len(values) and np.ptp(values) == 0]
+        notes = [f"{', '.join(unknown)}: not known of anyone"] if unknown else []
+        notes += [f"{', '.join(constant)}: the same in all"] if constant else []
+        kept = {name: values for name, values in used.items() if name not in constant}
+        yield _Fitted(members, complete, kept, notes)
+
+
+def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
+    time, event = cohort.time[together.complete], cohort.event[together.complete]
+    pairs = comparable_pairs(time, event)
+    base: dict[str, Any] = {
+        "covariates": " + ".join(together.covariates) or None,
+        "n_participants": len(time),
+        "n_scans": len(time),
         "n_events": int(event.sum()),
-        "n_missing": int((~complete).sum()),
-        "note": "; ".join(filter(None, [*said, *notes])) or None,
+        "n_missing": int((~together.complete).sum()),
     }
+    tests, refused = _tests(time, event, together, settings, seed)
+    rows = []
+    for place, predictor in enumerate(together.members):
+        x = predictor.values[together.complete]
+        hazard = (
+            Hazard.none(refused) if refused else hazard_per_sd(time, event, x, together.columns, settings.confidence)
+        )
+        notes = [hazard.note, None if refused else _few(event, together, settings), *together.notes, cohort.note]
+        rows.append(
+            base
+            | {name: values[place] for name, values in tests.items()}
+            | {
+                "predictor": predictor.name, "map": predictor.map, "group": predictor.group,
+                "hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high,
+                "concordance": float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan,
+                "note": "; ".join(filter(None, notes)) or None,
+            }
+        )  # fmt: skip
+    return rows
 
 
-def _hazard(
-    time: Floats,
-    event: Flags,
-    x: Floats,
-    covariates: Mapping[str, Floats],
-    settings: StatisticsConfig,
-    nulls: dict[bytes, float],
-    complete: Flags,
-) -> tuple[Hazard, list[str | None]]:
-    """Fit if there are events enough; the likelihood of the covariates alone is kept per set of rows."""
-    variables, fewest = 1 + len(covariates), settings.progression.min_events_per_variable
-    needed, events = fewest * variables, int(event.sum())
-    if events < needed:
-        return NO_HAZARD, [f"{events} conversions; {needed} are needed for {variables} variables"]
-    columns = np.column_stack([*covariates.values()]) if covariates else np.zeros((len(x), 0))
-    key = complete.tobytes() + ",".join(covariates).encode()
-    if key not in nulls:
-        try:
-            nulls[key] = null_likelihood(time, event, columns)
-        except (np.linalg.LinAlgError, ValueError):
-            return NO_HAZARD, ["the model could not be fitted: covariates are collinear"]
-    hazard = hazard_per_sd(time, event, x, columns, settings.confidence, nulls[key])
-    few = events < WELL_POWERED * needed
-    return hazard, [hazard.note, f"few events: {events / variables:.3g} per variable" if few else None]
+def _few(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | None:
+    variables = 1 + len(together.covariates)
+    needed = settings.progression.min_events_per_variable * variables
+    return f"few events: {event.sum() / variables:.3g} per variable" if event.sum() < WELL_POWERED * needed else None
+
+
+def _tests(
+    time: Floats, event: Flags, together: _Fitted, settings: StatisticsConfig, seed: int
+) -> tuple[dict[str, Sequence[Any]], str | None]:
+    """P values of all members; or why there can be none."""
+    count, variables = len(together.members), 1 + len(together.covariates)
+    nothing: dict[str, Sequence[Any]] = {"p": [np.nan] * count, "p_fwe": [np.nan] * count}
+    nothing |= {"n_permutations": [None] * count, "exact": [None] * count}
+    needed = settings.progression.min_events_per_variable * variables
+    if event.sum() < needed:
+        return nothing, f"{event.sum()} conversions; {needed} are needed for {variables} variables"
+    try:
+        residuals = martingale_residuals(time, event, together.columns)
+    except (np.linalg.LinAlgError, ValueError):
+        return nothing, SINGULAR
+    rng = generator(seed, "statistics", "cox", variables)
+    order = Exchangeability.free(len(time)).permutations(settings.permutations, rng)
+    x = np.column_stack([one.values[together.complete] for one in together.members])
+    observed, null = score_statistics(residuals, x, together.columns, order.rows)
+    regions = np.array([one.name == RELEVANCE for one in together.members]) & ~np.isnan(observed)
+    p = two_sided_p(observed, null, order.exact)
+    p_fwe = np.full(count, np.nan)
+    if regions.any():
+        largest = np.abs(null[:, regions]).max(axis=1)
+        p_fwe[regions] = two_sided_p(observed[regions], largest[:, None], order.exact)
+    return {
+        "p": p.tolist(), "p_fwe": p_fwe.tolist(), "n_permutations": [len(order)] * count,
+        "exact": [order.exact] * count,
+    }, None  # fmt: skip

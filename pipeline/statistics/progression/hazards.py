@@ -1,46 +1,52 @@
-"""Cox proportional hazards per standard deviation of one predictor, by statsmodels' PHReg (Efron's ties)."""
+"""Cox proportional hazards of one predictor: the ratio by statsmodels' PHReg (Efron's ties), p by permutation.
+
+With 20 conversions and four variables the likelihood ratio test of PHReg rejects a true null hypothesis in 7.2 % of
+2,000 data sets at a nominal 5 %. So p comes from permuting participants: the statistic is the score of the predictor,
+the sum of its values times the martingale residuals of a model of the covariates alone, and what changes places is what
+the covariates do not explain of the predictor. Without covariates the test is exact; with them it is Freedman and
+Lane's idea applied to the predictor, and holds its level in the simulation of the tests. All predictors share one
+matrix product.
+"""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, norm
+from scipy.stats import norm
 from statsmodels.duration.hazard_regression import PHReg
 from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversionWarning, ModelWarning
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 LARGEST = 7.0
 """Log hazard ratio per SD (a thousandfold) beyond which the likelihood has no maximum: the predictor tells events
 from the others without error."""
-SMALLEST_GRADIENT = 1e-3
+LARGEST_GRADIENT = 1e-3
+COLLINEAR = "collinear: the predictor or a covariate is a sum of the others"
+SINGULAR = "the model could not be fitted: its likelihood is flat"
+SEPARATES = "the predictor orders the events almost without error: no finite ratio"
+CONSTANT = "the predictor is constant"
+FLAT = 1e-9
+"""Length, relative to its own before, below which nothing is left of a predictor beside the covariates."""
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """What one predictor says of the hazard.
-
-    Parameters
-    ----------
-    ratio, low, high : float
-        Hazard ratio per standard deviation, with its Wald interval.
-    p : float
-        Likelihood ratio test against the model with the covariates alone.
-    note : str or None
-        Why a number is missing.
-    """
+    """Hazard ratio per standard deviation with its Wald interval, or why there is none."""
 
     ratio: float
     low: float
     high: float
-    p: float
     note: str | None = None
 
-
-NO_HAZARD = Hazard(np.nan, np.nan, np.nan, np.nan)
+    @classmethod
+    def none(cls, note: str) -> Hazard:
+        return cls(np.nan, np.nan, np.nan, note)
 
 
 def standardised(columns: Floats) -> Floats:
@@ -52,21 +58,7 @@ def standardised(columns: Floats) -> Floats:
     return scaled
 
 
-def null_likelihood(time: Floats, event: NDArray[np.bool_], covariates: Floats) -> float:
-    """Log partial likelihood of the covariates alone, shape (n, q); q may be 0."""
-    if covariates.shape[1] == 0:
-        return float(PHReg(time, np.zeros((len(time), 1)), status=event.astype(int), ties="efron").loglike(np.zeros(1)))
-    return float(_fit(time, event, standardised(covariates)).llf)
-
-
-def hazard_per_sd(
-    time: Floats,
-    event: NDArray[np.bool_],
-    predictor: Floats,
-    covariates: Floats,
-    confidence: float,
-    null: float | None = None,
-) -> Hazard:
+def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Floats, confidence: float) -> Hazard:
     """Hazard ratio of a predictor, adjusted.
 
     Parameters
@@ -76,32 +68,90 @@ def hazard_per_sd(
     event : array of bool, shape (n,)
     predictor : array, shape (n,)
     covariates : array, shape (n, q)
-        Of full rank; q may be 0.
+        q may be 0.
     confidence : float
-    null : float, optional
-        `null_likelihood` of the same rows, where it is known already.
     """
     x = standardised(predictor[:, None])
     if not x.any():
-        return Hazard(np.nan, np.nan, np.nan, np.nan, "the predictor is constant")
+        return Hazard.none(CONSTANT)
+    columns = np.column_stack([x, standardised(covariates)])
+    if np.linalg.matrix_rank(columns) < columns.shape[1]:
+        return Hazard.none(COLLINEAR)
     try:
-        without = null_likelihood(time, event, covariates) if null is None else null
-        fit = _fit(time, event, np.column_stack([x, standardised(covariates)]))
-        log_ratio, error = float(fit.params[0]), float(fit.bse[0])
+        fit = _fit(time, event, columns)
         gradient = float(np.abs(fit.model.score(fit.params)).max())
     except (np.linalg.LinAlgError, ValueError):
-        return Hazard(np.nan, np.nan, np.nan, np.nan, "the model could not be fitted: covariates are collinear")
-    p = float(chi2.sf(max(2 * (float(fit.llf) - without), 0.0), 1))
-    if not np.isfinite([log_ratio, error]).all() or abs(log_ratio) > LARGEST or gradient > SMALLEST_GRADIENT:
-        return Hazard(
-            np.nan, np.nan, np.nan, p, "the predictor orders the events almost without error: no finite ratio"
-        )
+        return Hazard.none(SINGULAR)
+    log_ratio, error = float(fit.params[0]), float(fit.bse[0])
+    if not np.isfinite([log_ratio, error]).all() or abs(log_ratio) > LARGEST or gradient > LARGEST_GRADIENT:
+        return Hazard.none(SEPARATES)
     reach = float(norm.isf((1 - confidence) / 2)) * error
     low, ratio, high = np.exp([log_ratio - reach, log_ratio, log_ratio + reach])
-    return Hazard(float(ratio), float(low), float(high), p)
+    return Hazard(float(ratio), float(low), float(high))
 
 
-def _fit(time: Floats, event: NDArray[np.bool_], columns: Floats):  # type: ignore[no-untyped-def]
+def martingale_residuals(time: Floats, event: Flags, covariates: Floats) -> Floats:
+    """Events observed less events expected of each participant, by the covariates alone (Breslow's cumulative hazard).
+
+    Parameters
+    ----------
+    time, event : array, shape (n,)
+    covariates : array, shape (n, q)
+        q may be 0: then the expectation is the Nelson-Aalen estimate.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If covariates are collinear or separate the events.
+    """
+    risk = np.ones(len(time))
+    if covariates.shape[1]:
+        columns = standardised(covariates)
+        if np.linalg.matrix_rank(columns) < columns.shape[1]:
+            raise np.linalg.LinAlgError(COLLINEAR)
+        risk = np.exp(columns @ np.asarray(_fit(time, event, columns).params, float))
+        if not np.isfinite(risk).all():
+            raise np.linalg.LinAlgError(SINGULAR)
+    moments, deaths = np.unique(time[event], return_counts=True)
+    at_risk = (risk * (time >= moments[:, None])).sum(axis=1)
+    expected = risk * ((time[:, None] >= moments) @ (deaths / at_risk))
+    residuals: Floats = event - expected
+    return residuals
+
+
+def score_statistics(
+    residuals: Floats, predictors: Floats, covariates: Floats, rows: NDArray[np.integer]
+) -> tuple[Floats, Floats]:
+    """Scores of predictors as they are and in every order of participants.
+
+    Parameters
+    ----------
+    residuals : array, shape (n,)
+        From `martingale_residuals`.
+    predictors : array, shape (n, k)
+    covariates : array, shape (n, q)
+    rows : array of int, shape (m, n)
+
+    Returns
+    -------
+    array, shape (k,)
+        Correlations of residuals with what the covariates do not explain of each predictor; NaN where nothing is left.
+    array, shape (m, k)
+    """
+    design = np.column_stack([np.ones(len(residuals)), standardised(covariates)])
+    basis, _ = np.linalg.qr(design)
+    centred = predictors - predictors.mean(axis=0)
+    left = centred - basis @ (basis.T @ centred)
+    length = np.linalg.norm(left, axis=0)
+    gone = length <= FLAT * np.maximum(np.linalg.norm(predictors, axis=0), np.finfo(float).tiny)
+    left = np.where(gone, np.nan, left / np.where(gone, 1.0, length))
+    scaled = residuals - residuals.mean()
+    scaled = scaled / np.linalg.norm(scaled)
+    # Moving the residuals is moving the predictors the other way; inverse orders are as random, or all there are.
+    return scaled @ left, scaled[rows] @ left
+
+
+def _fit(time: Floats, event: Flags, columns: Floats) -> Any:
     with warnings.catch_warnings():
         for category in (ConvergenceWarning, HessianInversionWarning, ModelWarning, RuntimeWarning):
             warnings.simplefilter("ignore", category)  # judged by the gradient

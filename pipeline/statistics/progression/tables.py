@@ -25,7 +25,7 @@ def progression_tables(inputs: StatisticsInputs) -> Tables:
     """
     cohort, settings = conversions(inputs.applied), inputs.config.statistics
     return {
-        "cox": (cox_table(cohort, settings), COX_COLUMNS),
+        "cox": (cox_table(cohort, settings, inputs.seed), COX_COLUMNS),
         "progression": (progression_table(cohort, settings, inputs.seed), PROGRESSION_COLUMNS),
     }
 

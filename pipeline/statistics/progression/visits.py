@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 YEARS = "years_since_first_scan"
-TO_CONVERSION, FOLLOWED = "months_to_conversion", "months_followed"
+CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"
 """Columns of ``clinical.tsv``."""
 
 

@@ -73,7 +73,7 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
         rng = generator(inputs.seed, "statistics", "shortcuts", str(map_name), str(compartment))
         rows.append(_row(part, settings, rng) | {"map": map_name, "compartment": compartment})
     table = pd.DataFrame(rows).assign(control=control_of(inputs.config))
-    return add_false_discovery_rate(table, ["map"], "compartments")[list(SHORTCUT_COLUMNS)]
+    return add_false_discovery_rate(table, ["map", "control"], "compartments")[list(SHORTCUT_COLUMNS)]
 
 
 def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> dict[str, Any]:

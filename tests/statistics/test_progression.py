@@ -1,0 +1,287 @@
+"""Cox models and out-of-sample prediction of conversion: against hand-made likelihoods and planted truth."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up import FAST, people
+from mci_cohort import GROUPS, applied_to, inputs_of, mci_people, with_settings
+from scipy.optimize import minimize_scalar
+from scipy.stats import mannwhitneyu
+
+from pipeline.run.config import load_config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.statistics.linear.exchangeability import two_sided_p
+from pipeline.statistics.progression.conversion import conversions
+from pipeline.statistics.progression.cox import cox_table
+from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
+from pipeline.statistics.progression.prediction import progression_table
+from pipeline.statistics.progression.tables import progression_tables
+from pipeline.statistics.progression.visits import log_odds
+
+NONE = np.zeros((40, 0))
+
+
+def survival(n: int = 40, seed: int = 0, effect: float = 0.7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times (rounded, so tied), events and a predictor."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    time = np.ceil(rng.exponential(10 * np.exp(-effect * x)))
+    censored = rng.integers(4, 25, n).astype(float)
+    return np.minimum(time, censored), time <= censored, x
+
+
+def efron(beta: float, time: np.ndarray, event: np.ndarray, x: np.ndarray) -> float:
+    """Log partial likelihood by the definition of Efron (1977), event time by event time."""
+    risk, total = np.exp(beta * x), 0.0
+    for moment in np.unique(time[event]):
+        dying = event & (time == moment)
+        at_risk, d = risk[time >= moment].sum(), int(dying.sum())
+        total += beta * x[dying].sum() - sum(np.log(at_risk - i / d * risk[dying].sum()) for i in range(d))
+    return total
+
+
+def test_hazard_ratio_and_interval_are_those_of_the_partial_likelihood() -> None:
+    time, event, x = survival()
+    z = (x - x.mean()) / x.std(ddof=1)
+
+    def likelihood(beta: float) -> float:
+        return efron(beta, time, event, z)
+
+    best = minimize_scalar(lambda beta: -likelihood(beta), bounds=(-4, 4), method="bounded", options={"xatol": 1e-9})
+    h = 1e-4
+    curvature = (2 * likelihood(best.x) - likelihood(best.x + h) - likelihood(best.x - h)) / h**2
+    bounds = best.x + np.array([-1, 1]) * 1.959964 / np.sqrt(curvature)
+    found = hazard_per_sd(time, event, x, NONE, 0.95)
+    np.testing.assert_allclose(np.log(found.ratio), best.x, atol=1e-6)
+    np.testing.assert_allclose(np.log([found.low, found.high]), bounds, atol=1e-4)
+
+
+def test_units_do_not_matter() -> None:
+    time, event, x = survival(seed=2)
+    covariate = 0.8 * x + np.random.default_rng(1).normal(size=40)
+    adjusted = hazard_per_sd(time, event, x, covariate[:, None], 0.95)
+    scaled = hazard_per_sd(time, event, 1e-6 * x + 3, 1e4 * covariate[:, None], 0.95)
+    np.testing.assert_allclose([adjusted.ratio, adjusted.low], [scaled.ratio, scaled.low], rtol=1e-6)
+
+
+def test_a_predictor_that_separates_has_no_ratio() -> None:
+    time, event, _ = survival()
+    found = hazard_per_sd(time, event, event.astype(float), NONE, 0.95)
+    assert np.isnan(found.ratio)
+    assert "without error" in str(found.note)
+
+
+def test_constant_predictor_and_collinear_covariates_are_named() -> None:
+    time, event, x = survival()
+    assert "constant" in str(hazard_per_sd(time, event, np.ones(40), NONE, 0.95).note)
+    assert "collinear" in str(hazard_per_sd(time, event, x, np.column_stack([time, 2 * time]), 0.95).note)
+    with pytest.raises(np.linalg.LinAlgError, match="collinear"):
+        martingale_residuals(time, event, np.column_stack([time, 2 * time]))
+
+
+def test_martingale_residuals_are_events_less_the_hazard_of_the_covariates() -> None:
+    time, event, x = survival(seed=5)
+    np.testing.assert_allclose(martingale_residuals(time, event, NONE).sum(), 0, atol=1e-10)
+    by_hand = []
+    for one, died in zip(time, event, strict=True):
+        hazard = sum(1 / (time >= moment).sum() for moment in time[event] if moment <= one)
+        by_hand.append(died - hazard)
+    np.testing.assert_allclose(martingale_residuals(time, event, NONE), by_hand)
+    # Without ties Efron's likelihood is Breslow's, whose equations say that residuals and covariates are orthogonal.
+    distinct = martingale_residuals(time + 1e-3 * np.arange(40), event, x[:, None])
+    np.testing.assert_allclose([distinct.sum(), distinct @ x], 0, atol=1e-6)
+    assert abs(martingale_residuals(time, event, NONE) @ x) > 1
+
+
+def test_score_is_the_slope_of_the_partial_likelihood_and_permuting_it_is_permuting_the_predictor() -> None:
+    time, event, x = survival(seed=6)
+    time = time + 1e-3 * np.arange(40)
+    residuals = martingale_residuals(time, event, NONE)
+    rows = np.array([np.random.default_rng(i).permutation(40) for i in range(5)])
+    observed, null = score_statistics(residuals, x[:, None], NONE, rows)
+    slope = (efron(1e-5, time, event, x) - efron(-1e-5, time, event, x)) / 2e-5
+    scale = np.linalg.norm(x - x.mean()) * np.linalg.norm(residuals)
+    np.testing.assert_allclose(observed[0] * scale, slope, rtol=1e-5)
+    for order, value in zip(rows, null[:, 0], strict=True):
+        moved = np.empty(40)
+        moved[order] = x  # whoever had row i of the residuals has them in row order[i]
+        permuted = (
+            efron(1e-5, time, event, x[np.argsort(order)]) - efron(-1e-5, time, event, x[np.argsort(order)])
+        ) / 2e-5
+        np.testing.assert_allclose(value * scale, permuted, rtol=1e-4)
+        np.testing.assert_array_equal(moved, x[np.argsort(order)])
+
+
+def test_what_covariates_explain_of_a_predictor_is_no_part_of_its_score() -> None:
+    time, event, x = survival(seed=7)
+    covariate = np.random.default_rng(3).normal(size=(40, 1))
+    residuals = martingale_residuals(time, event, covariate)
+    rows = np.array([np.random.default_rng(4).permutation(40)])
+    plain = score_statistics(residuals, x[:, None], covariate, rows)
+    shifted = score_statistics(residuals, x[:, None] + 5 * covariate + 2, covariate, rows)
+    for one, other in zip(plain, shifted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+    assert np.isnan(score_statistics(residuals, covariate * 3, covariate, rows)[0]).all()
+
+
+@pytest.mark.slow
+def test_permutation_p_holds_its_level_at_the_fewest_events_allowed() -> None:
+    """Some 20 conversions, three covariates that matter and go with the predictor; 2,000 data sets."""
+    rng = np.random.default_rng(7)
+    n, rejected, tried = 60, 0, 0
+    while tried < 2000:
+        covariates = rng.normal(size=(n, 3))
+        time = rng.exponential(np.exp(-0.5 * covariates[:, 0]))
+        end = rng.exponential(0.6, size=n)
+        event = time <= end
+        if not 20 <= event.sum() <= 25:
+            continue
+        x = 0.6 * covariates[:, [0]] + rng.normal(size=(n, 1))
+        residuals = martingale_residuals(np.minimum(time, end), event, covariates)
+        rows = rng.permuted(np.tile(np.arange(n), (199, 1)), axis=1)
+        observed, null = score_statistics(residuals, x, covariates, rows)
+        rejected += bool(two_sided_p(observed, null, exact=False)[0] <= 0.05)
+        tried += 1
+    assert 0.035 <= rejected / tried <= 0.065, rejected / tried
+
+
+@pytest.fixture
+def cohort():
+    scans, clinical, risk = mci_people()
+    return conversions(applied_to(scans, clinical, 2 * risk, risk))
+
+
+def test_planted_hazard_is_found_where_it_is_and_not_where_it_is_not(cohort) -> None:
+    table = cox_table(cohort, FAST.statistics, 3)
+    regions = table[(table["predictor"] == "relevance") & (table["map"] == "lrpB000") & (table["model"] == "alone")]
+    row = regions.set_index("group").loc["Hippocampus"]
+    assert row["ci_low"] < np.e < row["ci_high"]  # a log hazard of 1 per SD was planted
+    assert row["p"] <= row["p_fwe"] == 1 / 200
+    assert regions.set_index("group").loc["Cuneus", "p_fwe"] > 0.05
+    assert regions.set_index("group").loc["Empty", "note"] == "the predictor is constant"
+    assert row["n_participants"] == 60
+    assert row["n_events"] == int(cohort.event.sum())
+    assert set(regions["family"]) == {"4 tests: regions and maps, alone"}
+
+
+def test_sum_and_model_agree_where_they_are_one_thing(cohort) -> None:
+    table = cox_table(cohort, FAST.statistics, 3).set_index(["predictor", "model"])
+    model, other = table.loc[("model", "adjusted")], table.loc[("hippocampus/tiv", "adjusted")]
+    assert model["covariates"] == "age + sex + mmse"
+    np.testing.assert_allclose(
+        model["hazard_ratio"] * other["hazard_ratio"], 1, rtol=1e-6
+    )  # the volume falls with risk
+    np.testing.assert_allclose(model["concordance"] + other["concordance"], 1)
+    assert table.loc[("mmse", "adjusted"), "covariates"] == "age + sex"
+
+
+def test_too_few_events_are_refused_and_few_are_flagged(cohort) -> None:
+    few = dataclasses.replace(cohort, frame=cohort.frame.assign(event=np.arange(60) < 12))
+    table = cox_table(few, FAST.statistics, 3)
+    model = table[table["predictor"] == "model"].set_index("model")
+    assert np.isfinite(model.loc["alone", "hazard_ratio"])
+    assert np.isnan(model.loc["adjusted", "hazard_ratio"])
+    assert model.loc["adjusted", "note"] == "12 conversions; 20 are needed for 4 variables"
+    flagged = dataclasses.replace(cohort, frame=cohort.frame.assign(event=np.arange(60) < 7))
+    table = cox_table(flagged, FAST.statistics, 3)
+    assert "few events: 7 per variable" in str(table[table["predictor"] == "model"].iloc[0]["note"])
+
+
+def test_missing_and_constant_covariates_are_counted_and_named(cohort) -> None:
+    frame = cohort.frame.assign(sex="F")
+    frame.loc[frame.index[:4], "mmse"] = np.nan
+    table = cox_table(dataclasses.replace(cohort, frame=frame), FAST.statistics, 3)
+    row = table[(table["predictor"] == "model") & (table["model"] == "adjusted")].iloc[0]
+    assert (row["n_participants"], row["n_missing"]) == (56, 4)
+    assert row["covariates"] == "age + mmse"
+    assert "sex: the same in all" in row["note"]
+    nobody = cox_table(dataclasses.replace(cohort, frame=frame.assign(mmse=np.nan)), FAST.statistics, 3)
+    row = nobody[(nobody["predictor"] == "model") & (nobody["model"] == "adjusted")].iloc[0]
+    assert row["n_participants"] == 60
+    assert "mmse: not known of anyone" in row["note"]
+
+
+def test_prediction_of_conversion_is_the_roc_area_and_its_rank_test(cohort) -> None:
+    table = progression_table(cohort, with_settings(permutations=1999).statistics, 3)
+    table = table.set_index(["predictor", "measure"])
+    course, logit = cohort.frame["progression"], cohort.scalar("model")
+    up, down = logit[course == "pMCI"], logit[course == "sMCI"]
+    row = table.loc[("model", "auc")]
+    np.testing.assert_allclose(row["estimate"], mannwhitneyu(up, down).statistic / (len(up) * len(down)))
+    assert row["n_missing"] == (course == "uMCI").sum() > 0
+    assert row["ci_low"] < row["estimate"] < row["ci_high"]
+    age, p = table.loc[("age", "auc")], None
+    years = cohort.frame["age"]
+    p = mannwhitneyu(years[course == "pMCI"], years[course == "sMCI"], method="asymptotic").pvalue
+    np.testing.assert_allclose(age["p"], p, atol=0.04)
+    shares = table.loc["model"]["estimate"]
+    np.testing.assert_allclose(shares["sensitivity"], (up > 0).mean())
+    np.testing.assert_allclose(shares["specificity"], (down <= 0).mean())
+    np.testing.assert_allclose(shares["balanced_accuracy"], ((up > 0).mean() + (down <= 0).mean()) / 2)
+    np.testing.assert_allclose(table.loc[("hippocampus/tiv", "auc"), "estimate"], row["estimate"])
+
+
+def test_without_both_courses_the_rows_say_so(cohort) -> None:
+    one_sided = dataclasses.replace(cohort, frame=cohort.frame.assign(progression="pMCI"))
+    table = progression_table(one_sided, FAST.statistics, 3).set_index(["predictor", "measure"])
+    assert table.loc[("model", "auc"), "note"] == "60 pMCI and 0 sMCI; both are needed"
+    assert np.isnan(table.loc[("model", "specificity"), "estimate"])
+    undecided = dataclasses.replace(cohort, frame=cohort.frame.assign(progression="uMCI"))
+    table = progression_table(undecided, FAST.statistics, 3).set_index(["predictor", "measure"])
+    assert "0 pMCI and 0 sMCI" in table.loc[("model", "sensitivity"), "note"]
+
+
+def test_one_scan_per_participant_the_first_and_whoever_has_no_time_is_counted() -> None:
+    scans, clinical, risk = mci_people(20)
+    again = [dataclasses.replace(s, session_id="ses-M012", scan_id=f"{s.scan_id}b", age=s.age + 1) for s in scans[:5]]
+    later = clinical.iloc[:5].assign(years_since_first_scan=1.0)
+    later.index = pd.Index([s.scan_id for s in again], name="scan_id")
+    clinical = pd.concat([clinical, later])
+    clinical.loc["J7", ["converted", "months_to_conversion", "months_followed"]] = np.nan
+    clinical.loc["J8", ["converted", "months_to_conversion", "months_followed"]] = [0, np.nan, 0]
+    clinical.loc["J9", ["converted", "months_to_conversion", "months_followed"]] = [0, 12, 48]  # AD withdrawn
+    applied = applied_to([*scans, *again], clinical, np.tile(risk, 2)[:25], np.tile(risk, 2)[:25])
+    cohort = conversions(applied)
+    assert sorted(cohort.frame["scan_id"]) == sorted(s.scan_id for s in scans if s.scan_id not in ("J7", "J8"))
+    withdrawn = cohort.frame.set_index("scan_id").loc["J9"]
+    assert (withdrawn["time"], bool(withdrawn["event"])) == (48, False)
+    place = list(cohort.frame["scan_id"]).index("J9")
+    assert cohort.relevance[place, 0, GROUPS.index("Hippocampus")] == pytest.approx(5 + risk[9])
+    assert cohort.note is not None
+    assert cohort.note.startswith("1 left out: neither conversion")
+    assert "; 1 left out: no time" in cohort.note
+
+
+def test_nobody_with_mci_and_no_times_are_named(tmp_path) -> None:
+    with pytest.raises(BadInputError, match=r"predictions_applied\.tsv"):
+        progression_tables(inputs_of(tmp_path, people(), np.zeros(len(people()))))
+    scans, clinical, risk = mci_people(12)
+    with pytest.raises(BadInputError, match=r"clinical\.tsv: column converted, months_to_conversion, months_followed"):
+        conversions(applied_to(scans, clinical[["years_since_first_scan"]], risk, risk))
+    others = [dataclasses.replace(scan, diagnosis="CN") for scan in scans]
+    with pytest.raises(BadInputError, match="has MCI"):
+        conversions(applied_to(others, clinical, risk, risk))
+
+
+def test_logits_are_taken_where_they_are_and_probabilities_where_not() -> None:
+    frame = pd.DataFrame(
+        {"probability": [1.0, 0.8], "logit_positive": [30.0, np.nan], "logit_negative": [-30.0, np.nan]}
+    )
+    np.testing.assert_allclose(log_odds(frame), [60, np.log(4)])
+    assert log_odds(frame[["probability"]])[0] > 80  # saturated, and still finite
+    assert np.isfinite(log_odds(frame[["probability"]])).all()
+
+
+def test_same_seed_same_table(cohort) -> None:
+    one, two, other = (progression_table(cohort, FAST.statistics, seed) for seed in (3, 3, 4))
+    pd.testing.assert_frame_equal(one, two)
+    assert not one["ci_low"].equals(other["ci_low"])
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"progression\.min_events_per_variable"):
+        load_config(overrides={"statistics": {"progression": {"min_events_per_variable": 0}}})

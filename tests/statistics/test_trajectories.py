@@ -1,0 +1,215 @@
+"""Mixed models over visits: t tests on slopes where the design is balanced, planted slopes, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up import FAST
+from mci_cohort import applied_to, inputs_of, with_settings
+from scipy.stats import f_oneway, ttest_1samp, ttest_ind
+
+from pipeline.cohort.records import Scan
+from pipeline.statistics.progression.mixed_model import BOTH, INTERCEPT, NEITHER, slopes_by_group
+from pipeline.statistics.progression.trajectories import trajectory_table
+from pipeline.statistics.progression.visits import first_visits, years_since_first
+
+N = 24
+
+
+def balanced(visits: int, groups: int, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Values, years, group and participant of people who all come at the same times."""
+    rng = np.random.default_rng(seed)
+    years, person = np.tile(np.arange(float(visits)), N), np.repeat(np.arange(N), visits)
+    group = person % groups
+    slope = rng.normal(0, 0.6, N) + 0.5 * (np.arange(N) % groups)
+    values = rng.normal(0, 1.5, N)[person] + slope[person] * years + rng.normal(0, 0.4, N * visits)
+    return values, years, group, person
+
+
+def own_slopes(values: np.ndarray, years: np.ndarray, person: np.ndarray) -> np.ndarray:
+    return np.array([np.polyfit(years[person == i], values[person == i], 1)[0] for i in range(N)])
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_balanced_visits_give_the_tests_on_each_persons_slope(groups: int) -> None:
+    values, years, group, person = balanced(4, groups)
+    fitted = slopes_by_group(values, years, group, person, np.zeros((len(values), 0)), random_slope=True)
+    slopes = own_slopes(values, years, person)
+    parts = [slopes[np.arange(N) % groups == g] for g in range(groups)]
+    assert (fitted.random, fitted.df, fitted.note) == (BOTH, N - groups, None)
+    np.testing.assert_allclose(fitted.estimate, [part.mean() for part in parts], atol=1e-6)
+    expected = f_oneway(*parts)
+    np.testing.assert_allclose(fitted.equal_slopes(), [expected.statistic, expected.pvalue], rtol=1e-3)
+    if groups == 2:
+        test = ttest_ind(parts[1], parts[0])
+        value, low, high, t, p = fitted.contrast(np.array([-1.0, 1.0]), 0.95)
+        interval = test.confidence_interval(0.95)
+        np.testing.assert_allclose([t, p, low, high], [test.statistic, test.pvalue, *interval], rtol=2e-3)
+        np.testing.assert_allclose(value, parts[1].mean() - parts[0].mean(), atol=1e-6)
+
+
+def test_two_visits_and_a_random_intercept_give_the_test_on_differences() -> None:
+    values, years, group, person = balanced(2, 1)
+    fitted = slopes_by_group(values, years, group, person, np.zeros((len(values), 0)), random_slope=False)
+    difference = values[1::2] - values[::2]
+    test = ttest_1samp(difference, 0)
+    assert (fitted.random, fitted.df) == (INTERCEPT, N - 1)
+    np.testing.assert_allclose(fitted.contrast(np.ones(1), 0.95)[3:], [test.statistic, test.pvalue], rtol=1e-3)
+
+
+def test_a_slope_without_variance_is_given_up_and_said() -> None:
+    rng = np.random.default_rng(3)
+    years, person = np.tile(np.arange(3.0), N), np.repeat(np.arange(N), 3)
+    pattern = np.tile([0.2, -0.4, 0.2], N)  # orthogonal to time: everyone's own slope is the same
+    values = rng.normal(0, 2, N)[person] + 0.3 * years + pattern
+    fitted = slopes_by_group(values, years, np.zeros_like(person), person, np.zeros((len(values), 0)), True)
+    assert fitted.random == INTERCEPT
+    assert "no random slope" in fitted.note
+    np.testing.assert_allclose(fitted.estimate, 0.3, atol=1e-9)
+    alike = np.tile([0.2, -0.4, 0.5], N) + np.repeat(rng.permutation(N) % 2 * 1e-6, 3)
+    nobody = slopes_by_group(alike, years, np.zeros_like(person), person, np.zeros((len(values), 0)), True)
+    assert nobody.random == NEITHER
+    assert "no random effects" in nobody.note
+
+
+def test_time_that_does_not_vary_and_too_few_people_are_named() -> None:
+    person = np.repeat(np.arange(4), 2)
+    values, none = np.arange(8.0) ** 2, np.zeros((8, 0))
+    assert "time does not vary" in slopes_by_group(values, np.ones(8), np.zeros(8, int), person, none, False)
+    years = np.tile([0.0, 1.0], 4)
+    assert slopes_by_group(values, years, person, person, none, False) == (
+        "4 participants with repeated scans are too few for 4 groups"
+    )
+
+
+def visits(n: int = 30, times: int = 3, seed: int = 5) -> tuple[list[Scan], np.ndarray, pd.DataFrame]:
+    """Patients decline, controls do not; hippocampal relevance rises with the patients' years."""
+    rng = np.random.default_rng(seed)
+    scans, values = [], []
+    for i in range(n):
+        label, level = "AD" if i % 2 else "CN", rng.normal()
+        slope = (0.8 if label == "AD" else 0.0) + rng.normal(0, 0.15)
+        for visit in range(times):
+            scans.append(
+                Scan(
+                    f"sub-{i:03d}", f"ses-M{12 * visit:03d}", f"I{100 * i + visit}", None, label, label,
+                    age=60.0 + i + visit, sex="F", tiv_mm3=1.4e6, hippocampus_mm3=6000.0 + rng.normal(0, 50),
+                    hippocampus_source="made up",
+                )
+            )  # fmt: skip
+            values.append(level + slope * visit + rng.normal(0, 0.2))
+    clinical = pd.DataFrame(
+        {"years_since_first_scan": [(s.age or 0) % 1 + int(str(s.session_id)[5:]) / 12 for s in scans]},
+        index=pd.Index([s.scan_id for s in scans], name="scan_id"),
+    )
+    return scans, np.array(values), clinical
+
+
+def test_planted_change_is_found_and_the_numbers_of_repeats_are_told(tmp_path) -> None:
+    scans, values, clinical = visits()
+    table = trajectory_table(inputs_of(tmp_path, scans, values, clinical)).set_index(["group", "term"])
+    spread = 5 + values
+    row = table.loc[("Hippocampus", "AD - CN")]
+    np.testing.assert_allclose(row["estimate"] * spread.std(ddof=1), 0.8, atol=0.15)
+    assert row["ci_low"] > 0
+    assert row["p_fdr"] < 1e-4
+    assert table.loc[("Hippocampus", "slope CN"), "ci_low"] < 0 < table.loc[("Hippocampus", "slope CN"), "ci_high"]
+    assert table.loc[("Hippocampus", "group x time"), "p"] == pytest.approx(row["p"])
+    assert table.loc[("Cuneus", "group x time"), "p"] > 0.01
+    assert (row["n_participants"], row["n_scans"], row["n_repeated"], row["n_three"]) == (30, 90, 30, 30)
+    assert row["family"] == "2 regions: AD - CN, lrpB000"
+    empty = table.xs("Empty", level="group").iloc[0]
+    assert empty["note"] == "the response is the same in all scans"
+
+
+def test_levels_of_networks_are_taken_out_and_make_no_change(tmp_path) -> None:
+    scans, values, clinical = visits()
+    inputs = inputs_of(tmp_path, scans, values, clinical)
+    fold = inputs.frame["fold"].to_numpy()
+    moved = inputs_of(tmp_path, scans, values + 50 * fold, clinical)
+    spreads = [(5 + v).std(ddof=1) for v in (values, values + 50 * fold)]
+    rows = [
+        trajectory_table(one).set_index(["group", "term"]).loc[("Hippocampus", "AD - CN")] for one in (inputs, moved)
+    ]
+    np.testing.assert_allclose(rows[0]["estimate"] * spreads[0], rows[1]["estimate"] * spreads[1], rtol=1e-3)
+    np.testing.assert_allclose(rows[0]["p"], rows[1]["p"], rtol=0.02)
+
+
+def test_people_with_mci_join_with_their_course_and_a_small_group_is_named(tmp_path) -> None:
+    scans, values, clinical = visits()
+    mci, more, dates = visits(n=14, seed=6)
+    mci = [
+        dataclasses.replace(
+            s, participant_id=f"sub-M{s.participant_id[4:]}", scan_id=f"J{s.scan_id}", diagnosis="MCI", label=None,
+            progression="pMCI" if s.label == "AD" else "sMCI",
+        )
+        for s in mci
+    ]  # fmt: skip
+    mci[-3:] = [dataclasses.replace(s, progression="rMCI") for s in mci[-3:]]
+    dates.index = pd.Index([s.scan_id for s in mci], name="scan_id")
+    everything = pd.concat([clinical, dates])
+    applied = applied_to(mci, everything, more, more)
+    table = trajectory_table(inputs_of(tmp_path, scans, values, everything, applied)).set_index(["group", "term"])
+    row = table.loc[("Hippocampus", "pMCI - CN")]
+    assert row["p"] < 1e-3
+    assert (row["n_participants"], row["n_missing"]) == (43, 3)
+    assert row["note"] == "left out, fewer than 3 with repeated scans: rMCI"
+    assert row["df"] == 43 - 4
+
+
+def test_too_few_repeats_give_one_row_that_says_how_many_are_needed(tmp_path) -> None:
+    scans, values, clinical = visits(n=8)
+    table = trajectory_table(inputs_of(tmp_path, scans, values, clinical))
+    assert len(table) == 1
+    assert table["note"].iloc[0] == "8 participants with repeated scans; 10 are needed to follow change over visits"
+
+
+def test_without_third_visits_there_is_no_random_slope(tmp_path) -> None:
+    scans, values, clinical = visits(times=2)
+    row = (
+        trajectory_table(inputs_of(tmp_path, scans, values, clinical))
+        .set_index(["group", "term"])
+        .loc[("Hippocampus", "AD - CN")]
+    )
+    assert row["random_effects"] == INTERCEPT
+    assert "0 participants with three or more scans; 10 are needed" in row["note"]
+
+
+def test_maps_are_those_of_the_settings(tmp_path) -> None:
+    scans, values, clinical = visits()
+    config = with_settings(
+        progression=dataclasses.replace(FAST.statistics.progression, trajectory_maps=("gb", "lrpB000"))
+    )
+    table = trajectory_table(inputs_of(tmp_path, scans, values, clinical, config=config))
+    assert set(table["map"].dropna()) == {"gb", "lrpB000"}
+
+
+def test_one_clock_per_person_and_the_first_visit_by_it() -> None:
+    frame = pd.DataFrame(
+        {
+            "participant_id": ["a", "a", "b", "b", "c"], "session_id": ["ses-2", "ses-1", "ses-1", "ses-2", None],
+            "scan_id": list("vwxyz"), "age": [70.0, 71.5, 80.0, 83.0, np.nan],
+            "years_since_first_scan": [0.0, 1.4, 0.0, np.nan, np.nan],
+        }
+    )  # fmt: skip
+    np.testing.assert_allclose(years_since_first(frame), [0, 1.4, 0, 3, np.nan])
+    assert list(first_visits(frame)["scan_id"]) == ["v", "x", "z"]
+    assert list(first_visits(frame.assign(age=np.nan, years_since_first_scan=np.nan))["scan_id"]) == ["w", "x", "z"]
+
+
+@pytest.mark.slow
+def test_group_by_time_holds_its_level() -> None:
+    """Uneven visits, 12 people a group, people who differ in level and slope, no group effect; 600 data sets."""
+    rng = np.random.default_rng(11)
+    rejected = 0
+    for _ in range(600):
+        times = rng.integers(2, 5, N)
+        person = np.repeat(np.arange(N), times)
+        years = np.concatenate([np.sort(rng.uniform(0, 4, t)) for t in times])
+        values = rng.normal(size=N)[person] + rng.normal(0, 0.4, N)[person] * years + rng.normal(0, 0.5, len(years))
+        fitted = slopes_by_group(values, years, person % 2, person, np.zeros((len(years), 0)), True)
+        rejected += fitted.equal_slopes()[1] < 0.05
+    assert 0.03 <= rejected / 600 <= 0.07, rejected / 600
