@@ -97,6 +97,7 @@ class HomoscedasticModel:
         p, n, columns = len(self.basis), *residuals.shape
         basis, data = self.basis.astype(np.float32), residuals.astype(np.float32)
         counts, largest = np.zeros(columns, np.intp), np.zeros(len(rows))
+        by_column = np.ascontiguousarray(residuals.T)
         if not columns:
             return counts, largest
         step = min(max(1, chunk_bytes // (4 * p * max(n, columns))), len(rows))
@@ -110,7 +111,7 @@ class HomoscedasticModel:
                 np.take(direction, own, out=place, mode="clip")  # clip: rows are in range, and not checked again
             np.matmul(moved.reshape(-1, n), data, out=coordinates.reshape(-1, columns))
             r_squared, in_nuisance = self._r_squared(coordinates)
-            found = self._decide(own, residuals, threshold, r_squared, in_nuisance)
+            found = self._decide(own, by_column.T, threshold, r_squared, in_nuisance)
             counts += found[0]
             largest[start : start + step] = found[1]
         return counts, largest
@@ -129,7 +130,7 @@ class HomoscedasticModel:
             return plain_counts(self.size(rows, residuals), threshold)
         counts = np.asarray(surely.view(np.int8).sum(axis=0, dtype=np.intp))
         if n_unclear:
-            permutation, column = np.nonzero(unclear)
+            permutation, column = np.divmod(np.flatnonzero(unclear), len(threshold))
             reached = self._pairs(rows, residuals, permutation, column) >= threshold[column]
             np.add.at(counts, column[reached], 1)
         largest = r_squared.max(axis=1).astype(float)
@@ -137,7 +138,8 @@ class HomoscedasticModel:
         close = np.searchsorted(steps, largest - reach) != np.searchsorted(steps, largest + reach, side="right")
         if close.any():
             chosen = np.flatnonzero(close)
-            own, column = np.nonzero(r_squared[chosen] >= (largest - 2 * reach)[chosen, None])
+            candidates = r_squared[chosen] >= (largest - 2 * reach).astype(np.float32)[chosen, None]
+            own, column = np.divmod(np.flatnonzero(candidates), len(threshold))
             again = self._pairs(rows, residuals, chosen[own], column)
             largest[chosen] = 0.0
             np.maximum.at(largest, chosen[own], again)
@@ -172,7 +174,7 @@ class HomoscedasticModel:
         for start in range(0, len(column), PAIRS_AT_A_TIME):
             some = slice(start, start + PAIRS_AT_A_TIME)
             moved = self.basis[:, rows[permutation[some]]]
-            coordinates = np.einsum("pmn,nm->pm", moved, residuals[:, column[some]])
+            coordinates = np.einsum("pmn,mn->pm", moved, residuals.T[column[some]])
             found[some] = self._r_squared(coordinates[:, :, None])[0][:, 0]
         return found
 
