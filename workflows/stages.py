@@ -19,6 +19,7 @@ from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.evaluation.planted import evaluate_planted
+from pipeline.evaluation.planted_effects import evaluate_effects
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.stage import register_scans
@@ -165,9 +166,14 @@ def infer(work: Work) -> Result:
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
             written.append(layout.statistics("planted_recovery"))
+        effects = work.truth.with_name("effects.json")
+        if effects.is_file():
+            classes = config.cohort.negative, config.cohort.positive
+            evaluate_effects(layout, effects, work.map_names[0], classes)
+            written.append(layout.statistics("planted_effects"))
         return written
 
-    inputs = [*files_read(layout), work.truth]
+    inputs = [*files_read(layout), work.truth, work.truth.with_name("effects.json")]
     packages = ["pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds"]
     parameters = [config.statistics, config.cohort, config.attribution, config.seed]
     return Result(step_done=run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests))

@@ -1,0 +1,253 @@
+"""Whether the analyses of a cohort find the effects that were planted in it, and nothing where nothing was.
+
+Each effect has one analysis that should show it, named before any result (`QUESTIONS`): table, rows, p, direction. An
+effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
+judged by the smallest family-wise p. Of several relevance maps the first of the run is asked. An effect counts as found
+if that p is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty
+true nulls is a false alarm by construction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+
+ALPHA = 0.05
+VOLUME = "volume"
+
+EFFECTS_COLUMNS = {
+    "effect": "Short name of what was planted, or of a null",
+    "planted": "What was done to the data",
+    "magnitude": "Size of what was planted; n/a for a null",
+    "magnitude_unit": "In which unit",
+    "expected": "found or not found",
+    "analysis": "Table of group/statistics that should show it",
+    "rows": "Which of its rows were looked at",
+    "n_tests": "How many tests that is",
+    "where": "Row with the smallest p",
+    "estimate": "What the analysis found there",
+    "estimate_is": "Column that the estimate comes from",
+    "ci_low": "Lower bound of its interval; n/a where the table gives none",
+    "ci_high": "Upper bound",
+    "p": "The p it is judged by",
+    "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
+    "result": "found, not found or no answer",
+    "verdict": "as planted, missed (planted and not found), false alarm (found and not planted) or no answer",
+    "note": "Why there is no answer, or what to know of it",
+}
+"""Columns of ``planted_effects.tsv``."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Where an effect should show.
+
+    Parameters
+    ----------
+    table : str
+        Of ``group/statistics``.
+    rows : mapping of str to str
+        Column and value of the rows to look at; ``{map}`` stands for the first map, ``{variable}`` for the effect's,
+        ``{positive}`` and ``{negative}`` for the classes.
+    groups : bool
+        Only the groups that the effect names.
+    p : str
+        Column with the p.
+    estimate : str
+        Column with the estimate; its sign is compared with the planted one, if there is one.
+    neutral : float
+        Estimate without any effect.
+    interval : tuple of str
+        Columns with its interval; empty for none.
+    expected : bool or None
+        What to expect here; None for what the effect says.
+    direction_only : bool
+        Judged by the sign of the estimate alone: too few people for a p.
+    note : str
+    """
+
+    table: str
+    rows: Mapping[str, str]
+    p: str
+    estimate: str
+    groups: bool = True
+    neutral: float = 0.0
+    interval: tuple[str, ...] = ()
+    expected: bool | None = None
+    direction_only: bool = False
+    note: str = ""
+
+
+_BETWEEN_CLASSES = Question(
+    "group_comparisons",
+    {"comparison": "{positive}/{negative}", "metric": "density", "map": "{map}"},
+    "p_fwe", "difference", interval=("ci_low", "ci_high"),
+)  # fmt: skip
+_WITH_SCORE = Question(
+    "associations",
+    {"biomarker": "{variable}", "scan_group": "all", "estimator": "pearson", "metric": "density", "map": "{map}"},
+    "p_fwe", "r", interval=("ci_low", "ci_high"), note="over both classes, whose scores differ",
+)  # fmt: skip
+_ON_VOLUME = Question("main_effects", {"source": VOLUME, "variable": "{variable}"}, "p", "estimate")
+_ON_RELEVANCE = Question(
+    "main_effects", {"source": "{map}", "variable": "{variable}"}, "p_fwe", "partial_r", groups=False
+)
+_SITE = {"source": "{map}", "effect": "location"}
+
+QUESTIONS: Mapping[str, tuple[tuple[str, Question], ...]] = {
+    "disease": (("", _BETWEEN_CLASSES),),
+    "severity_cdrsb": (("", _WITH_SCORE),),
+    "severity_adas13": (("", _WITH_SCORE),),
+    "severity_mmse": (("", _WITH_SCORE),),
+    "sex_difference": (("", _ON_VOLUME),),
+    "site_effect": (
+        ("_before_combat", Question("site_effects", _SITE, "p_fwe_before", "r2_before", groups=False)),
+        ("_after_combat", Question("site_effects", _SITE, "p_fwe_after", "r2_after", groups=False, expected=False)),
+    ),
+    "conversion": (
+        (
+            "",
+            Question(
+                "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
+                neutral=0.5, interval=("ci_low", "ci_high"), direction_only=True,
+                note="a handful of people: judged by direction alone",
+            ),
+        ),
+    ),
+    "null_education": (("", _ON_RELEVANCE),),
+    "null_field_strength": (("", _ON_RELEVANCE),),
+    "null_sex_difference": (("", _ON_VOLUME),),
+}  # fmt: skip
+"""By effect: suffix of the row's name, and where to look. An effect may be looked at twice."""
+
+
+def evaluate_effects(
+    layout: RunLayout, truth_json: Path, map_name: str, classes: tuple[str, str] = ("CN", "AD")
+) -> pd.DataFrame:
+    """Compare the statistics of a run with what was planted, and write ``group/statistics/planted_effects.tsv``.
+
+    Parameters
+    ----------
+    layout : RunLayout
+        With the tables of the statistics stage; one that is missing gives rows that say so.
+    truth_json : Path
+        ``truth/effects.json`` of the cohort.
+    map_name : str
+        Relevance map that is asked.
+    classes : tuple of str
+        Negative, positive.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The table written.
+
+    Raises
+    ------
+    BadInputError
+        If the truth is not readable, names an effect that no analysis is known for, or a table of statistics lacks a
+        column.
+    """
+    rows = []
+    words = {"map": map_name, "negative": classes[0], "positive": classes[1]}
+    for effect in read_effects(truth_json):
+        questions = QUESTIONS.get(str(effect["effect"]))
+        if questions is None:
+            raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
+        for suffix, question in questions:
+            rows.append(_answer(layout, effect, suffix, question, words))
+    frame = pd.DataFrame(rows, columns=list(EFFECTS_COLUMNS))
+    write_table(layout.statistics("planted_effects"), frame, EFFECTS_COLUMNS)
+    return frame
+
+
+def read_effects(path: Path) -> list[dict[str, Any]]:
+    """What was planted; see `pipeline.cohort.demo.effects.PlantedEffect`.
+
+    Raises
+    ------
+    BadInputError
+        If the file is missing or an effect lacks an entry.
+    """
+    needed = ("effect", "planted", "variable", "groups", "direction", "magnitude", "magnitude_unit", "expected")
+    try:
+        effects = json.loads(path.read_text(encoding="utf-8"))["effects"]
+        return [{name: effect[name] for name in needed} for effect in effects]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError(
+            f'{path}: not a readable truth; it must hold {{"effects": [...]}}, each with {", ".join(needed)}.'
+        ) from error
+
+
+def _answer(
+    layout: RunLayout, effect: Mapping[str, Any], suffix: str, question: Question, words: Mapping[str, str]
+) -> dict[str, object]:
+    expected = bool(effect["expected"] if question.expected is None else question.expected)
+    wanted = {column: value.format(**words, variable=effect["variable"]) for column, value in question.rows.items()}
+    groups = [str(name) for name in effect["groups"]] if question.groups else []
+    p = "p" if question.p == "p_fwe" and len(groups) == 1 else question.p
+    row: dict[str, object] = dict.fromkeys(EFFECTS_COLUMNS) | {
+        "effect": str(effect["effect"]) + suffix,
+        "planted": effect["planted"],
+        "magnitude": effect["magnitude"],
+        "magnitude_unit": effect["magnitude_unit"],
+        "expected": "found" if expected else "not found",
+        "analysis": f"{question.table}.tsv",
+        "rows": ", ".join([*(f"{column} {value}" for column, value in wanted.items()), *groups]),
+        "n_tests": 0,
+        "estimate_is": question.estimate,
+        "p_is": p,
+        "result": "no answer",
+        "verdict": "no answer",
+        "note": question.note or None,
+    }
+    path = layout.statistics(question.table)
+    if not path.is_file():
+        return row | {"note": f"{path.name} is missing: statistics/notes.tsv may say why"}
+    needed = [*wanted, question.estimate, p, *question.interval, *(["group"] if groups else [])]
+    table = read_table(path, needed, text_columns=[*wanted, "group", "note"])
+    chosen = table[np.logical_and.reduce([table[column] == value for column, value in wanted.items()])]
+    if groups:
+        chosen = chosen[chosen["group"].isin(groups)]
+    judged = chosen[chosen[question.estimate if question.direction_only else p].notna()]
+    if not len(judged):
+        said = chosen["note"].dropna().unique() if "note" in chosen else []
+        why = "; ".join(said) or "the table has no such row with a value"
+        return row | {"note": why}
+    return row | _judged(judged, question, p, int(effect["direction"]), expected)
+
+
+def _judged(judged: pd.DataFrame, question: Question, p: str, direction: int, expected: bool) -> dict[str, object]:
+    """The row with the smallest p in the planted direction, or of all if none points there, and what it says."""
+    signs = np.sign(judged[question.estimate].to_numpy(float) - question.neutral)
+    fitting = judged[signs == direction] if direction else judged
+    pool = fitting if len(fitting) else judged
+    best = pool.sort_values(p, kind="stable").iloc[0]
+    is_right = bool(len(fitting))
+    below = bool(best[p] < ALPHA)
+    found = is_right if question.direction_only else is_right and below
+    verdicts: Mapping[tuple[bool, bool], str] = {
+        (True, True): "as planted", (False, False): "as planted", (True, False): "missed", (False, True): "false alarm",
+    }  # fmt: skip
+    named = best["group"] if "group" in judged.columns and isinstance(best["group"], str) else None
+    low, high = (best[name] for name in question.interval) if question.interval else (None, None)
+    return {
+        "n_tests": len(judged),
+        "where": named,
+        "estimate": best[question.estimate],
+        "ci_low": low,
+        "ci_high": high,
+        "p": best[p],
+        "result": "found" if found else "not found",
+        "verdict": verdicts[expected, found],
+    }
