@@ -79,8 +79,9 @@ class Drawing:
     def html(self) -> Markup:
         """The picture as an element of a page; as wide as given, narrower where there is no room."""
         width, height = _short(self.width), _short(self.height)
+        role = "group" if any(part.startswith("<a ") for part in self._parts) else "img"  # in an img, links are lost
         return Markup(
-            f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+            f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
             f'aria-label="{escape(self.title)}">{"".join(self._parts)}</svg>'
         )
 
