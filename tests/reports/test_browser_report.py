@@ -1,0 +1,155 @@
+"""The whole report in a real browser: no request, no error, readable on a phone, by keys and by a screen reader."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from run_factory import RESOLUTION
+
+from atlases.templates import load_template
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table
+from reports.build import build_report
+from reports.links import participant_file
+from reports.run_record import read_run
+from reports.viewer.scan_pages import make_scan_pages
+
+LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+NARROW = 375
+ON_SCREEN = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def report(made) -> RunLayout:
+    """The report of the run whose pages of components the other modules test, with two people's own brains."""
+    layout = made.layout
+    brain = load_template(RESOLUTION)
+    predictions = read_table(layout.predictions)
+    for row in predictions.drop_duplicates("participant_id").head(2).itertuples():
+        path = layout.scan(row.participant_id, row.session_id, RESOLUTION).t1w
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(np.asarray(brain.t1w[::-1]), brain.grid.affine), path)
+    with ThreadPoolExecutor(1) as executor:
+        first = make_scan_pages(read_run(layout), executor)
+        again = make_scan_pages(read_run(layout), executor)
+    assert [outcome.status for outcome in first] == ["done", "done"]
+    assert [outcome.status for outcome in again] == ["unchanged", "unchanged"]
+    build_report(layout)
+    return layout
+
+
+def pages_of(layout: RunLayout) -> dict[str, Path]:
+    """One page of each kind."""
+    person = str(read_table(layout.predictions)["participant_id"].iloc[0])
+    scan = layout.scan(person, str(read_table(layout.predictions)["session_id"].iloc[0]), RESOLUTION)
+    return {
+        "index": layout.report,
+        "participant": layout.root / participant_file(person),
+        "region": layout.root / "pages" / "region-hippocampus.html",
+        "viewer": scan.viewer,
+    }
+
+
+KINDS = ("index", "participant", "region", "viewer")
+
+
+def opened(visit, report, kind, width=1280, **options):
+    page = visit(pages_of(report)[kind], width, **options)
+    for part in (".viewer", ".explorer"):
+        if page.locator(part).count():
+            page.wait_for_selector(f"{part}[data-ready]")
+    return page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_barrier_that_axe_knows(visit, report, kind):
+    """Contrast AA among them; axe-core reads the page as assistive technology does."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is in the test group")
+    page = opened(visit, report, kind)
+    found = axe.Axe().run(page, options={"runOnly": {"type": "tag", "values": list(LEVELS)}})
+    problems = [
+        f"{rule['id']}: {node['target']} {node.get('failureSummary', '')[:200]}"
+        for rule in found.response["violations"]
+        for node in rule["nodes"][:3]
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_phone_shows_every_page_without_scrolling_sideways(visit, report, kind):
+    page = opened(visit, report, kind, NARROW)
+    assert page.evaluate(ON_SCREEN)
+    for part in page.locator(".viewer .planes canvas").all():
+        assert part.bounding_box()["width"] <= NARROW
+
+
+def test_index_prints_as_a_document(visit, report, tmp_path):
+    page = opened(visit, report, "index")
+    pdf = page.pdf(format="A4", print_background=True)
+    assert pdf.startswith(b"%PDF")
+    assert 5 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 80
+    page.emulate_media(media="print")
+    for hidden in ("nav", ".viewer .controls", ".explorer .controls", ".explorer .saving"):
+        assert not page.locator(hidden).first.is_visible(), hidden
+    assert page.locator(".viewer .planes canvas").first.is_visible()
+
+
+def test_links_lead_to_pages_there_are_and_back(visit, report):
+    page = opened(visit, report, "index")
+    for path in page.eval_on_selector_all(
+        "a[href]", "all => all.map(one => new URL(one.getAttribute('href'), document.baseURI).href)"
+    ):
+        if path.startswith("file:") and "#" not in path:
+            assert Path(path.removeprefix("file://")).is_file(), path
+    page.click(".explorer tbody a:text-is('Hippocampus')")
+    page.wait_for_load_state()
+    assert "Hippocampus" in page.inner_text("h1")
+    page.click("nav .brand a")
+    page.wait_for_selector(".explorer[data-ready]")
+
+
+def test_a_participant_leads_to_the_viewer_of_their_own_brain(visit, report):
+    page = opened(visit, report, "participant")
+    name = page.inner_text("h1")
+    page.click("#where a[href$='viewer.html']")
+    page.wait_for_selector(".viewer[data-ready]")
+    assert name in page.inner_text("h1")
+    files = report.scan(name, str(read_table(report.predictions)["session_id"].iloc[0]), RESOLUTION)
+    values = nib.load(files.relevance_map("lrpB000")).get_fdata()
+    data = page.eval_on_selector(".viewer .readout", "one => ({...one.dataset})")
+    voxel = tuple(map(int, data["voxel"].split()))
+    assert abs(float(data["value"]) - values[voxel]) <= float(data["error"]) * (1 + 1e-9)
+    page.click(f"a:text-is('{name}')")
+    page.wait_for_load_state()
+    assert page.inner_text("h1") == name
+
+
+def test_keys_alone_reach_the_content_and_every_control(visit, report):
+    page = opened(visit, report, "index")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#content")
+    unreachable = page.eval_on_selector_all(
+        "button, select, input, a[href], summary, canvas[data-plane][role=application]",
+        "all => all.filter(one => one.tabIndex < 0).map(one => one.outerHTML.slice(0, 80))",
+    )
+    assert unreachable == []
+    page.focus(".viewer [name=group]")
+    page.keyboard.press("Tab")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"  # where one is can be seen
+
+
+def test_one_look_at_every_heading_and_name(visit, report):
+    page = opened(visit, report, "index")
+    assert page.locator("h1").count() == 1
+    assert page.evaluate("document.documentElement.lang") == "en-GB"
+    levels = [int(tag[1]) for tag in page.eval_on_selector_all("h1,h2,h3,h4", "all => all.map(one => one.tagName)")]
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
