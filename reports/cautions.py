@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.layout import map_title
+from reports.audit_cautions import AUDIT_CHECKS
 from reports.caution import Caution
 from reports.content.conservation import LOSSES, shares
 from reports.content.registration import outlying_scans, registered
@@ -279,5 +280,6 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
     _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _own_volumes, _not_learned,
-    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *METHOD_CHECKS,
+    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *AUDIT_CHECKS,
+    *METHOD_CHECKS,
 )  # fmt: skip

@@ -110,7 +110,7 @@ def show_view(view: View, material: Material) -> ShownView | None:
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"
     title = view.caption.format(positive=run.positive, negative=run.negative)
-    caption = title if len(chosen) == len(table) else f"{title} {_rest(len(chosen), len(table), file)}"
+    caption = title if len(chosen) == len(table) else f"{title} Every row and column is in {file}."
     chart, chart_caption = _chart(view, named)
     notes = tuple(dict.fromkeys(str(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
     valued = _with_values(chosen, view)
@@ -149,10 +149,6 @@ def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
     if "participant_id" in found:
         found = found.assign(person_page=found["participant_id"].map(material.links.participant).astype(object))
     return found
-
-
-def _rest(shown: int, there: int, file: str) -> str:
-    return f"{number(shown)} of {count(there, 'row')}; all are in {file}."
 
 
 def _with_values(rows: pd.DataFrame, view: View) -> bool:

@@ -38,9 +38,34 @@ class Summary:
 def summarise(run: RunRecord) -> Summary:
     """The summary of a run, as far as it went."""
     answers = [_classifier(run), _regions(run), _volume(run)]
+    if run.has("fairness"):
+        answers.append(_subgroups(run))
     if run.has("planted_recovery"):
         answers.append(Answer("Are the planted regions found?", recovery_sentence(run)))
     return Summary(_source(run), tuple(answers))
+
+
+def _subgroups(run: RunRecord) -> Answer:
+    """Balanced accuracy in the subgroups that can be compared, and whether any stands out."""
+    table = run.tables["fairness"]
+    table = table[(table["metric"] == "balanced_accuracy") & table["estimate"].notna()]
+    if table.empty:
+        return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
+    low, high = (table.loc[table["estimate"].agg(which)] for which in ("idxmin", "idxmax"))
+    clear = table[table["p_fdr"] < 0.05]
+    ends = [f"{fixed(row['estimate'])} ({row['variable'].replace('_', ' ')} {row['level']},
+    n = {number(row['n_participants'])})"
+            for row in (low, high)]  # fmt: skip
+    text = f"Balanced accuracy in {count(len(table), 'subgroup')} lies between {listing(ends)}. "
+    if clear.empty:
+        text += "None differs from the others by more than chance allows; with few participants that says little."
+    else:
+        names = [f"{row['variable'].replace('_', ' ')} {row['level']}" for row in clear.to_dict("records")]
+        text += f"More than chance allows: {listing(names)}."
+    return Answer(_FOR_WHOM, text)
+
+
+_FOR_WHOM = "For whom does it work?"
 
 
 def _source(run: RunRecord) -> str:

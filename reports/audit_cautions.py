@@ -1,0 +1,149 @@
+"""Reasons for doubt that the statistics have found: shortcuts, controls, unlike classes, unequal performance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from reports.caution import Caution
+from reports.numbers import count, fixed, listing, number, p_value
+from reports.run_record import RunRecord
+
+LARGE_G = 0.5
+"""Difference between the classes, in standard deviations, from which it is worth a word."""
+CHANCE_MARGIN = 0.1
+
+
+def _binarised(run: RunRecord) -> Caution | None:
+    control = str(getattr(run.config.training, "control", "none"))
+    if control in ("", "none"):
+        return None
+    return Caution(
+        "serious", "The networks saw a control, not the scans.",
+        f"This run is a control ([training] control = \"{control}\"): the networks were given brain masks only. What "
+        "they reach says how much the outline of the brain tells; nothing here is about tissue.", "performance",
+    )  # fmt: skip
+
+
+def _readable_site(run: RunRecord) -> Caution | None:
+    """Site or scanner that can be read from relevance."""
+    if not run.has("site_prediction"):
+        return None
+    table = run.tables["site_prediction"]
+    p = "p_fwe" if "p_fwe" in table else "p"
+    found = table[table[p].notna() & (table[p] < 0.05)]
+    if found.empty:
+        return None
+    worst = found.sort_values("balanced_accuracy", ascending=False).iloc[0]
+    names = listing(sorted({str(name).replace("_", " ") for name in found["target"]}))
+    return Caution(
+        "serious", "Relevance tells the scanner.",
+        f"{names.capitalize()} can be predicted from regional relevance (balanced accuracy "
+        f"{fixed(worst['balanced_accuracy'])}, chance {fixed(worst['chance'])}, {p_value(worst[p])}). What looks like "
+        "disease may in part be the scanner.", "shortcuts",
+    )  # fmt: skip
+
+
+def _gathered_outside(run: RunRecord) -> Caution | None:
+    """More relevance than its share at the rim of the mask, outside the brain, or in fluid."""
+    if not run.has("shortcuts"):
+        return None
+    table = run.tables["shortcuts"]
+    table = table[
+        (table["map"].isin(run.main_maps)) & (table["ci_low"] > 1) & (table["enrichment"] > 1 + CHANCE_MARGIN)
+    ]
+    if table.empty:
+        return None
+    found = table.sort_values("enrichment", ascending=False).drop_duplicates("compartment")
+    places = listing([f"{row['compartment']} ({fixed(row['enrichment'], 1)} times its share)"
+                      for row in found.to_dict("records")])  # fmt: skip
+    return Caution(
+        "note", "Relevance gathers where there is no tissue.",
+        f"More than an even spread would put there: {places}. A mask, a registration or the scanner can be behind it.",
+        "shortcuts",
+    )  # fmt: skip
+
+
+def _unlike_classes(run: RunRecord) -> Caution | None:
+    """Classes that differ in age, sex or head size."""
+    if not run.has("demographic_tests"):
+        return None
+    table = run.tables["demographic_tests"].set_index("variable")
+    titles = {"age": "age", "female": "sex", "tiv_mm3": "intracranial volume", "scans": "scans per participant"}
+    found = []
+    for variable, title in titles.items():
+        if variable not in table.index:
+            continue
+        row = table.loc[variable]
+        large = variable == "female" or abs(row["hedges_g"]) > LARGE_G
+        if pd.notna(row["p"]) and row["p"] < 0.05 and large:
+            found.append(f"{title} ({p_value(row['p'])})")
+    if not found:
+        return None
+    return Caution(
+        "note", "The classes are not alike.",
+        f"{run.positive} and {run.negative} differ in {listing(found)}: part of what the network learned may be that.",
+        "cohort",
+    )  # fmt: skip
+
+
+def _unequal(run: RunRecord) -> Caution | None:
+    """Subgroups in which the classifier is clearly better or worse."""
+    if not run.has("fairness"):
+        return None
+    table = run.tables["fairness"]
+    found = table[(table["metric"] == "balanced_accuracy") & (table["p_fdr"] < 0.05)]
+    if found.empty:
+        return None
+    parts = [f"{row['variable']} {row['level']} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
+             for row in found.sort_values("p_fdr").head(4).to_dict("records")]  # fmt: skip
+    return Caution(
+        "serious", "It does not work alike for everyone.",
+        f"Balanced accuracy differs in {count(len(found), 'subgroup')}: {listing(parts)}.", "subgroups",
+    )  # fmt: skip
+
+
+def _miscalibrated(run: RunRecord) -> Caution | None:
+    """Bins of probability whose interval does not hold the probability."""
+    if not run.has("calibration"):
+        return None
+    table = run.tables["calibration"]
+    off = table[(table["mean_probability"] < table["ci_low"]) | (table["mean_probability"] > table["ci_high"])]
+    if off.empty:
+        return None
+    people = int(off["n_participants"].sum())
+    return Caution(
+        "note", "Probabilities do not mean what they say.",
+        f"In {number(len(off))} of {number(len(table))} bins of probability the share of {run.positive} is not as "
+        f"predicted ({count(people, 'participant')}). Read them as an order, not as chances.", "performance",
+    )  # fmt: skip
+
+
+def _undone(run: RunRecord) -> Caution | None:
+    """Analyses that the data did not allow."""
+    if not run.has("notes"):
+        return None
+    names = [str(name).replace("_", " ") for name in dict.fromkeys(run.tables["notes"]["analysis"]) if name != "inputs"]
+    if not names:
+        return None
+    return Caution("note", "Not everything could be analysed.",
+                   f"Without a result: {listing(names)}; the sections say why.")  # fmt: skip
+
+
+def _contradictions(run: RunRecord) -> Caution | None:
+    """What the tables say of someone that cannot be true."""
+    if not run.has("notes"):
+        return None
+    rows = run.tables["notes"]
+    rows = rows[rows["analysis"] == "inputs"]
+    if rows.empty:
+        return None
+    said = " ".join(str(reason) for reason in rows["reason"].head(3))
+    more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
+    return Caution("serious", "The tables contradict themselves.", f"{said}{more}", "cohort")
+
+
+AUDIT_CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
+    _binarised, _contradictions, _readable_site, _unequal, _gathered_outside, _unlike_classes, _miscalibrated, _undone,
+)  # fmt: skip
