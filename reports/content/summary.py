@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pandas as pd
+
 from pipeline.run.layout import map_title
 from pipeline.statistics.volume_association import ADJUSTED
 from reports.content.planted import recovery_sentence
@@ -53,16 +55,17 @@ def _subgroups(run: RunRecord) -> Answer:
         return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
     low, high = (table.loc[table["estimate"].agg(which)] for which in ("idxmin", "idxmax"))
     clear = table[table["p_fdr"] < 0.05]
-    ends = [f"{fixed(row['estimate'])} ({row['variable'].replace('_', ' ')} {row['level']},
-    n = {number(row['n_participants'])})"
-            for row in (low, high)]  # fmt: skip
+    ends = [f"{fixed(row['estimate'])} ({_subgroup(row)}, n = {number(row['n_participants'])})" for row in (low, high)]
     text = f"Balanced accuracy in {count(len(table), 'subgroup')} lies between {listing(ends)}. "
     if clear.empty:
         text += "None differs from the others by more than chance allows; with few participants that says little."
     else:
-        names = [f"{row['variable'].replace('_', ' ')} {row['level']}" for row in clear.to_dict("records")]
-        text += f"More than chance allows: {listing(names)}."
+        text += f"More than chance allows: {listing([_subgroup(row) for _, row in clear.iterrows()])}."
     return Answer(_FOR_WHOM, text)
+
+
+def _subgroup(row: pd.Series) -> str:
+    return f"{str(row['variable']).replace('_', ' ')} {row['level']}"
 
 
 _FOR_WHOM = "For whom does it work?"
