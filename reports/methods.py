@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.run.config import ModelConfig
+from reports.methods_statistics import analyses_text
 from reports.numbers import count, listing, number
 from reports.references import REFERENCES, Reference
 from reports.run_record import RunRecord
@@ -222,7 +223,8 @@ def _statistics(run: RunRecord) -> str:
         return ""
     settings = run.config.statistics
     text = (
-        f"The participant is the unit of inference: intervals ({100 * settings.confidence:g} %) come from "
+        f"The participant is the unit of inference: intervals ({100 * settings.confidence:g} %; BCa [@bca] "
+        "where it can be had) come from "
         f"{number(settings.bootstrap_samples)} bootstrap samples of participants"
     )
     if run.has("volume_association"):
@@ -235,8 +237,8 @@ def _statistics(run: RunRecord) -> str:
         text += (
             " Densities of the classes are compared region by region over participants, whose scans are averaged "
             f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
-            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate beside it. "
-            "Differences between the networks of the folds are not modelled."
+            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
+            "it. Differences between the networks of the folds are not modelled."
         )
     return text
 
@@ -248,4 +250,5 @@ _PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (
     ("Explanation", _attribution),
     ("Regions", _regions),
     ("Statistics", _statistics),
+    ("Further analyses", analyses_text),
 )
