@@ -1,0 +1,266 @@
+"""Planted shortcuts: relevance at the rim of one class, a site that shows in relevance, and none of either."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up import FAST, predictions_of
+from mci_cohort import inputs_of, with_settings
+from scipy.stats import permutation_test
+from sklearn.linear_model import Ridge
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.preprocessing import StandardScaler
+
+from pipeline.cohort.records import Scan
+from pipeline.run.config import Config, load_config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.tables import write_table
+from pipeline.statistics.inputs import StatisticsInputs, files_read
+from pipeline.statistics.shortcuts.compartments import shortcut_table
+from pipeline.statistics.shortcuts.site_prediction import (
+    Scans,
+    assigned,
+    balanced_accuracy,
+    held_out_folds,
+    scaled_within,
+    site_prediction_table,
+    within_classes,
+)
+from pipeline.statistics.shortcuts.tables import shortcuts_tables
+from pipeline.statistics.values import RelevanceValues
+
+
+def scans_of(n: int = 24, repeats: int = 2) -> list[Scan]:
+    """Patients and controls in turn at three sites; every fifth person has two scans."""
+    return [
+        Scan(
+            f"sub-{i:03d}", f"ses-M{12 * visit:03d}", f"I{100 * i + visit}", None, "AD" if i % 2 else "CN",
+            "AD" if i % 2 else "CN", age=70.0, sex="F", site=("A", "B", "C")[i // 2 % 3], field_strength=1.5,
+        )
+        for i in range(n)
+        for visit in range(repeats if i % 5 == 0 else 1)
+    ]  # fmt: skip
+
+
+def audited(folder: Path, enrichment: dict[str, float], config: Config = FAST) -> StatisticsInputs:
+    """A run whose audit has these enrichments at the rim, by scan, twice as much voxels in fluid, and no vessels."""
+    scans = scans_of()
+    inputs = inputs_of(folder, scans, np.zeros(len(scans)), config=config)
+    rows = []
+    for scan in scans:
+        for name, value in (("rim", enrichment[scan.scan_id]), ("fluid", 2.0), ("vessel", np.nan)):
+            rows.append([scan.scan_id, "gb", name, "brain", 0.1 * value, 0.1, value])
+    columns = ["scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment"]
+    write_table(inputs.layout.relevance_audit, pd.DataFrame(rows, columns=columns))
+    return inputs
+
+
+def test_enrichment_is_a_mean_over_participants_and_classes_are_compared_by_permutation(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    scans = scans_of()
+    value = {s.scan_id: 1.5 + 0.3 * (s.label == "AD") + rng.normal(0, 0.3) for s in scans}
+    table = shortcut_table(audited(tmp_path, value, with_settings(permutations=4999))).set_index("compartment")
+    means = pd.Series(value).groupby([s.participant_id for s in scans]).mean()
+    positive = np.array([int(name[4:]) % 2 == 1 for name in means.index])
+    row = table.loc["rim"]
+    np.testing.assert_allclose(row["enrichment"], means.mean())
+    np.testing.assert_allclose(row["share"], 0.1 * means.mean())
+    np.testing.assert_allclose(row["enrichment_positive"], means[positive].mean())
+    np.testing.assert_allclose(row["difference"], means[positive].mean() - means[~positive].mean())
+    oracle = permutation_test(
+        (means[positive], means[~positive]), lambda a, b: a.mean() - b.mean(), n_resamples=4999, rng=1
+    )
+    np.testing.assert_allclose(row["p"], oracle.pvalue, atol=0.03)
+    assert row["ci_low"] < row["enrichment"] < row["ci_high"]
+    assert (row["n_participants"], row["n_scans"], row["n_positive"], row["n_negative"]) == (24, 29, 12, 12)
+    assert row["control"] == "none"
+    fluid = table.loc["fluid"]
+    assert (fluid["enrichment"], fluid["difference"], fluid["p"]) == (2.0, 0.0, 1.0)
+    assert table.loc["vessel", "note"] == "no voxels of this kind, or no relevance"
+    assert np.isnan(table.loc["vessel", "p"])
+
+
+def test_scans_without_relevance_are_counted(tmp_path) -> None:
+    value = {s.scan_id: 1.0 for s in scans_of()} | {"I0": np.nan, "I100": np.nan}
+    row = shortcut_table(audited(tmp_path, value)).set_index("compartment").loc["rim"]
+    assert (row["n_participants"], row["n_scans"]) == (23, 27)  # one of them has another scan
+    assert row["note"] == "2 scans without relevance left out"
+
+
+def test_a_control_run_says_so_in_every_row(tmp_path) -> None:
+    config = dataclasses.replace(
+        FAST,
+        training=dataclasses.replace(FAST.training, control="binarised"),
+        cohort=dataclasses.replace(FAST.cohort, shuffle_labels=True),
+    )
+    inputs = audited(tmp_path, {s.scan_id: 1.0 for s in scans_of()}, config)
+    assert set(shortcut_table(inputs)["control"]) == {"binarised, shuffled labels"}
+    assert set(site_prediction_table(inputs)["control"]) == {"binarised, shuffled labels"}
+
+
+def test_a_run_without_an_audit_is_refused_by_name_and_the_audit_is_an_input(tmp_path) -> None:
+    inputs = inputs_of(tmp_path, scans_of(), np.zeros(len(scans_of())))
+    with pytest.raises(BadInputError, match=r"relevance_audit\.tsv"):
+        shortcuts_tables(inputs)
+    assert inputs.layout.relevance_audit in files_read(inputs.layout)
+
+
+def of_sites(n: int = 60, seed: int = 0, shift: float = 0.0, regions: int = 6) -> tuple[np.ndarray, Scans]:
+    """Features of two sites; one in three people has two scans."""
+    rng = np.random.default_rng(seed)
+    codes = np.repeat(np.arange(n), 1 + (np.arange(n) % 3 == 0))
+    site, positive = (rng.random(n) < 0.35).astype(np.intp), (np.arange(n) % 2).astype(np.intp)
+    features = rng.normal(size=(n, regions))[codes] + 0.5 * rng.normal(size=(len(codes), regions))
+    features[:, 0] += shift * site[codes]
+    return features, Scans(codes.astype(np.intp), site[codes], positive[codes])
+
+
+def test_out_of_fold_sites_are_those_of_one_ridge_per_order_and_fold() -> None:
+    features, scans = of_sites(shift=1.0)
+    folds = held_out_folds(scans, 4)
+    assert folds is not None
+    order = within_classes(scans, 7, np.random.default_rng(2))
+    called = assigned(features, scans, folds, order.rows)
+    for row, rows in zip(called, order.rows, strict=True):
+        labels = scans.site[rows]
+        for test in folds:
+            train = np.setdiff1d(np.arange(len(labels)), test)
+            assert not set(scans.codes[train]) & set(scans.codes[test])
+            scaler, weights = StandardScaler().fit(features[train]), scans.weights[train]
+            model = Ridge(alpha=6.0).fit(scaler.transform(features[train]), labels[train], sample_weight=weights)
+            share = np.average(labels[train], weights=weights)
+            one = model.predict(scaler.transform(features[test]))
+            np.testing.assert_array_equal(row[test], one / share > (1 - one) / (1 - share))
+
+
+def test_balanced_accuracy_counts_each_participant_once() -> None:
+    _, scans = of_sites()
+    called = np.random.default_rng(1).integers(0, 2, len(scans.site)).astype(np.int16)
+    expected = balanced_accuracy_score(scans.site, called, sample_weight=scans.weights)
+    np.testing.assert_allclose(balanced_accuracy(called[None], scans, np.arange(len(called))[None]), expected)
+
+
+def test_whole_participants_change_places_within_their_class() -> None:
+    _, scans = of_sites()
+    order = within_classes(scans, 50, np.random.default_rng(0))
+    sizes = np.bincount(scans.codes)[scans.codes]
+    for rows in order.rows:
+        assert sorted(rows) == list(range(len(rows)))
+        np.testing.assert_array_equal(scans.positive[rows], scans.positive)
+        np.testing.assert_array_equal(sizes[rows], sizes)
+        moved = {(int(a), int(b)) for a, b in zip(scans.codes, scans.codes[rows], strict=True)}
+        assert len(moved) == 60  # each participant takes the rows of one participant
+    assert not order.exact
+
+
+def test_few_people_give_all_orders_there_are() -> None:
+    scans = Scans(np.arange(8), np.array([0, 1, 0, 1, 0, 0, 1, 1]), np.array([0, 0, 0, 0, 1, 1, 1, 1]))
+    order = within_classes(scans, 100, np.random.default_rng(0))
+    assert order.exact
+    assert len({tuple(scans.site[rows]) for rows in order.rows}) == len(order) == 6 * 6
+
+
+def test_folds_do_not_depend_on_the_site() -> None:
+    _, scans = of_sites()
+    other = dataclasses.replace(scans, site=1 - scans.site)
+    for one, two in zip(held_out_folds(scans, 3) or (), held_out_folds(other, 3) or (), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+FEW = load_config(
+    overrides={
+        "statistics": {"shortcuts": {"permutations": 199}, "permutations": 199, "bootstrap_samples": 100}, "seed": 3,
+    }
+)  # fmt: skip
+
+
+def with_site_effect(folder: Path, shift: float, seed: int = 0) -> StatisticsInputs:
+    scans = scans_of(60)
+    predictions = predictions_of(scans).assign(fold=[int(s.participant_id[4:]) // 2 % 2 for s in scans])
+    inputs = inputs_of(folder, scans, np.zeros(len(scans)), config=FEW, predictions=predictions)
+    sums = np.random.default_rng(seed).normal(size=(len(scans), 2, 8))
+    sums[:, 0, 0] += shift * np.array([s.site == "B" for s in scans])
+    sums *= network_scale(inputs)
+    groups = tuple(f"region {i}" for i in range(8))
+    return dataclasses.replace(
+        inputs, values=RelevanceValues(inputs.values.scans, ("lrpB000", "gb"), groups, sums, sums, sums)
+    )
+
+
+def network_scale(inputs: StatisticsInputs) -> np.ndarray:
+    """Each network has a scale of its own."""
+    scale: np.ndarray = 10.0 ** inputs.frame["fold"].to_numpy(float)[:, None, None]
+    return scale
+
+
+def test_planted_site_is_found_in_the_map_that_has_it(tmp_path) -> None:
+    table = site_prediction_table(with_site_effect(tmp_path, 4.0)).set_index(["target", "map"])
+    row = table.loc[("site", "lrpB000")]
+    assert row["balanced_accuracy"] > 0.5 > row["chance"] == pytest.approx(1 / 3)
+    assert 1 / 200 == row["p"] <= row["p_fwe"] <= 0.02
+    assert row["ci_low"] > row["null_mean"]
+    assert table.loc[("site", "gb"), "p_fwe"] > 0.05
+    np.testing.assert_allclose(row["majority_accuracy"], 1 / 3)
+    assert (row["n_sites"], row["n_participants"], row["n_scans"], row["n_left_out"]) == (3, 60, 72, 0)
+    strength = table.xs("field_strength").iloc[0]
+    assert strength["note"] == "1 field_strength with 5 or more participants; two are needed"
+
+
+def test_a_site_that_goes_with_the_class_is_no_evidence(tmp_path) -> None:
+    """Patients come from site B more often; relevance tells the class and nothing else."""
+    inputs = with_site_effect(tmp_path, 0.0)
+    rng = np.random.default_rng(8)
+    people = inputs.frame["participant_id"].unique()
+    site = {p: "B" if rng.random() < (0.8 if int(p[4:]) % 2 else 0.2) else "A" for p in people}
+    sums = inputs.values.sums / network_scale(inputs)
+    sums[:, :, 1] += 4 * inputs.frame["target"].to_numpy()[:, None]
+    sums *= network_scale(inputs)
+    frame_scans = tuple(dataclasses.replace(s, site=site[s.participant_id]) for s in inputs.scans)
+    told = dataclasses.replace(inputs, scans=frame_scans, values=dataclasses.replace(inputs.values, sums=sums))
+    row = site_prediction_table(told).set_index(["target", "map"]).loc[("site", "gb")]
+    assert row["balanced_accuracy"] > 0.65  # class gives the site away
+    assert row["null_mean"] > 0.6
+    assert row["p"] > 0.05
+
+
+def test_sites_with_few_participants_and_unknown_ones_are_left_out_and_counted(tmp_path) -> None:
+    inputs = with_site_effect(tmp_path, 0.0)
+    scans = [dataclasses.replace(s, site=None) if s.participant_id == "sub-000" else s for s in inputs.scans]
+    scans = [dataclasses.replace(s, site="D") if s.participant_id in ("sub-001", "sub-002") else s for s in scans]
+    table = site_prediction_table(dataclasses.replace(inputs, scans=tuple(scans)))
+    row = table[table["target"] == "site"].iloc[0]
+    assert (row["n_sites"], row["n_participants"], row["n_left_out"]) == (3, 57, 4)
+
+
+def test_scaling_leaves_nothing_of_the_networks_scale() -> None:
+    rng = np.random.default_rng(0)
+    sums, fold = rng.normal(size=(20, 3)), np.repeat([0, 1], 10)
+    sums[:, 2] = np.nan
+    scaled = scaled_within(sums, fold)
+    np.testing.assert_allclose(scaled_within(sums * np.where(fold, 1e6, 1.0)[:, None] + fold[:, None], fold), scaled)
+    np.testing.assert_array_equal(scaled[:, 2], 0)
+
+
+def test_settings_of_shortcuts_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"shortcuts\.permutations"):
+        load_config(overrides={"statistics": {"shortcuts": {"permutations": 10}}})
+
+
+@pytest.mark.slow
+def test_site_prediction_holds_its_level() -> None:
+    """People with one or two scans whose relevance is alike (ICC 0.8), site unrelated; 1,000 data sets."""
+    rejected = 0
+    for seed in range(1000):
+        features, scans = of_sites(n=40, seed=seed)
+        folds = held_out_folds(scans, seed)
+        assert folds is not None
+        order = within_classes(scans, 99, np.random.default_rng(seed))
+        here = np.arange(len(scans.site))[None]
+        observed = balanced_accuracy(assigned(features, scans, folds, here), scans, here)[0]
+        null = balanced_accuracy(assigned(features, scans, folds, order.rows), scans, order.rows)
+        rejected += (1 + (null >= observed - 1e-12).sum()) / 100 <= 0.05
+    assert 0.03 <= rejected / 1000 <= 0.065, rejected / 1000
