@@ -111,7 +111,8 @@ class CovariateColumns:
                 if reasons[row] is None and pd.isna(value):
                     reasons[row] = f"{name} is n/a"
                 elif reasons[row] is None and name in self.levels and value not in self.levels[name]:
-                    reasons[row] = f"{name} {value} is not among those the model was fitted on"
+                    shown = f"{value:g}" if isinstance(value, float) else value
+                    reasons[row] = f"{name} {shown} is not among those the model was fitted on"
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():

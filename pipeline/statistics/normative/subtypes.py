@@ -113,7 +113,7 @@ class Subtypes:
 
     @property
     def n_subtypes(self) -> int:
-        return len(np.unique(self.labels))
+        return max(len(np.unique(self.labels)), 1)
 
     @property
     def level(self) -> Floats:
@@ -158,7 +158,12 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     elif np.ptp(pattern, axis=0).max() <= 1e-9 * np.abs(points).max():
         problem = "all fingerprints are the same"
     if problem:
-        row = dict.fromkeys(NUMBER_COLUMNS) | {"source": source, "k": 1, "chosen": True, "smallest": n}
+        row: dict[str, Any] = dict.fromkeys(NUMBER_COLUMNS, np.nan) | {
+            "source": source,
+            "k": 1,
+            "chosen": True,
+            "smallest": n,
+        }
         row |= {"n_participants": n, "n_regions": n_regions, "note": "; ".join([problem, *notes])}
         return Subtypes(source, people, points, np.ones(n, np.intp), np.full(n, np.nan), pd.DataFrame([row]))
     largest = min(settings.max_subtypes, n // 2)

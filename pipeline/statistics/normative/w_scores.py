@@ -129,7 +129,7 @@ def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
     table["group"] = list(groups) * len(frame)
     table["w"], table["z"] = scores.w.ravel(), scores.z.ravel()
     problems = [
-        note or (problem if problem else "no value" if np.isnan(value) else None)
+        problem or note or ("no value" if np.isnan(value) else None)
         for note, fold, own in zip(scores.notes, scans.fold, scores.features.values, strict=True)
         for problem, value in zip(scores.norms[fold][0].problems, own, strict=True)
     ]

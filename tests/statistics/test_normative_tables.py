@@ -1,0 +1,234 @@
+"""Scores against controls outside the fold, and subtypes: planted ones are found, and none where there are none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
+from sklearn.metrics import adjusted_rand_score
+
+from pipeline.cohort.records import Scan
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.normative.tables import normative_tables
+
+HIPPOCAMPUS = GROUPS.index("Hippocampus")
+
+
+def cohort(n=72, subtypes=0.0, config=None, seed=5, fold_habit=0.0):
+    """Patients shrink in the hippocampus and are explained by it; half of them differ by `subtypes` in pattern."""
+    rng = np.random.default_rng(seed)
+    scans = scans_of(n, seed=seed)
+    number = np.array([int(s.participant_id[4:]) for s in scans])
+    patient = np.array([s.label == "AD" for s in scans], float)
+    age = np.array([s.age for s in scans])
+    values = rng.normal(size=(len(scans), len(MAPS) + 1, len(GROUPS))) + 0.1 * (age - 70)[:, None, None] + 10
+    values[:, :-1, HIPPOCAMPUS] += 3 * patient[:, None]
+    values[:, -1, HIPPOCAMPUS] -= 3 * patient
+    kind = (number // 2) % 2
+    pattern = np.array([1, 1, 1, -1, -1, -1]) * subtypes
+    values += (patient * (2 * kind - 1))[:, None, None] * pattern
+    fold = number // 6 % 3
+    values[:, :-1] += fold_habit * np.random.default_rng(1).normal(size=(3, 1, len(GROUPS)))[fold]
+    scans = [
+        dataclasses.replace(s, mmse=s.mmse + 8 * (subtypes > 0) * k * (s.label == "AD"))
+        for s, k in zip(scans, kind, strict=True)
+    ]
+    return inputs_of(scans, values[:, :-1], values[:, -1], config or quick_config()), kind
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return {name: table for name, (table, _) in normative_tables(cohort()[0]).items()}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return normative_tables(cohort(n=36)[0])
+
+
+@pytest.fixture(scope="module")
+def planted():
+    inputs, kind = cohort(subtypes=4.0)
+    kind_of = dict(zip(inputs.frame["participant_id"], kind, strict=True))
+    return {name: table for name, (table, _) in normative_tables(inputs).items()}, kind_of
+
+
+def test_tables_have_the_columns_they_describe(small):
+    for name, (table, columns) in small.items():
+        assert list(table.columns) == list(columns), name
+
+
+def test_patients_stand_out_where_it_was_planted_and_controls_nowhere(plain):
+    prints = plain["w_fingerprints"]
+    mean = prints.groupby(["source", "label", "group"])["z"].mean()
+    assert mean["gb", "AD", "Hippocampus"] > 2
+    assert mean["volume", "AD", "Hippocampus"] < -2
+    rest = mean.drop("Hippocampus", level="group")
+    assert rest.abs().max() < 0.6
+    first = prints[(prints["rank"] == 1) & (prints["label"] == "AD")]
+    assert (first["group"] == "Hippocampus").mean() > 0.7
+
+
+def test_controls_scored_against_others_are_standard_normal(plain):
+    calibration = plain["w_calibration"]
+    assert (calibration["n_controls"] == 36).all()
+    assert calibration["mean_z"].abs().max() < 0.6
+    assert calibration["sd_z"].mean() == pytest.approx(1, abs=0.1)
+    assert calibration["beyond"].mean() < 0.1
+
+
+def test_nobody_is_normed_against_themselves(small):
+    inputs, _ = cohort(n=36)
+    before = small["w_scores"][0]
+    own = (inputs.frame["participant_id"] == "sub-001").to_numpy()
+    values = dataclasses.replace(
+        inputs.values, densities=np.where(own[:, None, None], inputs.values.densities + 7, inputs.values.densities)
+    )
+    after = normative_tables(dataclasses.replace(inputs, values=values))["w_scores"][0]
+    rows = (before["participant_id"] == "sub-001") & (before["source"] == "gb")
+    norms = small["w_norms"][0]
+    sd = norms[(norms["source"] == "gb") & (norms["fold"] == "0")]["residual_sd"].to_numpy()
+    # Seven more in the values is seven residual deviations more: the norm has not moved.
+    np.testing.assert_allclose((after[rows]["w"] - before[rows]["w"]).to_numpy(), np.tile(7 / sd, 2), rtol=1e-9)
+    same_fold = (before["fold"] == "0") & (before["participant_id"] != "sub-001")
+    assert after[same_fold]["w"].equals(before[same_fold]["w"])
+    other = before["fold"] == "1"
+    assert not after[other & (before["source"] == "gb")]["w"].equals(before[other & (before["source"] == "gb")]["w"])
+
+
+def test_norms_say_who_made_them(plain):
+    norms = plain["w_norms"]
+    assert (norms["n_controls"] == 24).all()
+    assert (norms.loc[norms["source"] == "volume", "covariates"] == "age, sex[T.M], tiv_mm3").all()
+    assert (norms.loc[norms["source"] == "gb", "covariates"] == "age, sex[T.M]").all()
+    assert norms["note"].eq("covariate field_strength left out: the same in all training rows").all()
+
+
+def test_planted_subtypes_are_found_and_compared(planted):
+    tables, kind_of = planted
+    numbers = tables["subtype_numbers"]
+    assert numbers[numbers["chosen"]]["k"].tolist() == [2, 2, 2]
+    assert (numbers[numbers["chosen"]]["rand"] > 0.9).all()
+    for _, own in tables["subtypes"].groupby("source"):
+        assert adjusted_rand_score(own["subtype"], own["participant_id"].map(kind_of)) > 0.9
+        assert own["consensus"].min() > 0.8
+    compared = tables["subtype_comparison"].set_index(["source", "compared"])
+    assert compared.loc[("gb", "mmse"), "p_fdr"] < 0.05
+    assert compared.loc[("gb", "mmse"), "value"] > 0.6
+    assert compared.loc[("gb", "age"), "p_fdr"] > 0.05
+    assert compared.loc[("gb", "subtypes by volume"), "value"] > 0.8
+    assert np.isnan(compared.loc[("gb", "level"), "p"])
+    assert "(n 18)" in compared.loc[("gb", "mmse"), "means"]
+
+
+def test_without_subtypes_there_is_one_group_and_no_comparison(plain):
+    numbers = plain["subtype_numbers"]
+    assert numbers[numbers["chosen"]]["k"].tolist() == [1, 1, 1]
+    assert (plain["subtypes"]["subtype"] == 1).all()
+    assert plain["subtype_comparison"]["note"].eq("one group: there are no subtypes to compare").all()
+    assert numbers["k"].tolist() == [1, 2, 3] * 3  # what was tried is told
+
+
+def test_habits_of_a_network_are_no_subtype():
+    inputs, _ = cohort(fold_habit=6.0)
+    numbers = normative_tables(inputs)["subtype_numbers"][0]
+    assert (numbers[numbers["chosen"]]["k"] == 1).all()
+
+
+def test_a_group_of_outliers_is_no_subtype():
+    inputs, _ = cohort()
+    far = inputs.frame["participant_id"].isin(["sub-000", "sub-014"]).to_numpy()
+    shift = 40 * far[:, None, None] * np.array([1, 1, 1, -1, -1, -1])
+    values = dataclasses.replace(inputs.values, densities=inputs.values.densities + shift)
+    numbers = normative_tables(dataclasses.replace(inputs, values=values))["subtype_numbers"][0]
+    own = numbers[numbers["source"] == "gb"]
+    assert own[own["chosen"]]["k"].tolist() == [1]
+    assert own["note"].str.startswith("the gap statistic says 2, but one group has 2: outliers").all()
+
+
+def test_too_few_patients_are_not_searched():
+    numbers = normative_tables(cohort(n=18, config=quick_config(normative={"min_freedom": 2}))[0])["subtype_numbers"][0]
+    assert numbers["note"].str.startswith("9 participants and 6 groups of regions; 10").all()
+    assert (numbers["k"] == 1).all()
+
+
+def test_too_few_controls_make_no_norm_and_say_so():
+    made = normative_tables(cohort(n=9)[0])
+    scores = made["w_scores"][0]
+    assert scores["z"].isna().all()
+    assert scores["note"].str.contains(r"\d controls for \d coefficients").all()
+    assert len(made["w_fingerprints"][0]) == 0
+    assert made["w_calibration"][0]["note"].notna().all()
+
+
+def test_a_scan_that_cannot_be_scored_says_why():
+    inputs, _ = cohort(n=36)
+    lost = {"sub-004": {"tiv_mm3": None}, "sub-006": {"sex": None}}
+    scans = tuple(dataclasses.replace(s, **lost.get(s.participant_id, {})) for s in inputs.scans)
+    made = normative_tables(dataclasses.replace(inputs, scans=scans))
+    notes = made["w_scores"][0].set_index(["participant_id", "source"])["note"].sort_index()
+    assert notes["sub-004", "volume"].eq("tiv_mm3 is n/a").all()
+    assert notes["sub-004", "gb"].isna().all()
+    assert notes["sub-006"].eq("sex is n/a").all()
+    found = made["subtype_numbers"][0].set_index("source")["note"]
+    assert found["volume"].str.contains("2 participants without scores left out").all()
+
+
+def test_volumes_that_are_missing_are_missing():
+    inputs, _ = cohort(n=36)
+    volumes = inputs.volumes.copy()
+    volumes.loc[(volumes["scan_id"] == "I40") & (volumes["name"] == "left Putamen"), "volume_mm3"] = np.nan
+    scores = normative_tables(dataclasses.replace(inputs, volumes=volumes))["w_scores"][0]
+    own = scores[(scores["scan_id"] == "I40") & (scores["source"] == "volume")].set_index("group")
+    assert own.index[own["note"] == "no value"].tolist() == ["Putamen"]
+    assert np.isnan(own.loc["Putamen", "z"])
+    none = normative_tables(dataclasses.replace(inputs, volumes=volumes.iloc[:0]))["w_scores"][0]
+    assert set(none["source"]) == set(MAPS)
+
+
+def test_scans_outside_the_contrast_are_scored_and_are_in_no_norm(small):
+    inputs, _ = cohort(n=36)
+    mci = [
+        Scan("sub-900", None, "M1", None, "MCI", None, age=70.0, sex="F", field_strength=1.5),
+        Scan("sub-001", "ses-M024", "M2", None, "MCI", None, age=80.0, sex="F", field_strength=1.5),
+    ]
+    more = with_applied(inputs, mci, np.full((2, 2, 6), 30.0))
+    before, after = small, normative_tables(more)
+    scores = after["w_scores"][0]
+    new = scores[scores["scan_id"].isin(["M1", "M2"]) & (scores["source"] != "volume")]
+    assert new.groupby("scan_id")["fold"].first().to_dict() == {"M1": "all", "M2": "0"}
+    assert (new["z"] > 3).all()
+    labelled = scores[~scores["scan_id"].isin(["M1", "M2"])].reset_index(drop=True)
+    key = ["scan_id", "source", "group"]
+    assert labelled.sort_values(key)["w"].tolist() == before["w_scores"][0].sort_values(key)["w"].tolist()
+    norms = after["w_norms"][0]
+    assert (norms.loc[norms["fold"] == "all", "n_controls"] == 18).all()
+    assert after["subtypes"][0].equals(before["subtypes"][0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"relevance_covariates": "age + label"}, "normative.relevance_covariates = 'age . label': label tells"),
+        ({"volume_covariates": "age + brain"}, "no column 'brain'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(settings, said):
+    with pytest.raises(BadInputError, match=said):
+        normative_tables(cohort(n=36, config=quick_config(normative=settings))[0])
+
+
+def test_one_fold_only_leaves_no_norm():
+    inputs, _ = cohort(n=36)
+    values = dataclasses.replace(inputs.values, scans=inputs.values.scans.assign(fold=0))
+    one = dataclasses.replace(inputs, values=values, split=dataclasses.replace(inputs.split, folds=()))
+    with pytest.raises(BadInputError, match="no participant of CN outside a test fold"):
+        normative_tables(one)
+
+
+def test_two_runs_give_the_same_numbers(small):
+    again = normative_tables(cohort(n=36)[0])
+    for name in small:
+        assert small[name][0].equals(again[name][0]), name
