@@ -26,8 +26,10 @@ from pipeline.statistics.groups.comparisons import comparisons_tables
 from pipeline.statistics.groups.fairness import fairness_tables
 from pipeline.statistics.groups.interactions import interactions_tables
 from pipeline.statistics.groups.subgroups import subgroups_tables
+from pipeline.statistics.harmonisation.tables import harmonisation_tables
 from pipeline.statistics.inputs import StatisticsInputs, read_inputs
 from pipeline.statistics.main_effects import main_effects_tables
+from pipeline.statistics.normative.tables import normative_tables
 from pipeline.statistics.performance import performance_tables
 from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
 from pipeline.statistics.region_effects import region_effects_tables
@@ -74,6 +76,24 @@ ANALYSES = (
     Analysis("shortcuts", ("shortcuts",), shortcuts_tables),
     Analysis("site_prediction", ("site_prediction",), site_prediction_tables),
     Analysis("ranking_agreement", ("ranking_agreement",), ranking_agreement_tables),
+    Analysis(
+        "harmonisation",
+        ("harmonised_relevance", "harmonised_volumes", "harmonisation_models", "site_effects"),
+        harmonisation_tables,
+    ),
+    Analysis(
+        "normative",
+        (
+            "w_scores",
+            "w_norms",
+            "w_calibration",
+            "w_fingerprints",
+            "subtypes",
+            "subtype_numbers",
+            "subtype_comparison",
+        ),
+        normative_tables,
+    ),
 )
 """All analyses, in order. A new one is one line here."""
 
