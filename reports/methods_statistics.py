@@ -74,11 +74,11 @@ def _sites(run: RunRecord) -> str:
 
 def _norms(run: RunRecord) -> str:
     parts = []
-    if any(run.has(name) for name in ("w_scores_summary", "norm_models")):
+    if run.has("w_fingerprints"):
         parts.append(
             f"W-scores [@wscore] are residuals from a norm of {run.negative} among the fold's training participants."
         )
-    if run.has("subtype_choice"):
+    if run.has("subtype_numbers"):
         parts.append(
             "Subtypes of fingerprints come from consensus clustering [@consensus], their number from the gap statistic "
             "[@gap]."

@@ -29,7 +29,8 @@ STATISTICS = (
     "volume_association", "volume_points", "region_summary", "region_effects",
     "fingerprints", "beta_overlap", "planted_recovery", "planted_effects", "notes", "associations", "group_comparisons",
     "subgroups", "fairness", "interactions", "cox", "progression", "trajectories", "shortcuts", "site_prediction",
-    "ranking_agreement", "site_effects", "harmonisation_models",
+    "ranking_agreement", "site_effects", "harmonisation_models", "main_effects", "w_calibration",
+    "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison",
 )  # fmt: skip
 """Tables of ``group/statistics`` that the report shows; the largest stay in their files."""
 

@@ -72,6 +72,7 @@ SECTIONS: Sequence[Section] = (
     _analysis(catalogue.SUBGROUPS),
     _analysis(catalogue.PROGRESSION),
     _analysis(catalogue.NORMS),
+    _analysis(catalogue.MAIN_EFFECTS),
     _analysis(catalogue.SHORTCUTS),
     _analysis(catalogue.HARMONISATION),
     Section(

@@ -111,16 +111,34 @@ NORMS = Analysis(
     "clusters of fingerprints; they count as kinds only where they are stable and the gap statistic prefers them to "
     "none.",
     (
-        View("norm_models", "The norms.", ("source", "fold", "n_training", "covariates", "note"), leading=False),
-        View("w_scores_summary", "W-scores by group.",
-             ("map", "source", "group", "scan_group", "mean_w", *_CI, "p_fwe", "n_participants", "note"),
-             order=("p_fwe", "-mean_w"), shown=20),
-        View("subtype_choice", "How many subtypes.", ("source", "map", "clusters", "gap", "gap_error", "stability",
-        "pac",
-             "chosen", "note"), shown=20),
-        View("subtype_profiles", "What subtypes differ in.",
-             ("source", "map", "subtype", "measure", "mean", "sd", "statistic", "p", "p_fdr", "n_participants", "note"),
-             shown=30),
+        View(
+            "w_calibration", "Do the norms fit? Controls scored against the others, worst first.",
+            ("source", "group", "n_controls", "mean_z", "sd_z", "beyond", "note"), order=("-mean_z",), shown=10,
+        ),
+        View(
+            "subtype_numbers", "How many subtypes.",
+            ("source", "k", "chosen", "gap", "gap_error", "ambiguous", "rand", "rand_low", "rand_high", "smallest",
+             "n_participants", "note"), shown=30,
+        ),
+        View(
+            "subtype_comparison", "What subtypes differ in.",
+            ("source", "compared", "measure", "value", "means", "f", "p", "p_fdr", "n_participants", "note"),
+            order=("p_fdr",), shown=30, finding="p_fdr",
+        ),
+    ),
+)  # fmt: skip
+
+MAIN_EFFECTS = Analysis(
+    "main-effects", "What else moves relevance and volume?", "Other influences",
+    "Sex, age, education, field strength and site, each beside the others and the class. What has nothing to do with "
+    "the disease should move volumes where anatomy says so, and relevance little.",
+    (
+        View(
+            "main_effects", "Effects on density and volume, clearest first.",
+            ("source", "variable", "contrast", "group", "estimate", "statistic", "partial_r", "p", "p_fwe", "p_fdr",
+             "covariates", "n_participants", "note"),
+            order=("p_fwe", "-partial_r"), shown=20, finding="p_fwe",
+        ),
     ),
 )  # fmt: skip
 
@@ -186,5 +204,6 @@ EFFECTS_FOUND = Analysis(
 )  # fmt: skip
 
 ANALYSES: Sequence[Analysis] = (
-    ASSOCIATIONS, COMPARISONS, SUBGROUPS, PROGRESSION, NORMS, HARMONISATION, SHORTCUTS, AGREEMENT, EFFECTS_FOUND,
+    ASSOCIATIONS, COMPARISONS, SUBGROUPS, PROGRESSION, NORMS, MAIN_EFFECTS, HARMONISATION,
+    SHORTCUTS, AGREEMENT, EFFECTS_FOUND,
 )  # fmt: skip

@@ -129,6 +129,9 @@ def _chosen(view: View, run: RunRecord) -> pd.DataFrame:
             rows = rows[known | rows[column].isna()] if None in values else rows[known]
     if view.leading and "map" in rows:
         rows = rows[rows["map"].isin(run.main_maps) | rows["map"].isna()]
+    if view.leading and "source" in rows:  # a map or volumes
+        others = set(run.map_names) - set(run.main_maps)
+        rows = rows[~rows["source"].isin(others)]
     keys, sort = [], rows
     for place, name in enumerate(view.order):
         column = name.removeprefix("-")
@@ -144,6 +147,9 @@ def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
     found = rows
     if "map" in found:
         found = found.assign(map=found["map"].map(map_title, na_action="ignore"))
+    if "source" in found:
+        names = {name: map_title(name) for name in material.run.map_names}
+        found = found.assign(source=found["source"].map(lambda name: names.get(name, name)))
     if "group" in found:
         found = found.assign(group_page=found["group"].map(material.links.region).astype(object))
     if "participant_id" in found:

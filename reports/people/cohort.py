@@ -96,6 +96,19 @@ class People:
         return self._by_map.get(map_name, pd.DataFrame())
 
     @cached_property
+    def _w_scores(self) -> dict[tuple[str, str], pd.Series]:
+        if not self.run.has("w_fingerprints"):
+            return {}
+        table = self.run.tables["w_fingerprints"]
+        table = table[table["source"].isin(self.run.main_maps)]
+        grouped = table.groupby(["source", "participant_id"])
+        return {(str(name), str(who)): rows.groupby("group")["w"].mean() for (name, who), rows in grouped}
+
+    def w_scores(self, map_name: str, participant_id: str) -> pd.Series:
+        """W-scores by bilateral group: adjusted for the covariates of the norm; empty where there are none."""
+        return self._w_scores.get((map_name, participant_id), pd.Series(dtype=float))
+
+    @cached_property
     def _controls(self) -> dict[str, pd.DataFrame]:
         """Mean density per control and fold."""
         rows = self.visits[(self.visits["label"] == self.run.negative) & self.visits["fold"].notna()]

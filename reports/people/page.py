@@ -176,7 +176,7 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
             Course(f"{map_title(name)}, density in the hippocampus", wide[group].reindex(visits["scan_id"]).tolist())
         )
     courses.append(Course("Hippocampal volume, mm³", _numbers(visits, "hippocampus_mm3")))
-    courses.append(Course("MMSE", _numbers(visits, "mmse")))
+    courses.append(Course("MMSE", _numbers(visits, "mmse"), (0.0, 30.0)))
     known = [course for course in courses if np.isfinite(np.asarray(course.values, dtype=float)).any()]
     if not known:
         return None
@@ -213,6 +213,9 @@ def _fingerprint(
         "score": scores[person.index].to_numpy(),
         "above": [_share_below(controls.values[group], person[group]) for group in person.index],
     }).dropna(subset="density")  # fmt: skip
+    adjusted = people.w_scores(map_name, participant_id)
+    if len(adjusted):
+        table["w"] = table["group"].map(adjusted)
     table = table.sort_values("score", key=lambda values: -values.abs(), kind="stable", na_position="last")
     rows = [
         ScoreRow(str(row["group"]), controls.own_scores(row["group"]), row["score"], number(row["density"]),
@@ -246,6 +249,7 @@ def _region_table(material: Material, rows: pd.DataFrame) -> PageTable:
         numeric("density", "Density"),
         numeric("mean", f"Mean of {material.run.negative}"),
         numeric("score", "Standard deviations from it", fixed),
+        numeric("w", "W-score", fixed, "adjusted for the covariates of the norm, fitted on training participants"),
         numeric("above", "Controls below", lambda share: percent(share, 0)),
     )
     return page_table(linked, columns, "All bilateral groups.")
