@@ -35,6 +35,7 @@ from pipeline.training.stage import HISTORY_COLUMNS
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics")
 PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus", "Lateral ventricle")
 RESOLUTION = 4.0
+VISITS = ("M000", "M012", "M024", "M036")
 REGION_TABLE = Path(__file__).parents[2] / "atlases" / "tables" / "neuromorphometrics.tsv"
 
 
@@ -60,6 +61,8 @@ class RunPlan:
         Positive and negative class.
     classes : tuple of str, optional
         Classes that have participants; both of the contrast if not given.
+    visits : tuple of int
+        Scans of each participant; one and two by turns where nothing is given.
     """
 
     until: str = "statistics"
@@ -73,6 +76,7 @@ class RunPlan:
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     contrast: tuple[str, str] = ("AD", "CN")
     classes: tuple[str, ...] | None = None
+    visits: tuple[int, ...] = ()
     overrides: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
@@ -115,16 +119,17 @@ def _config(plan: RunPlan) -> Config:
 
 def _scans(plan: RunPlan) -> list[Scan]:
     rng = np.random.default_rng(7)
-    scans = []
+    scans, planned = [], iter(plan.visits)
     for label in plan.classes or plan.contrast:
         for person in range(plan.people):
+            how_many = next(planned, 1 + person % 2)
             name = f"sub-{label}{person:03d}{plan.text if person == 0 else ''}"
-            for visit in ("M000", "M012")[: 1 + person % 2]:
+            for visit in VISITS[:how_many]:
                 small = 0.75 if label == plan.contrast[0] else 1.0
                 scans.append(
                     Scan(
                         name, f"ses-{visit}", f"I{label}{person}{visit}", f"x/{name}_{visit}.nii.gz", label, label,
-                        age=70.0 + person, sex="FM"[person % 2], site=f"S1{plan.text}", field_strength=1.5,
+                        age=70.0 + person % 25, sex="FM"[person % 2], site=f"S1{plan.text}", field_strength=1.5,
                         apoe4=person % 3, mmse=25.0, cdr=0.0, tiv_mm3=1.5e6 if plan.volumes else None,
                         hippocampus_mm3=float(7000 * small + 300 * rng.normal()) if plan.volumes else None,
                         hippocampus_source="test" if plan.volumes else None,
