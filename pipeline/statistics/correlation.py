@@ -151,7 +151,7 @@ ESTIMATORS: Mapping[str, Callable[[Floats, Floats, Floats], Floats]] = {
 }
 
 
-def permuted_correlations(x: Floats, y: Floats, rows: NDArray[np.intp], estimator: str) -> Floats:
+def permuted_correlations(x: Floats, y: Floats, rows: NDArray[np.integer], estimator: str) -> Floats:
     """Correlation of y with every rearrangement of x.
 
     Parameters

@@ -23,7 +23,7 @@ from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.permutation import block_permutations, two_sided_p
+from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
 
 Floats = NDArray[np.float64]
@@ -182,7 +182,7 @@ def _rows(
         said = note if len(scans.codes) == 0 else "; ".join(part for part in (problem, note) if part)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": said}
         return [{"estimator": estimator} | blank for estimator in ESTIMATORS]
-    permutations = block_permutations(points.codes, settings.permutations, rng)
+    permutations = Exchangeability("whole", points.codes).permutations(settings.permutations, rng)
     rows = []
     for estimator, correlation in ESTIMATORS.items():
 

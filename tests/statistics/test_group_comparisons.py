@@ -10,8 +10,9 @@ import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 from statsmodels.stats.meta_analysis import combine_effects
 
-from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, TwoGroups, comparisons_tables, hedges_g
+from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
+from pipeline.statistics.groups.members import TwoGroups, hedges_g
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

@@ -1,4 +1,4 @@
-"""Exchange of participants: what moves, how many ways there are, and p values against scipy."""
+"""Correlations under exchange of participants: p values against scipy, error rate for repeated scans."""
 
 from __future__ import annotations
 
@@ -8,40 +8,15 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.statistics.correlation import permuted_correlations
-from pipeline.statistics.permutation import block_permutations, regroupings, two_sided_p
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=14), st.integers(0, 100))
-def test_whole_participants_move_to_participants_with_as_many_scans(raw, seed):
-    codes = np.unique(raw, return_inverse=True)[1]
-    rows = block_permutations(codes, 20, np.random.default_rng(seed)).rows
-    sizes = np.bincount(codes)
-    for row in rows:
-        assert sorted(row) == list(range(len(codes)))
-        for code in range(len(sizes)):
-            source = row[codes == code]
-            (origin,) = np.unique(codes[source])
-            assert sizes[origin] == sizes[code]
-            assert (source == np.flatnonzero(codes == origin)).all()
-
-
-def test_all_permutations_are_used_when_there_are_no_more():
-    codes = np.array([0, 0, 1, 2, 2, 3, 4])  # two pairs and three single scans: 2! x 3!
-    some = block_permutations(codes, 12, np.random.default_rng(0))
-    assert some.exact
-    assert len({tuple(row) for row in some.rows}) == len(some) == 12
-    assert tuple(range(7)) in {tuple(row) for row in some.rows}
-    assert not block_permutations(codes, 11, np.random.default_rng(0)).exact
+from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 
 
 def test_exact_p_of_a_correlation_equals_scipy_and_brute_force():
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=6), rng.normal(size=6)
-    permutations = block_permutations(np.arange(6), 1000, rng)
+    permutations = Exchangeability.free(6).permutations(1000, rng)
     assert permutations.exact
     assert len(permutations) == math.factorial(6)
     for name, function in (("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)):
@@ -58,24 +33,6 @@ def test_exact_p_of_a_correlation_equals_scipy_and_brute_force():
     null = permuted_correlations(x, y, permutations.rows, "pearson")
     own = two_sided_p(np.array(scipy.stats.pearsonr(x, y).statistic), null, exact=True)
     assert float(own) == pytest.approx(oracle.pvalue, abs=1e-12)
-
-
-def test_random_p_counts_the_observed_order_once():
-    null = np.array([0.1, -0.5, 0.4, 0.2])
-    assert float(two_sided_p(np.array(0.45), null, exact=False)) == 2 / 5
-    assert float(two_sided_p(np.array(-0.9), null, exact=False)) == 1 / 5
-    assert np.isnan(two_sided_p(np.array(np.nan), null, exact=False))
-
-
-def test_regroupings_keep_class_sizes_and_are_complete_when_few():
-    members = np.array([True, True, False, False, False])
-    every = regroupings(members, 10, np.random.default_rng(0))
-    assert every.exact
-    assert len({tuple(row) for row in every.first}) == 10
-    some = regroupings(members, 9, np.random.default_rng(0))
-    assert not some.exact
-    assert (some.first.sum(axis=1) == 2).all()
-    assert len(some) == 9
 
 
 def random_intercepts(rng, participant, icc):
@@ -104,7 +61,7 @@ def test_error_rate_without_an_effect(icc):
             ("blocks of scans", x, y, participant),
             ("scans", x, y, np.arange(67)),
         ):
-            rows = block_permutations(codes, 199, rng).rows
+            rows = Exchangeability("whole", codes).permutations(199, rng).rows
             null = permuted_correlations(a, b, rows, "pearson")
             rejected[name] += two_sided_p(np.corrcoef(a, b)[0, 1], null, exact=False) <= 0.05
     rates = {name: count / n_data for name, count in rejected.items()}

@@ -24,6 +24,7 @@ from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
+from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import Design, design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
@@ -126,19 +127,6 @@ def _of_biomarker(
         rng = generator(inputs.seed, "statistics", "associations", scan_group)
         blocks.append(_block(points, columns.table, biomarker, estimator, settings, rng).assign(**base))
     return blocks
-
-
-def members_of(inputs: StatisticsInputs, scan_group: str) -> NDArray[np.bool_]:
-    """Which scans belong to ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
-    if scan_group == "all":
-        return np.ones(len(inputs.values.scans), bool)
-    return inputs.values.members(scan_group, "negative", "positive")
-
-
-def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
-    """Name of a group of scans as in other tables: the class, where it is one."""
-    cohort = inputs.config.cohort
-    return {"positive": cohort.positive, "negative": cohort.negative}.get(scan_group, scan_group)
 
 
 def _points(

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.associations.associations import label_of, members_of
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals, participant_draws
-from pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
+from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.groups.gains import with_gains
+from pipeline.statistics.groups.members import TwoGroups, drawn_means, hedges_g, label_of
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
@@ -36,9 +35,7 @@ from pipeline.statistics.values import participant_codes, participant_means
 Floats = NDArray[np.float64]
 
 MIN_PER_GROUP = 2
-CLASSES = ("positive", "negative")
-ERROR_DRAWS = 200
-"""Draws for standard errors; enough for those (Efron & Tibshirani 1993, section 6.4)."""
+NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for a gain"
 
 COMPARISONS_COLUMNS = {
     "comparison": "The two groups of scans, first/second",
@@ -89,47 +86,6 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class TwoGroups:
-    """Scans of two groups without a participant in common.
-
-    Parameters
-    ----------
-    rows : array of int
-        Positions of the scans used.
-    is_first : array of bool, shape (rows,)
-    n_both : int
-        Participants with scans of both groups.
-    note : str or None
-        What happened to them.
-    """
-
-    rows: NDArray[np.intp]
-    is_first: NDArray[np.bool_]
-    n_both: int
-    note: str | None
-
-    @classmethod
-    def of(cls, inputs: StatisticsInputs, first: str, second: str) -> TwoGroups:
-        """Scans of two groups, named as in `members_of`."""
-        in_first, in_second = members_of(inputs, first), members_of(inputs, second)
-        people = inputs.by_person["participant_id"]
-        both = set(people[in_first]) & set(people[in_second])
-        of_both = people.isin(both).to_numpy(bool)
-        note = None
-        if (first, second) == CLASSES:
-            used = in_first | (in_second & ~of_both)
-            if both:
-                label = label_of(inputs, first)
-                note = f"{len(both)} participants with scans of both classes count as {label}, by those scans"
-        else:
-            used = (in_first | in_second) & ~of_both
-            if both:
-                note = f"{len(both)} participants with scans of both groups left out"
-        rows = np.flatnonzero(used)
-        return cls(rows.astype(np.intp), in_first[rows], len(both), note)
-
-
 def comparisons_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
     """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
@@ -138,15 +94,40 @@ def comparisons_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFr
     for pair in settings.group_comparisons.comparisons:
         first, second = pair.split("/")
         name = f"{label_of(inputs, first)}/{label_of(inputs, second)}"
-        blocks.append(compare(inputs, columns, first, second, settings).assign(comparison=name))
+        compared = compare(inputs, columns, first, second, settings)
+        table = compared.table
+        if compared.tested:
+            rng = generator(inputs.seed, "statistics", "group_comparisons", first, second, "gain")
+            table = with_gains(table, compared.means, compared.of_first, label_of(inputs, second), settings, rng)
+        blocks.append(table.assign(comparison=name))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
     return {"group_comparisons": (table[list(COMPARISONS_COLUMNS)], COMPARISONS_COLUMNS)}
 
 
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Rows of one comparison and the participants behind them.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Columns of `COMPARISONS_COLUMNS` without the comparison's name; gains are empty.
+    means : array, shape (participants, columns)
+    of_first : array of bool, shape (participants,)
+    tested : bool
+        Whether both groups have enough participants.
+    """
+
+    table: pd.DataFrame
+    means: Floats
+    of_first: NDArray[np.bool_]
+    tested: bool
+
+
 def compare(
     inputs: StatisticsInputs, columns: RelevanceColumns, first: str, second: str, settings: StatisticsConfig
-) -> pd.DataFrame:
-    """Rows of one comparison, without its name.
+) -> Compared:
+    """Differences, their tests and intervals.
 
     Parameters
     ----------
@@ -161,27 +142,29 @@ def compare(
     frame = inputs.by_person.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
     table = columns.table.assign(**dict.fromkeys(_NUMBERS, np.nan), interval=NO_INTERVAL, covariates=None)
     table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False)
-    counts = {}
-    for name, members in (("first", two.is_first), ("second", ~two.is_first)):
-        counts[name] = frame.loc[members, "participant_id"].nunique()
-        table[f"n_{name}"], table[f"n_scans_{name}"] = counts[name], int(members.sum())
     codes, _ = participant_codes(frame["participant_id"].tolist())
     means = participant_means(columns.values[two.rows], codes)
-    of_first = participant_means(two.is_first.astype(float), codes) > 0.5
-    for name, members in (("mean_first", of_first), ("mean_second", ~of_first)):
-        table[name] = means[members].mean(axis=0) if members.any() else np.nan
+    of_first = np.asarray(participant_means(two.is_first.astype(float), codes) > 0.5, bool)
+    few = []
+    for name, group, scans, people in (
+        ("first", first, two.is_first, of_first),
+        ("second", second, ~two.is_first, ~of_first),
+    ):
+        n = int(people.sum())
+        table[f"n_{name}"], table[f"n_scans_{name}"] = n, int(scans.sum())
+        table[f"mean_{name}"] = means[people].mean(axis=0) if n else np.nan
+        if n < MIN_PER_GROUP:
+            few.append(f"{n} participants of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed")
     table["difference"] = table["mean_first"] - table["mean_second"]
-    for name, group in (("first", first), ("second", second)):
-        if counts[name] < MIN_PER_GROUP:
-            n = counts[name]
-            why = f"{n} participants of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed"
-            return table.assign(note=joined(why, two.note))
+    if few:
+        return Compared(table.assign(note=joined(*few, two.note)), means, of_first, False)
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
     notes = _test(table, columns.values[two.rows], frame, settings, generator(*seed, "permutation"))
+    empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
+    notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
+    table["note"] = [joined(note, two.note) for note in notes]
     _estimate(table, means, of_first, settings, generator(*seed, "bootstrap"))
-    gain_notes = _gain_notes(table, label_of(inputs, second))
-    table["note"] = [joined(note, gain_note, two.note) for note, gain_note in zip(notes, gain_notes, strict=True)]
-    return table
+    return Compared(table, means, of_first, True)
 
 
 def _test(
@@ -227,67 +210,16 @@ def _estimate(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> None:
-    """Enter effect sizes, gains and all intervals."""
+    """Enter the effect size and the interval of the difference."""
     known = np.isfinite(means).all(axis=0)
     table["hedges_g"] = np.where(known, hedges_g(np.where(known, means, 0.0), of_first), np.nan)
-    keys = table["metric"] + "\t" + table["map"]
-    floors = keys.map(
-        {
-            key: gain_floor(rows["mean_second"].to_numpy(float), settings.group_comparisons.gain_floor)
-            for key, rows in table.groupby(keys, sort=False)
-        }
-    ).to_numpy(float)
-    table["floor"] = floors
-    table["log_gain"] = log_gain(table["mean_first"].to_numpy(float), table["mean_second"].to_numpy(float), floors)
-    above = table["mean_second"].where(table["mean_second"] > 0)
-    table["ratio"] = table["mean_first"] / above
     own = np.flatnonzero(known)
 
-    def statistic(weights: Floats) -> Floats:
-        drawn = []
-        for members in (of_first, ~of_first):
-            part = weights[:, members]
-            drawn.append((part @ means[np.ix_(members, own)]) / part.sum(axis=1, keepdims=True))
-        return np.concatenate([drawn[0] - drawn[1], log_gain(drawn[0], drawn[1], floors[own])], axis=1)
+    def difference(weights: Floats) -> Floats:
+        first, second = drawn_means(means[:, own], of_first, weights)
+        return first - second
 
     strata = of_first.astype(int).tolist()
-    found = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
-    n = len(own)
-    draws = np.full((ERROR_DRAWS, len(table)), np.nan)
-    draws[:, own] = statistic(participant_draws(strata, ERROR_DRAWS, rng))[:, n:]
-    for column, values in {
-        "ci_low": found.low[:n], "ci_high": found.high[:n], "interval": found.method[:n],
-        "log_gain_low": found.low[n:], "log_gain_high": found.high[n:],
-    }.items():  # fmt: skip
+    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)
+    for column, values in {"ci_low": found.low, "ci_high": found.high, "interval": found.method}.items():
         table.loc[own, column] = values
-    for _, rows in table.groupby(keys, sort=False).groups.items():
-        result = shrink(table.loc[rows, "log_gain"].to_numpy(float), draws[:, rows], settings.confidence)
-        for column, shrunk in (("", result.estimate), ("_low", result.low), ("_high", result.high)):
-            table.loc[rows, f"log_gain_shrunk{column}"] = shrunk
-
-
-def _gain_notes(table: pd.DataFrame, second: str) -> list[str | None]:
-    """Where a gain would be infinite or has no meaning, said in words."""
-    notes: list[str | None] = []
-    for first_mean, second_mean, floor in table[["mean_first", "mean_second", "floor"]].to_numpy(float):
-        first_low, second_low = first_mean < floor, second_mean < floor
-        if first_low and second_low:
-            notes.append("no gain: both means are below the floor")
-        elif second_low and second_mean == 0:
-            notes.append(f"infinite gain: the mean of {second} is 0; log_gain counts it as the floor")
-        elif second_low:
-            notes.append(f"the mean of {second} is below the floor; log_gain counts it as the floor")
-        else:
-            notes.append("the first mean is below the floor; log_gain counts it as the floor" if first_low else None)
-    return notes
-
-
-def hedges_g(values: Floats, is_first: NDArray[np.bool_]) -> Floats:
-    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without spread."""
-    a, b = values[is_first], values[~is_first]
-    freedom = len(a) + len(b) - 2
-    pooled = np.sqrt(((len(a) - 1) * a.var(axis=0, ddof=1) + (len(b) - 1) * b.var(axis=0, ddof=1)) / freedom)
-    correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
-    difference = correction * (a.mean(axis=0) - b.mean(axis=0))
-    result: Floats = np.divide(difference, pooled, out=np.full(values.shape[1], np.nan), where=pooled > 0)
-    return result

@@ -22,7 +22,7 @@ from pipeline.statistics.groups.levels import COURSE, Levels, levels_of
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.notes import joined
-from pipeline.statistics.performance import metrics
+from pipeline.statistics.performance import weighted_auc
 from pipeline.statistics.values import participant_codes, participant_means
 
 Floats = NDArray[np.float64]
@@ -107,12 +107,16 @@ def _of_level(
     target = frame["target"].to_numpy(float)
     predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
     probability = frame["probability"].to_numpy(float)
+    right = (target == predicted).astype(float)
     inside = participant_means(members.astype(float), codes) > 0.5
 
     def of_weights(weights: Floats) -> Floats:
         """Metrics of participants that count several times, shape (draws, metrics)."""
-        found = metrics(target, predicted, probability, weights[:, codes])
-        return np.stack([found[name] for name in FAIRNESS_METRICS], axis=1)
+        of_scans = weights[:, codes]
+        sensitivity = _share(of_scans, right * target, target)
+        specificity = _share(of_scans, right * (1 - target), 1 - target)
+        auc = weighted_auc(target, probability, of_scans)
+        return np.stack([(sensitivity + specificity) / 2, sensitivity, specificity, auc], axis=1)
 
     def both(weights: Floats, is_inside: Floats) -> Floats:
         """Metrics inside, then metrics inside minus those of the rest."""
@@ -143,6 +147,13 @@ def _of_level(
         }
     )  # fmt: skip
     return _suppressed(table, counts, settings.subgroups.minimum_participants)
+
+
+def _share(weights: Floats, part: Floats, whole: Floats) -> Floats:
+    """Weighted part of a weighted whole; NaN where the whole has no weight."""
+    below = weights @ whole
+    share: Floats = np.divide(weights @ part, below, out=np.full(len(weights), np.nan), where=below > 0)
+    return share
 
 
 def _exchanges(strata: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:

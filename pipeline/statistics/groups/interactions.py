@@ -14,8 +14,8 @@ import pandas as pd
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.groups.comparisons import CLASSES, TwoGroups
 from pipeline.statistics.groups.levels import COURSE, Levels, levels_of, of_person
+from pipeline.statistics.groups.members import CLASSES, TwoGroups
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability

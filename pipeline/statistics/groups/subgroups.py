@@ -17,8 +17,8 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
-from pipeline.statistics.groups.comparisons import hedges_g
 from pipeline.statistics.groups.levels import Levels, levels_of
+from pipeline.statistics.groups.members import hedges_g
 from pipeline.statistics.inputs import StatisticsInputs, one_name_per_person
 from pipeline.statistics.notes import joined
 from pipeline.statistics.values import participant_codes, participant_means

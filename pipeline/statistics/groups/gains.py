@@ -1,0 +1,87 @@
+"""Gain of one group of scans over another in every region: ratio, log-gain, and log-gain shrunken over regions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.statistics.bootstrap import bootstrap_intervals, participant_draws
+from pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
+from pipeline.statistics.groups.members import drawn_means
+from pipeline.statistics.notes import joined
+
+Floats = NDArray[np.float64]
+
+ERROR_DRAWS = 200
+"""Draws for standard errors; enough for those (Efron & Tibshirani 1993, section 6.4)."""
+
+
+def with_gains(
+    table: pd.DataFrame,
+    means: Floats,
+    of_first: NDArray[np.bool_],
+    second: str,
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    """Add ratio, log-gain, its interval, and the shrunken log-gain of every map.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        With ``map``, ``metric``, ``mean_first``, ``mean_second`` and ``note``; a row per column of means.
+    means : array, shape (participants, columns)
+    of_first : array of bool, shape (participants,)
+    second : str
+        Name of the second group, the denominator.
+    settings : StatisticsConfig
+    rng : numpy.random.Generator
+    """
+    keys = table["metric"] + "\t" + table["map"]
+    floors = keys.map(
+        {
+            key: gain_floor(rows["mean_second"].to_numpy(float), settings.group_comparisons.gain_floor)
+            for key, rows in table.groupby(keys, sort=False)
+        }
+    ).to_numpy(float)
+    table = table.assign(
+        floor=floors,
+        log_gain=log_gain(table["mean_first"].to_numpy(float), table["mean_second"].to_numpy(float), floors),
+        ratio=table["mean_first"] / table["mean_second"].where(table["mean_second"] > 0),
+        note=[
+            joined(*notes) for notes in zip(table["note"], _gain_notes(table.assign(floor=floors), second), strict=True)
+        ],
+    )
+    own = np.flatnonzero(np.isfinite(means).all(axis=0))
+
+    def gains(weights: Floats) -> Floats:
+        return log_gain(*drawn_means(means[:, own], of_first, weights), floors[own])
+
+    strata = of_first.astype(int).tolist()
+    found = bootstrap_intervals(gains, strata, settings.bootstrap_samples, settings.confidence, rng)
+    table.loc[own, "log_gain_low"], table.loc[own, "log_gain_high"] = found.low, found.high
+    draws = np.full((ERROR_DRAWS, len(table)), np.nan)
+    draws[:, own] = gains(participant_draws(strata, ERROR_DRAWS, rng))
+    for _, rows in table.groupby(keys, sort=False).groups.items():
+        result = shrink(table.loc[rows, "log_gain"].to_numpy(float), draws[:, rows], settings.confidence)
+        for column, shrunk in (("", result.estimate), ("_low", result.low), ("_high", result.high)):
+            table.loc[rows, f"log_gain_shrunk{column}"] = shrunk
+    return table
+
+
+def _gain_notes(table: pd.DataFrame, second: str) -> list[str | None]:
+    """Where a gain would be infinite or has no meaning, said in words."""
+    notes: list[str | None] = []
+    for first_mean, second_mean, floor in table[["mean_first", "mean_second", "floor"]].to_numpy(float):
+        first_low, second_low = first_mean < floor, second_mean < floor
+        if first_low and second_low:
+            notes.append("no gain: both means are below the floor")
+        elif second_low and second_mean == 0:
+            notes.append(f"infinite gain: the mean of {second} is 0; log_gain counts it as the floor")
+        elif second_low:
+            notes.append(f"the mean of {second} is below the floor; log_gain counts it as the floor")
+        else:
+            notes.append("the first mean is below the floor; log_gain counts it as the floor" if first_low else None)
+    return notes

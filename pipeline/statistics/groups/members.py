@@ -1,0 +1,87 @@
+"""Groups of scans by name: classes of the contrast and outcomes, and two of them side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from pipeline.statistics.inputs import StatisticsInputs
+
+Floats = NDArray[np.float64]
+
+CLASSES = ("positive", "negative")
+
+
+def members_of(inputs: StatisticsInputs, scan_group: str) -> NDArray[np.bool_]:
+    """Which scans belong to ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
+    if scan_group == "all":
+        return np.ones(len(inputs.values.scans), bool)
+    return inputs.values.members(scan_group, "negative", "positive")
+
+
+def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
+    """Name of a group of scans as in other tables: the class, where it is one."""
+    cohort = inputs.config.cohort
+    return {"positive": cohort.positive, "negative": cohort.negative}.get(scan_group, scan_group)
+
+
+@dataclass(frozen=True, eq=False)
+class TwoGroups:
+    """Scans of two groups without a participant in common.
+
+    Parameters
+    ----------
+    rows : array of int
+        Positions of the scans used.
+    is_first : array of bool, shape (rows,)
+    n_both : int
+        Participants with scans of both groups.
+    note : str or None
+        What happened to them.
+    """
+
+    rows: NDArray[np.intp]
+    is_first: NDArray[np.bool_]
+    n_both: int
+    note: str | None
+
+    @classmethod
+    def of(cls, inputs: StatisticsInputs, first: str, second: str) -> TwoGroups:
+        """Scans of two groups, named as in `members_of`."""
+        in_first, in_second = members_of(inputs, first), members_of(inputs, second)
+        people = inputs.by_person["participant_id"]
+        both = set(people[in_first]) & set(people[in_second])
+        of_both = people.isin(both).to_numpy(bool)
+        note = None
+        if (first, second) == CLASSES:
+            used = in_first | (in_second & ~of_both)
+            if both:
+                label = label_of(inputs, first)
+                note = f"{len(both)} participants with scans of both classes count as {label}, by those scans"
+        else:
+            used = (in_first | in_second) & ~of_both
+            if both:
+                note = f"{len(both)} participants with scans of both groups left out"
+        rows = np.flatnonzero(used)
+        return cls(rows.astype(np.intp), in_first[rows], len(both), note)
+
+
+def drawn_means(means: Floats, of_first: NDArray[np.bool_], weights: Floats) -> tuple[Floats, Floats]:
+    """Means of both groups in draws of participants, each of shape (draws, columns)."""
+    sides = [(weights[:, side], means[side]) for side in (of_first, ~of_first)]
+    first, second = (part @ own / part.sum(axis=1, keepdims=True) for part, own in sides)
+    return first, second
+
+
+def hedges_g(values: Floats, is_first: NDArray[np.bool_]) -> Floats:
+    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without spread."""
+    a, b = values[is_first], values[~is_first]
+    freedom = len(a) + len(b) - 2
+    pooled = np.sqrt(((len(a) - 1) * a.var(axis=0, ddof=1) + (len(b) - 1) * b.var(axis=0, ddof=1)) / freedom)
+    correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
+    difference = correction * (a.mean(axis=0) - b.mean(axis=0))
+    result: Floats = np.divide(difference, pooled, out=np.full(values.shape[1], np.nan), where=pooled > 0)
+    return result
