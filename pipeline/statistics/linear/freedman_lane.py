@@ -237,11 +237,15 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
     permutations : Permutations
         Of the rows of the model.
     """
-    problems = _problems(values, model, len(permutations))
-    usable = np.array([problem is None for problem in problems], bool)
-    residuals = values[:, usable] - model.nuisance @ (model.nuisance.T @ values[:, usable])
+    lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
+    known = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
+    residuals = known - model.nuisance @ (model.nuisance.T @ known)
     norms = np.linalg.norm(residuals, axis=0)
-    residuals = np.ascontiguousarray(residuals / norms)
+    problems = _problems(known, lacking, norms, len(permutations))
+    usable = np.array([problem is None for problem in problems], bool)
+    if not usable.all():
+        residuals, norms = residuals[:, usable], norms[usable]
+    residuals /= norms
     coefficients = np.full((model.tested.shape[1], values.shape[1]), np.nan)
     coefficients[:, usable] = model.to_coefficients @ (model.tested.T @ residuals) * norms
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
@@ -282,22 +286,15 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
     )
 
 
-def _problems(values: Floats, model: LinearModel, n_permutations: int) -> list[str | None]:
+def _problems(known: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:
+    """Why a column cannot be tested, from its values, the number it lacks, and the norm of its residuals."""
     if n_permutations < 2:
-        return ["there is one permutation only, so nothing can be exchanged"] * values.shape[1]
-    lacking = (~np.isfinite(values)).sum(axis=0)
-    known = np.where(np.isfinite(values), values, 0.0)
-    about_mean = ((known - known.mean(axis=0)) ** 2).sum(axis=0)
-    residual = ((known - model.nuisance @ (model.nuisance.T @ known)) ** 2).sum(axis=0)
+        return ["there is one permutation only, so nothing can be exchanged"] * known.shape[1]
     constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
-    found: list[str | None] = []
-    for i in range(values.shape[1]):
-        if lacking[i]:
-            found.append(f"no value in {lacking[i]} of {len(values)}")
-        elif constant[i]:
-            found.append("the same value everywhere")
-        elif residual[i] <= NO_SPREAD * about_mean[i]:
-            found.append("fully explained by the covariates")
-        else:
-            found.append(None)
-    return found
+    explained = norms**2 <= NO_SPREAD * len(known) * known.var(axis=0)
+    reasons = (
+        (lacking > 0, [f"no value in {count} of {len(known)}" for count in lacking]),
+        (constant, ["the same value everywhere"] * len(norms)),
+        (explained, ["fully explained by the covariates"] * len(norms)),
+    )
+    return [next((said[i] for holds, said in reasons if holds[i]), None) for i in range(len(norms))]
