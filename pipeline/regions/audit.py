@@ -104,10 +104,10 @@ def within_reach(mask: Mask, reach: float) -> Mask:
 
 def darkest(volume: NDArray[np.float32], brain: Mask) -> Mask:
     """The darkest of three Otsu classes inside the brain; nothing where there are not three intensities."""
-    values = volume[brain]
-    if len(np.unique(values)) < 3:
+    try:
+        low, _ = threshold_multiotsu(volume[brain], classes=3)  # type: ignore[no-untyped-call]
+    except ValueError:
         return np.zeros_like(brain)
-    low, _ = threshold_multiotsu(values, classes=3)  # type: ignore[no-untyped-call]
     dark: Mask = brain & (volume <= low)
     return dark
 
@@ -156,14 +156,14 @@ def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str
     if not maps:
         return rows
     device = next(iter(maps.values())).device
-    whole = {name: torch.from_numpy(mask).to(device) for name, mask in parts.references.items()}
-    own = {name: torch.from_numpy(mask).to(device) for name, (_, mask) in parts.masks.items()}
+    whole = {name: _positions(mask, device) for name, mask in parts.references.items()}
+    own = {name: _positions(mask, device) for name, (_, mask) in parts.masks.items()}
     for map_name, values in maps.items():
-        magnitude = values.abs()
-        totals = {name: _sum_in(magnitude, mask) for name, mask in whole.items()}
-        for name, (reference, mask) in parts.masks.items():
-            absolute = _sum_in(magnitude, own[name])
-            n_voxels, n_reference = int(mask.sum()), int(parts.references[reference].sum())
+        magnitude = values.abs().reshape(-1)
+        totals = {name: _sum_at(magnitude, voxels) for name, voxels in whole.items()}
+        for name, (reference, _) in parts.masks.items():
+            absolute = _sum_at(magnitude, own[name])
+            n_voxels, n_reference = len(own[name]), len(whole[reference])
             share = _ratio(absolute, totals[reference]) if n_voxels else float("nan")
             voxel_share = _ratio(n_voxels, n_reference)
             rows.append(
@@ -233,9 +233,13 @@ def read_brain(path: Path, grid: Grid) -> Mask:
     return brain
 
 
-def _sum_in(magnitude: Tensor, mask: Tensor) -> float:
-    """Sum over a mask in an order that is the same on every call."""
-    return float(ordered_total(torch.where(mask, magnitude, 0).reshape(-1)))
+def _positions(mask: Mask, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(mask)).to(device)
+
+
+def _sum_at(flat: Tensor, voxels: Tensor) -> float:
+    """Sum over voxels in an order that is the same on every call."""
+    return float(ordered_total(flat if len(voxels) == len(flat) else flat.index_select(0, voxels)))
 
 
 def _ratio(a: float, b: float) -> float:

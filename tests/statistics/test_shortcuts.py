@@ -53,8 +53,8 @@ def audited(folder: Path, enrichment: dict[str, float], config: Config = FAST) -
     rows = []
     for scan in scans:
         for name, value in (("rim", enrichment[scan.scan_id]), ("fluid", 2.0), ("vessel", np.nan)):
-            rows.append([scan.scan_id, "gb", name, "brain", 0.1 * value, 0.1, value])
-    columns = ["scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment"]
+            rows.append([scan.participant_id, scan.scan_id, "gb", name, "brain", 0.1 * value, 0.1, value])
+    columns = ["participant_id", "scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment"]
     write_table(inputs.layout.relevance_audit, pd.DataFrame(rows, columns=columns))
     return inputs
 

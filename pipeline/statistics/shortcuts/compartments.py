@@ -65,7 +65,7 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
     """
     audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
     facts = inputs.frame[["scan_id", "participant_id", "target"]]
-    known = audit.merge(facts, on="scan_id", validate="many_to_one")
+    known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
     if known.empty:
         raise BadInputError(f"{inputs.layout.relevance_audit}: no scan of this run. Run the regions stage again.")
     settings, rows = inputs.config.statistics, []
