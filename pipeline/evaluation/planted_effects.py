@@ -102,7 +102,8 @@ _ON_VOLUME = Question("main_effects", {"source": VOLUME, "variable": "{variable}
 _ON_RELEVANCE = Question(
     "main_effects", {"source": "{map}", "variable": "{variable}"}, "p_fwe", "partial_r", groups=False
 )
-_SITE = {"source": "{map}", "effect": "location"}
+_SITE_IN_VOLUME = {"source": VOLUME, "effect": "location"}
+_SITE_IN_RELEVANCE = {"source": "{map}", "effect": "location"}
 
 QUESTIONS: Mapping[str, tuple[tuple[str, Question], ...]] = {
     "disease": (("", _BETWEEN_CLASSES),),
@@ -111,8 +112,22 @@ QUESTIONS: Mapping[str, tuple[tuple[str, Question], ...]] = {
     "severity_mmse": (("", _WITH_SCORE),),
     "sex_difference": (("", _ON_VOLUME),),
     "site_effect": (
-        ("_before_combat", Question("site_effects", _SITE, "p_fwe_before", "r2_before", groups=False)),
-        ("_after_combat", Question("site_effects", _SITE, "p_fwe_after", "r2_after", groups=False, expected=False)),
+        ("_before_combat", Question("site_effects", _SITE_IN_VOLUME, "p_fwe_before", "r2_before", groups=False)),
+        (
+            "_after_combat",
+            Question("site_effects", _SITE_IN_VOLUME, "p_fwe_after", "r2_after", groups=False, expected=False),
+        ),
+        (
+            "_in_relevance_before_combat",
+            Question(
+                "site_effects", _SITE_IN_RELEVANCE, "p_fwe_before", "r2_before", groups=False,
+                note="planted in the image; missed if the networks do not go by it",
+            ),
+        ),
+        (
+            "_in_relevance_after_combat",
+            Question("site_effects", _SITE_IN_RELEVANCE, "p_fwe_after", "r2_after", groups=False, expected=False),
+        ),
     ),
     "conversion": (
         (

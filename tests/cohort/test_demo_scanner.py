@@ -69,7 +69,7 @@ def test_men_have_a_larger_putamen_and_nothing_else_that_is_larger(reference: Re
     scanned = {sex: scan(reference, people[sex], HEALTHY, acquisitions[sex]) for sex in "MF"}
     relative = {sex: np.array(one.volumes_mm3) / one.intracranial_mm3 for sex, one in scanned.items()}
     ratio = np.log(relative["M"] / relative["F"])
-    assert ratio[-1] == pytest.approx(np.log(1.12), abs=0.01)
+    assert ratio[-1] == pytest.approx(np.log(1.24), abs=0.015)
     # Registration sees volume by volume: what the deformation does to any region, of the disease or none of it.
     assert np.abs(ratio[:-1]).max() < 0.015
     growth = np.log(jacobian_determinant(exponential(2 * reference.sex_velocity, SPACING_MM), SPACING_MM))
@@ -78,7 +78,7 @@ def test_men_have_a_larger_putamen_and_nothing_else_that_is_larger(reference: Re
     for name in ("Putamen", "Cuneus", "Hippocampus", "Precuneus", "Cerebellum"):
         where = np.argwhere(np.isin(atlas.labels, atlas.regions.groups[name]))[::7]
         means[name] = float(sample(growth, (where.T / SPACING_MM).astype(np.float32)).mean())
-    assert means.pop("Putamen") == pytest.approx(np.log(1.12), abs=0.015)
+    assert means.pop("Putamen") == pytest.approx(np.log(1.24), abs=0.02)
     assert np.abs(list(means.values())).max() < 0.005
 
 

@@ -46,7 +46,7 @@ def main_effect(source: str, variable: str, group: str, estimate: float, p: floa
             "p": p, "p_fwe": p_fwe, "note": None}  # fmt: skip
 
 
-def site(group: str, before: float, after: float, effect: str = "location", source: str = "lrpB000") -> dict[str, Any]:
+def site(group: str, before: float, after: float, effect: str = "location", source: str = "volume") -> dict[str, Any]:
     return {"source": source, "effect": effect, "group": group, "p_fwe_before": before, "r2_before": 0.4,
             "p_fwe_after": after, "r2_after": 0.1, "note": None}  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_questions_name_columns_that_the_tables_have() -> None:
 
 def test_without_tables_every_row_says_which_is_missing(layout: RunLayout, truth: Path) -> None:
     table = answers(layout, truth)
-    assert len(table) == len(EFFECTS) + 1  # site before and after
+    assert len(table) == len(EFFECTS) + 3  # site before and after, in volumes and in relevance
     assert (table["result"] == "no answer").all()
     assert (table["verdict"] == "no answer").all()
     assert table.loc["sex_difference", "note"].startswith("main_effects.tsv is missing")
@@ -147,12 +147,14 @@ def test_the_site_effect_is_there_before_combat_and_gone_after(
     write(
         layout, "site_effects",
         site("Cuneus", before, after), site("Putamen", 0.9, 0.9), site("Cuneus", 0.001, 0.001, effect="scale"),
-        site("Cuneus", 0.001, 0.001, source="volume"),
+        site("Cuneus", 0.2, 0.3, source="lrpB000"),
     )  # fmt: skip
     table = answers(layout, truth)
     got = [table.loc[f"site_effect_{when}_combat", "verdict"] for when in ("before", "after")]
     assert tuple(got) == verdicts
     assert table.loc["site_effect_after_combat", "expected"] == "not found"
+    assert table.loc["site_effect_in_relevance_before_combat", ["p", "verdict"]].tolist() == [0.2, "missed"]
+    assert table.loc["site_effect_in_relevance_after_combat", ["p", "verdict"]].tolist() == [0.3, "as planted"]
 
 
 @pytest.mark.parametrize(("concordance", "verdict"), [(0.9, "as planted"), (0.5, "missed"), (0.2, "missed")])
