@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import statsmodels.formula.api as smf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -21,6 +21,7 @@ from pipeline.statistics.linear.freedman_lane import freedman_lane
 CODES = st.lists(st.integers(0, 5), min_size=1, max_size=14).map(lambda raw: np.unique(raw, return_inverse=True)[1])
 
 
+@settings(deadline=None)  # the first call compiles
 @given(CODES, st.integers(0, 100))
 def test_whole_participants_move_to_participants_with_as_many_scans(codes, seed):
     exchange = Exchangeability.whole_participants(codes)
@@ -34,6 +35,7 @@ def test_whole_participants_move_to_participants_with_as_many_scans(codes, seed)
             assert (source == np.flatnonzero(own == origin)).all()
 
 
+@settings(deadline=None)  # the first call compiles
 @given(CODES, st.integers(0, 100))
 def test_scans_stay_with_their_participant_when_exchanged_within(codes, seed):
     exchange = Exchangeability.within_participants(codes)
@@ -49,6 +51,7 @@ def test_scans_stay_with_their_participant_when_exchanged_within(codes, seed):
     assert exchange.n_participants == (sizes > 1).sum() == exchange.absorbed
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 10))
 def test_orders_of_things_partly_alike_are_complete_and_distinct(labels, seed):
     labels = np.array(labels)
@@ -119,6 +122,13 @@ def test_within_participants_is_the_model_with_a_dummy_for_each():
     within = Exchangeability.within_participants(frame["participant_id"])
     with pytest.raises(BadInputError, match=r"term sex.*cannot be told from the covariates.*centred"):
         freedman_lane(y, design_of("years + sex", "sex", frame), within, 99, np.random.default_rng(0))
+
+
+def test_change_needs_somebody_with_several_scans():
+    frame = pd.DataFrame({"years": [0.0, 1.0, 2.5, 3.0]})
+    within, design = Exchangeability.within_participants("abcd"), design_of("years", "years", frame)
+    with pytest.raises(BadInputError, match="term years: no participant has several scans"):
+        freedman_lane(np.arange(4.0), design, within, 9, np.random.default_rng(0))
 
 
 def test_participant_means_is_the_model_of_averaged_columns():

@@ -32,6 +32,9 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Scheme = Literal["free", "means", "whole", "within"]
 
+TIE_TOLERANCE = 1e-9
+"""Relative; statistics of equivalent permutations differ by rounding only and must count as equal."""
+
 
 @dataclass(frozen=True, eq=False)
 class Permutations:
@@ -204,10 +207,6 @@ def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
     """
     b = (np.abs(null) >= np.abs(observed) * (1 - TIE_TOLERANCE)).sum(axis=0)
     return np.where(np.isnan(observed), np.nan, p_value(b, len(null), exact))
-
-
-TIE_TOLERANCE = 1e-9
-"""Relative; statistics of equivalent permutations differ by rounding only and must count as equal."""
 
 
 def p_value(b: NDArray[Any], m: int, exact: bool) -> Floats:

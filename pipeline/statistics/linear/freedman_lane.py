@@ -102,6 +102,8 @@ class LinearModel:
             If nothing of the tested term is left in these units, or no residual degrees of freedom are.
         """
         term = ", ".join(design.names[: design.tested.shape[1]])
+        if exchange.scheme == "within" and not exchange.n_participants:
+            raise BadInputError(f"term {term}: no participant has several scans, so there is no change to test.")
         tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
         for column in nuisance.T:
