@@ -50,10 +50,10 @@ def with_gains(
         floor=floors,
         log_gain=log_gain(table["mean_first"].to_numpy(float), table["mean_second"].to_numpy(float), floors),
         ratio=table["mean_first"] / table["mean_second"].where(table["mean_second"] > 0),
-        note=[
-            joined(*notes) for notes in zip(table["note"], _gain_notes(table.assign(floor=floors), second), strict=True)
-        ],
     )
+    said = _gain_notes(table, second)
+    notes = [joined(note, why) for note, why in zip(table["note"], said, strict=True)]
+    table["note"] = np.array(notes, dtype=object)
     own = np.flatnonzero(np.isfinite(means).all(axis=0))
 
     def gains(weights: Floats) -> Floats:
