@@ -47,7 +47,7 @@ def shared_data(material: Material) -> Component | None:
 
 
 def group_viewer(material: Material) -> Component | None:
-    """Mean maps: both classes by every method, the outcomes by the leading ones.
+    """Mean maps: both classes by every method, the outcomes by the leading one, so that the page stays small.
 
     None where no mean map was kept, or there is no template to show it on.
     """
@@ -56,7 +56,7 @@ def group_viewer(material: Material) -> Component | None:
         return None
     views = material.group_views
     wanted = [(group, name) for group in run.labels for name in run.map_names]
-    wanted += [(group, name) for group in OUTCOMES for name in run.main_maps]
+    wanted += [(group, run.main_maps[0]) for group in OUTCOMES]
     there = [key for key in wanted if key in views]
     maps = []
     for group, name in there:

@@ -221,7 +221,7 @@ def test_a_group_without_a_method_does_not_offer_it(page):
     page.wait_for_function("() => document.querySelector('.viewer').dataset.ready === 'TP lrpB000'")
     assert page.eval_on_selector_all(
         ".viewer [name=method] option", "all => all.filter(one => one.disabled).map(one => one.value)"
-    ) == ["lrpB025", "lrpB050", "lrpB075", "lrpB100"]
+    ) == ["lrpB025", "lrpB050", "lrpB075", "lrpB100", "gb"]
 
 
 def test_the_colour_bar_has_two_sides_and_a_unit(page):
