@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from reports.run_record import RunRecord
 
@@ -15,6 +15,10 @@ FEWEST_CONTROLS = 5
 """Controls without whom a person is compared with nobody."""
 CONTROLS_OF_A_FOLD = 10
 """Controls of the person's own fold from which they are enough to be compared with."""
+
+
+BAND = (0.05, 0.25, 0.75, 0.95)
+"""Quantiles of the controls that a fingerprint shows."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +36,32 @@ class Controls:
     values: pd.DataFrame
     who: str
 
+    @cached_property
+    def mean(self) -> pd.Series:
+        return self.values.mean()
+
+    @cached_property
+    def spread(self) -> pd.Series:
+        """Standard deviation (n - 1); NaN where the controls do not vary."""
+        spread = self.values.std(ddof=1)
+        return spread.where(spread > 0)
+
     def scores(self, person: pd.Series) -> pd.Series:
         """Standard deviations of the controls between a person and their mean; NaN where they do not vary."""
-        spread = self.values.std(ddof=1)
-        return (person - self.values.mean()) / spread.where(spread > 0)
+        return (person - self.mean) / self.spread
 
-    def own_scores(self, group: str) -> NDArray[np.float64]:
-        """The same of the controls themselves, for one bilateral group."""
-        values = self.values[group].dropna().to_numpy(float)
-        spread = values.std(ddof=1) if len(values) > 1 else 0.0
-        return (values - values.mean()) / spread if spread > 0 else np.zeros(0)
+    @cached_property
+    def bands(self) -> Mapping[str, tuple[float, ...]]:
+        """Quantiles (`BAND`) of the controls' own scores, by bilateral group; none where they do not vary."""
+        own = ((self.values - self.mean) / self.spread).dropna(axis=1, how="all")
+        quantiles = np.nanquantile(own.to_numpy(float), BAND, axis=0).T if own.size else np.zeros((0, len(BAND)))
+        return {str(name): tuple(row) for name, row in zip(own.columns, quantiles.tolist(), strict=True)}
+
+    def share_below(self, person: pd.Series) -> pd.Series:
+        """Share of the controls with less than the person, by bilateral group; NaN where nothing is known."""
+        known = self.values.notna()
+        below = (self.values.lt(person, axis=1) & known).sum()
+        return (below / known.sum().where(known.any())).where(person.notna())
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,12 @@ class People:
     """
 
     run: RunRecord
+    _chosen: dict[tuple[str, str, str], Controls | None] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def by_participant(self) -> dict[str, pd.DataFrame]:
+        """`visits` of each participant."""
+        return {str(name): rows for name, rows in self.visits.groupby("participant_id", sort=False)}
 
     @cached_property
     def visits(self) -> pd.DataFrame:
@@ -133,8 +159,15 @@ class People:
         values = self._controls.get(map_name)
         if values is None:
             return None
-        others = values[values.index != participant_id]
         fold = self._fold_of.get(participant_id)
+        themselves = participant_id if participant_id in values.index else ""
+        key = (map_name, str(fold), themselves)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(values, fold, themselves)
+        return self._chosen[key]
+
+    def _choose(self, values: pd.DataFrame, fold: object, themselves: str) -> Controls | None:
+        others = values[values.index != themselves]
         same = others[[self._fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
         if len(same) >= CONTROLS_OF_A_FOLD:
             return Controls(same, f"{len(same)} {self.run.negative} of the same fold")

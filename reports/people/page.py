@@ -60,7 +60,7 @@ def person_content(material: Material, people: People, participant_id: str) -> M
         With at least one kept scan.
     """
     run = material.run
-    visits = people.visits[people.visits["participant_id"] == participant_id]
+    visits = people.by_participant[participant_id]
     fingerprints = [_fingerprint(material, people, name, participant_id, visits) for name in run.main_maps]
     return {
         "participant": participant_id,
@@ -209,19 +209,19 @@ def _fingerprint(
         return Fingerprint(title, chart, _region_table(material, alone), text)
     scores = controls.scores(person)
     table = pd.DataFrame({
-        "group": person.index, "density": person.to_numpy(), "mean": controls.values.mean()[person.index].to_numpy(),
-        "score": scores[person.index].to_numpy(),
-        "above": [_share_below(controls.values[group], person[group]) for group in person.index],
-    }).dropna(subset="density")  # fmt: skip
+        "density": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
+    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="density")  # fmt: skip
     adjusted = people.w_scores(map_name, participant_id)
     if len(adjusted):
         table["w"] = table["group"].map(adjusted)
     table = table.sort_values("score", key=lambda values: -values.abs(), kind="stable", na_position="last")
+    shown = table[table["score"].notna()].head(SHOWN)
     rows = [
-        ScoreRow(str(row["group"]), controls.own_scores(row["group"]), row["score"], number(row["density"]),
-                 material.links.region(row["group"]))
-        for row in rows_of(table[table["score"].notna()].head(SHOWN))
-    ]  # fmt: skip
+        ScoreRow(
+            str(group), controls.bands.get(str(group)), float(score), number(density), material.links.region(group)
+        )
+        for group, score, density in zip(shown["group"], shown["score"], shown["density"], strict=True)
+    ]
     look = _look(material, visits)
     text = (
         f"Density of relevance ({title}), mean over {count(len(scans), 'scan')}, in standard deviations of "
@@ -231,11 +231,6 @@ def _fingerprint(
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
     return Fingerprint(title, chart, _region_table(material, table), text)
-
-
-def _share_below(controls: pd.Series, value: float) -> float:
-    known = controls.dropna().to_numpy(float)
-    return float(np.mean(known < value)) if len(known) and np.isfinite(value) else float("nan")
 
 
 def _look(material: Material, visits: pd.DataFrame) -> Look:

@@ -104,8 +104,8 @@ class ScoreRow:
     Parameters
     ----------
     name : str
-    controls : array
-        Scores of the controls themselves.
+    band : tuple of float, optional
+        5, 25, 75 and 95 % quantiles of the controls' own scores.
     score : float
         Of the person.
     value : str
@@ -114,7 +114,7 @@ class ScoreRow:
     """
 
     name: str
-    controls: Floats
+    band: tuple[float, ...] | None
     score: float
     value: str
     link: str | None = None
@@ -137,10 +137,8 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
     """
     left, right, height, top = 210, 66, 22, 8
     drawing = Drawing(640, top + height * len(rows) + 44, title)
-    lowest = min([0.0, *(row.score for row in rows), *(float(row.controls.min()) for row in rows if len(row.controls))])
-    highest = max(
-        [0.0, *(row.score for row in rows), *(float(row.controls.max()) for row in rows if len(row.controls))]
-    )
+    ends = [0.0, *(row.score for row in rows), *(end for row in rows for end in row.band or ())]
+    lowest, highest = min(ends), max(ends)
     axis = Axis(max(lowest - 0.3, -LIMIT), min(max(highest + 0.3, 2.0), LIMIT), left, drawing.width - right)
     bottom = top + height * len(rows)
     _value_axis(drawing, axis, top, bottom, f"standard deviations from the mean of {controls}")
@@ -148,8 +146,8 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
     for place, row in enumerate(rows):
         middle = top + height * (place + 0.5)
         drawing.text(left - 8, middle + 4, fitted(row.name, left - 14), "end", link=row.link)
-        if len(row.controls):
-            low, first, third, high = np.quantile(row.controls, (0.05, 0.25, 0.75, 0.95))
+        if row.band is not None:
+            low, first, third, high = row.band
             drawing.line(axis(low), middle, axis(high), middle, "#8a96a3", 1.5)
             drawing.box(axis(first), middle - 5, axis(third) - axis(first), 10, "#c9d2dc", "#8a96a3", 2)
         beyond = row.score > axis.high or row.score < axis.low
