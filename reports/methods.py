@@ -34,9 +34,9 @@ def methods_text(run: RunRecord) -> MethodsText:
     keys: list[str] = []
     paragraphs = []
     for title, text in written:
-        keys += [key for key in _CITATION.findall(text) if key not in keys]
+        keys = list(dict.fromkeys([*keys, *_CITATION.findall(text)]))
         paragraphs.append((title, _numbered(text, keys)))
-    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in dict.fromkeys(keys)))
+    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in keys))
 
 
 def _numbered(text: str, keys: Sequence[str]) -> str:

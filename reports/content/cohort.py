@@ -129,8 +129,10 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     scans = run.tables["scans"]
     dropped = scans[~scans["kept"].astype(bool)]
+    reasons = dropped["reason"].fillna("no reason given").value_counts()
     return {
         "flow": draw_flow(flow_boxes(run), flow_sentence(run)),
+        "reasons": [(str(reason), number(n)) for reason, n in reasons.items()],
         "dropped": page_table(dropped, _DROPPED, "Every dropped scan.", 300) if len(dropped) else None,
         "demographics": _demographics(run),
         "failed": page_table(run.tables["failures"], _FAILED, "Units that failed.", 200)

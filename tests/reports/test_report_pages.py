@@ -1,0 +1,222 @@
+"""Pages of participants and regions, validity of every page, and what the audit has to say, on made-up runs."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import html5lib
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import RunPlan, make_run
+
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from reports.build import build_report, written_files
+from reports.cautions import find_cautions
+from reports.links import participant_file, region_files
+from reports.numbers import fixed, number
+from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
+from reports.run_record import read_run
+
+HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
+HARMLESS = {"invalid-character-reference"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    plan = RunPlan(betas=(0.0,), people=7, text=HOSTILE, guided=False)
+    layout = make_run(tmp_path_factory.mktemp("pages") / "run", plan)
+    build_report(layout)
+    return layout
+
+
+def pages_of(layout: RunLayout) -> list[Path]:
+    return [path for path in written_files(layout) if path.suffix == ".html"]
+
+
+def text_of(path: Path) -> str:
+    source = re.sub(r"<(script|style)\b.*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", source)).split())
+
+
+def test_there_is_a_page_for_everyone_and_everything(run):
+    scans = read_table(run.scans)
+    people = scans.loc[scans["kept"], "participant_id"].unique()
+    groups = read_table(run.relevance_bilateral)["group"].unique()
+    expected = {participant_file(name) for name in people} | set(region_files(groups).values()) | {"report.html"}
+    assert {path.relative_to(run.root).as_posix() for path in pages_of(run)} == expected
+    assert len(expected) == len(people) + len(groups) + 1
+
+
+def test_every_kind_of_page_is_valid_html(run):
+    people = sorted(run.root.glob("sub-*.html"))
+    for path in (run.report, people[0], people[-1], run.root / "pages" / "region-hippocampus.html"):
+        parser = html5lib.HTMLParser(strict=False)
+        parser.parse(path.read_text(encoding="utf-8"))
+        errors = [(place, code) for place, code, _ in parser.errors if code not in HARMLESS]
+        assert not errors, (path.name, errors[:5])
+
+
+def test_no_page_has_an_id_twice_or_a_link_that_leads_nowhere(run):
+    for path in pages_of(run):
+        source = path.read_text(encoding="utf-8")
+        ids = re.findall(r'\sid="([^"]+)"', source)
+        assert len(ids) == len(set(ids)), path.name
+        for link in re.findall(r'<a [^>]*?href="([^"]+)"', source):
+            target, _, anchor = html.unescape(link).partition("#")
+            if target.startswith("http"):
+                continue
+            if not target:
+                assert anchor in ids, (path.name, link)
+            else:
+                assert (path.parent / unquote(target)).is_file(), (path.name, link)
+
+
+def test_text_of_the_input_is_text_on_every_page(run):
+    for path in pages_of(run):
+        assert "<script>alert" not in path.read_text(encoding="utf-8"), path.name
+    page = run.root / participant_file(f"sub-AD000{HOSTILE}")
+    assert f"sub-AD000{HOSTILE}" in text_of(page)
+    assert f"S1{HOSTILE}" in text_of(page)
+
+
+def test_pages_ask_for_nothing(run):
+    for path in pages_of(run):
+        source = path.read_text(encoding="utf-8")
+        assert not re.search(r'\s(?:src|srcset|poster|data)="(?!data:)', source), path.name
+        assert not re.search(r"<(?:link|iframe|object|embed|base)\b", source), path.name
+        policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]+)"', source)[1])
+        assert "default-src 'none'" in policy
+        executed = re.findall(r"<script>", source)
+        assert len(executed) == policy.count("'sha256-")
+
+
+def test_a_person_is_compared_with_controls_without_themselves(run):
+    record = read_run(run)
+    people = People(record)
+    table = record.tables["relevance"]
+    table = table[(table["map"] == "lrpB000") & (table["group"] == "Hippocampus")]
+    means = table.groupby("participant_id")["density"].mean()
+    controls = sorted(name for name in means.index if name.startswith("sub-CN"))
+    person = controls[0]
+    found = people.controls("lrpB000", person)
+    assert sorted(found.values.index) == controls[1:]
+    others = means[controls[1:]]
+    expected = (means[person] - others.mean()) / others.std(ddof=1)
+    score = found.scores(pd.Series({"Hippocampus": means[person]}))["Hippocampus"]
+    assert score == pytest.approx(expected)
+    page = text_of(run.root / participant_file(person))
+    assert f"Hippocampus {number(means[person])} {number(others.mean())} {fixed(expected)}" in page
+
+
+def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2 * CONTROLS_OF_A_FOLD + 2, guided=False))
+    people = People(read_run(layout))
+    folds = dict(zip(*read_table(layout.predictions)[["participant_id", "fold"]].to_numpy().T, strict=True))
+    found = people.controls("lrpB000", "sub-AD000")
+    assert {folds[name] for name in found.values.index} == {folds["sub-AD000"]}
+    assert "of the same fold" in found.who
+
+
+def test_pages_of_people_who_left_are_removed(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", people=2))
+    stale = [layout.root / "sub-GONE.html", layout.root / "pages" / "region-gone.html"]
+    stale[1].parent.mkdir()
+    for path in stale:
+        path.write_text("old")
+    build_report(layout)
+    assert not any(path.exists() for path in stale)
+    assert (layout.root / "sub-AD000.html").is_file()
+
+
+@pytest.mark.parametrize("until", ["cohort", "registration", "training"])
+def test_pages_of_an_unfinished_run_say_what_is_missing(until, tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until=until, people=1, folds=1, guided=False))
+    build_report(layout)
+    page = text_of(layout.root / "sub-AD000.html")
+    assert "No scan of this participant has been explained." in page
+    assert ("No network has judged these scans" in page) == (until != "training")
+    assert not list(layout.root.glob("pages/*.html"))
+
+
+def test_numbers_of_a_region_page_are_those_of_the_tables(run):
+    page = text_of(run.root / "pages" / "region-hippocampus.html")
+    effects = read_table(run.statistics("region_effects"))
+    row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
+    assert f"Hedges' g {fixed(row['hedges_g'])}" in page
+    summary = read_table(run.statistics("region_summary"))
+    row = summary[(summary["group"] == "Hippocampus") & (summary["scan_group"] == "AD")].iloc[0]
+    assert number(row["mean_density"]) in page
+
+
+def titles(layout: RunLayout) -> set[str]:
+    return {caution.title for caution in find_cautions(read_run(layout))}
+
+
+def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
+    path = run.statistics("site_prediction")
+    row = {"target": "field_strength", "map": "lrpB000", "balanced_accuracy": 0.9, "chance": 0.5, "p": 0.001,
+           "p_fwe": 0.002}  # fmt: skip
+    before = path.read_bytes() if path.is_file() else None
+    try:
+        write_table(path, pd.DataFrame([{**row, "p_fwe": 0.2}]))
+        assert "Relevance tells the scanner." not in titles(run)
+        write_table(path, pd.DataFrame([row]))
+        assert "Relevance tells the scanner." in titles(run)
+    finally:
+        path.unlink() if before is None else path.write_bytes(before)
+
+
+def test_classes_of_different_age_are_a_warning(run):
+    path = run.statistics("demographic_tests")
+    before = path.read_bytes()
+    try:
+        row = {"variable": "age", "test": "Welch's t", "p": 0.001, "hedges_g": 0.9}
+        write_table(path, pd.DataFrame([{**row, "hedges_g": 0.1}]))
+        assert "The classes are not alike." not in titles(run)
+        write_table(path, pd.DataFrame([row]))
+        assert "The classes are not alike." in titles(run)
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_control_run_on_masks_says_so(tmp_path):
+    plan = RunPlan(until="cohort", people=2, overrides={"training": {"control": "binarised"}})
+    layout = make_run(tmp_path / "run", plan)
+    assert "The networks saw a control, not the scans." in titles(layout)
+    assert "The networks saw a control" in text_of(build_report(layout))
+
+
+def test_analyses_that_could_not_be_done_give_their_reason(run):
+    page = text_of(run.report)
+    notes = read_table(run.statistics("notes"))
+    reason = notes.loc[notes["tables"].str.contains("cox", na=False), "reason"].iloc[0]
+    assert f"Not done: progression: {reason}" in page
+
+
+def test_bibliography_holds_just_the_works_cited(run):
+    entries = re.findall(r"^@\w+\{(\w+),", run.bibliography.read_text(encoding="utf-8"), re.M)
+    listed = re.findall(r"^\d+\. ", run.methods_text.read_text(encoding="utf-8").split("## References")[1], re.M)
+    assert len(entries) == len(set(entries)) == len(listed) > 5
+    assert "founding" in entries
+
+
+def test_all_formats_of_every_figure_by_option(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
+    build_report(layout, all_formats=True)
+    names = {path.stem for path in layout.figures.glob("*") if path.suffix in (".svg", ".png")}
+    assert names
+    for name in names:
+        for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")):
+            assert (layout.figures / f"{name}{suffix}").read_bytes().startswith(start)
+
+
+def test_densities_that_do_not_vary_give_no_scores():
+    values = pd.DataFrame({"A": [1.0, 1.0, 1.0], "B": [1.0, 2.0, 3.0]})
+    scores = Controls(values, "3").scores(pd.Series({"A": 5.0, "B": 4.0}))
+    assert np.isnan(scores["A"])
+    assert scores["B"] == 2.0
