@@ -1,0 +1,277 @@
+"""Error rates of every test offered when people were scanned one to four times, and power.
+
+    OMP_NUM_THREADS=1 python benchmarks/type_one_error.py --output docs/benchmarks/statistics.md
+
+Made-up cohorts: 60 people with one to four scans each. Values of a region have an intraclass correlation (ICC): the
+share of their variance that belongs to the person. Nothing is related to the tested variable beyond what the model
+adjusts for, so 5 % of tests should reject at 5 %. Tests are called as the pipeline calls them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binom
+from sections import write_section
+
+from pipeline.run.seeds import generator
+from pipeline.statistics.linear.design import design_of
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from pipeline.statistics.linear.partial_correlation import partial_correlation
+
+SEED = 43
+ICCS = (0.5, 0.7, 0.9)
+PERMUTATIONS = 199
+LEVEL = 0.05
+LIMITS = (0.035, 0.065)
+PEOPLE = 60
+SETS_PER_COHORT = 10
+"""Independent sets of values for the same people and covariates."""
+EFFECTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+DIFFERENCES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """One row per scan.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+    person : array of int, shape (scans,)
+    """
+
+    table: pd.DataFrame
+    person: np.ndarray
+
+    def values(self, icc: float, rng: np.random.Generator, shift: str = "", spread: str = "") -> np.ndarray:
+        """Values that are related to nothing but the columns of ``shift``; shape (scans, sets).
+
+        With ``spread``, the name of a column of groups, their standard deviations are as 2 to 1 or 3 to 2 to 1.
+        """
+        noise = rng.normal(size=(len(self.person), SETS_PER_COHORT))
+        people = rng.normal(size=(PEOPLE, SETS_PER_COHORT))[self.person]
+        values = np.sqrt(icc) * people + np.sqrt(1 - icc) * noise
+        if spread:
+            number = np.unique(self.table[spread], return_inverse=True)[1]
+            values *= (1.0 + number.max() - number)[:, None]  # the first group, AD, varies most
+        for name in shift.split():
+            values += SHIFTS[name](self.table[name]).to_numpy(float)[:, None]
+        return values
+
+
+def cohort(rng: np.random.Generator) -> Cohort:
+    """People of whom the 20 patients are older, have fewer scans and lower x; x is also lower with age and in women."""
+    patient = np.arange(PEOPLE) < 20
+    n_scans = np.where(patient, rng.choice([1, 2, 3, 4], PEOPLE, p=[0.4, 0.3, 0.2, 0.1]), rng.integers(1, 5, PEOPLE))
+    person = np.repeat(np.arange(PEOPLE), n_scans)
+    first = rng.normal(74, 6, PEOPLE) + 3 * patient
+    male = rng.random(PEOPLE) < 0.5
+    years = np.concatenate([np.sort(rng.uniform(0, 5, n)) for n in n_scans])
+    x = -0.08 * (first - 75) + 0.5 * male - 0.8 * patient + rng.normal(size=PEOPLE)
+    table = pd.DataFrame(
+        {
+            "participant_id": person,
+            "years": years,
+            "age": first[person] + years,
+            "sex": np.where(male, "M", "F")[person],
+            "group": np.where(patient, "AD", "CN")[person],
+            "site": rng.permutation(np.arange(PEOPLE) % 3).astype(str)[person],
+            "field_strength": np.where(rng.random(len(person)) < 0.3 + 0.1 * years, "3", "1.5"),
+            "x": x[person] + 0.25 * rng.normal(size=len(person)),
+            "state": 0.5 * years + rng.normal(size=len(person)),
+        }
+    )
+    return Cohort(table, person)
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test as the pipeline calls it; ``method`` "linear" is the coefficient's t or F, else a correlation.
+
+    Parameters
+    ----------
+    scheme, formula, term, method : str
+    spread : str
+        Column of groups with different variances, for the studentised statistic.
+    shift : str
+        Columns that move the values; all are adjusted for.
+    """
+
+    scheme: str
+    formula: str
+    term: str
+    method: Any = "linear"
+    spread: str = ""
+    shift: str = ""
+
+    def of(self, people: Cohort) -> Callable[[np.ndarray, np.random.Generator], PermutationTest]:
+        design, exchange = design_of(self.formula, self.term, people.table), exchange_of(people, self.scheme)
+        groups = people.table[self.spread].tolist() if self.spread else None
+        if self.method == "linear":
+            return lambda values, rng: freedman_lane(values, design, exchange, PERMUTATIONS, rng, groups)
+        return lambda values, rng: partial_correlation(values, design, exchange, PERMUTATIONS, rng, self.method)
+
+
+def exchange_of(people: Cohort, scheme: str) -> Exchangeability:
+    participants = people.table["participant_id"].tolist()
+    return {
+        "participant means": Exchangeability.participant_means,
+        "whole participants": Exchangeability.whole_participants,
+        "within participants": Exchangeability.within_participants,
+        "scans (naive)": lambda rows: Exchangeability.free(len(rows)),
+    }[scheme](participants)
+
+
+MEANS, WHOLE, WITHIN, NAIVE = "participant means", "whole participants", "within participants", "scans (naive)"
+ADJUSTED, SHIFTED = "age + sex + field_strength", "age sex field_strength"
+OFFERED = {
+    "Pearson": Test(MEANS, "x", "x", "pearson"),
+    "Spearman": Test(MEANS, "x", "x", "spearman"),
+    "partial Pearson": Test(MEANS, f"x + {ADJUSTED}", "x", "pearson", shift=SHIFTED),
+    "partial Spearman": Test(MEANS, f"x + {ADJUSTED}", "x", "spearman", shift=SHIFTED),
+    "Pearson over scans": Test(WHOLE, "x", "x", "pearson"),
+    "Spearman over scans": Test(WHOLE, "x", "x", "spearman"),
+    "partial Pearson over scans": Test(WHOLE, f"x + {ADJUSTED}", "x", "pearson", shift=SHIFTED),
+    "two groups, t": Test(MEANS, "group", "group"),
+    "two groups, t, covariates": Test(MEANS, f"group + {ADJUSTED}", "group", shift=SHIFTED),
+    "two groups, Welch's t, SD 2:1": Test(MEANS, "group", "group", spread="group"),
+    "two groups, studentised, covariates, SD 2:1": Test(
+        MEANS, f"group + {ADJUSTED}", "group", spread="group", shift=SHIFTED
+    ),
+    "three sites, F": Test(MEANS, "site", "site"),
+    "three sites, F, covariates": Test(MEANS, f"site + {ADJUSTED}", "site", shift=SHIFTED),
+    "three sites, Welch's F, SD 3:2:1": Test(MEANS, "site", "site", spread="site"),
+    "interaction x : group, covariates": Test(MEANS, f"x * group + {ADJUSTED}", "x:group", shift=SHIFTED),
+    "interaction sex : site (F), covariates": Test(MEANS, "sex * site + age", "sex:site", shift="age sex"),
+    "change over years": Test(WITHIN, "years", "years"),
+    "change over years, covariates": Test(
+        WITHIN, "years + state + field_strength", "years", shift="state field_strength"
+    ),
+    "years : group, covariates": Test(
+        WITHIN, "years * group + field_strength", "years:group", shift="years field_strength"
+    ),
+}
+SHUFFLED = {
+    "Pearson": Test(NAIVE, "x", "x", "pearson"),
+    "partial Pearson": Test(NAIVE, f"x + {ADJUSTED}", "x", "pearson", shift=SHIFTED),
+    "two groups, t": Test(NAIVE, "group", "group"),
+}
+SHIFTS: dict[str, Callable[[pd.Series], pd.Series]] = {
+    "age": lambda age: 0.08 * (age - 75),
+    "sex": lambda sex: 0.6 * (sex == "M"),
+    "field_strength": lambda tesla: 0.4 * (tesla == "3"),
+    "state": lambda state: 0.4 * state,
+    "years": lambda years: 0.3 * years,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-sets", type=int, default=2_000)
+    parser.add_argument("--output", type=Path, help="Markdown page to write the sections to")
+    options = parser.parse_args()
+    started = time.process_time()
+    errors, powers = error_section(options.data_sets), power_section(options.data_sets // 2)
+    spent = f"\n{time.process_time() - started:.0f} s of one core (Python {platform.python_version()})."
+    for title, text in (("Error rates", errors), ("Power", powers + "\n" + spent)):
+        print(text)
+        if options.output:
+            write_section(options.output, title, text, "Statistics: speed, error rates, power")
+
+
+def rates(tests: dict[str, Test], data_sets: int) -> dict[str, list[float]]:
+    """Share of data sets in which each test rejects, for each ICC."""
+    rejected = {name: np.zeros(len(ICCS)) for name in tests}
+    for i in range(data_sets // SETS_PER_COHORT):
+        people = cohort(generator(SEED, "type-one-error", "cohort", i))
+        for name, test in tests.items():
+            run = test.of(people)
+            for j, icc in enumerate(ICCS):
+                rng = generator(SEED, "type-one-error", name, str(icc), i)
+                rejected[name][j] += (run(people.values(icc, rng, test.shift, test.spread), rng).p <= LEVEL).sum()
+    return {name: (own / data_sets).tolist() for name, own in rejected.items()}
+
+
+def error_section(data_sets: int) -> str:
+    lines = [
+        f"`python benchmarks/type_one_error.py`: {data_sets:,} data sets for each number "
+        f"({data_sets // SETS_PER_COHORT} cohorts of {PEOPLE} people with 1 to 4 scans, {SETS_PER_COHORT} independent "
+        f"sets of values each), {PERMUTATIONS} permutations, nominal 5 %. Patients are older, have lower x and fewer "
+        "scans; x goes with age "
+        "and sex; where covariates are adjusted for, they shift the values. By chance, a test that holds its level is "
+        f"between {binom.ppf(0.025, data_sets, LEVEL) / data_sets:.1%} and "
+        f"{binom.ppf(0.975, data_sets, LEVEL) / data_sets:.1%} in 95 of 100 cases.",
+        "",
+        "| test | what is exchanged | " + " | ".join(f"ICC {icc}" for icc in ICCS) + " | within 3.5-6.5 % |",
+        "|---|---|" + "---|" * (len(ICCS) + 1),
+    ]
+    for tests in (OFFERED, SHUFFLED):
+        for name, own in rates(tests, data_sets).items():
+            good = "yes" if all(LIMITS[0] <= rate <= LIMITS[1] for rate in own) else "**no**"
+            shares = " | ".join(f"{rate:.1%}" for rate in own)
+            lines.append(f"| {name} | {tests[name].scheme} | {shares} | {good} |")
+    lines += [
+        "",
+        "The last rows are not offered: they shuffle scans as if each came from another person, as the founding study "
+        "did, and are there to show what that costs.",
+    ]
+    return "\n".join(lines)
+
+
+def power_section(data_sets: int) -> str:
+    """Rejections for a true effect: correlation of the people's true values with x; difference of groups in SD."""
+    lines = [
+        f"Share of {data_sets:,} data sets in which p is at most 5 %, {PEOPLE} people. Effect: correlation between x "
+        "and the person's own level of the value (the share ICC of its variance); for groups, 20 against 40 people, "
+        "the difference in standard deviations of single scans.",
+        "",
+        "| test | what is exchanged | ICC | " + " | ".join(f"{effect:g}" for effect in EFFECTS) + " |",
+        "|---|---|---|" + "---|" * len(EFFECTS),
+    ]
+    for scheme in (MEANS, WHOLE):
+        for icc, row in zip(ICCS, power(Test(scheme, "x", "x", "pearson"), EFFECTS, data_sets), strict=True):
+            lines.append(f"| Pearson | {scheme} | {icc} | " + " | ".join(f"{share:.0%}" for share in row) + " |")
+    lines += ["", "| test | what is exchanged | ICC | " + " | ".join(f"{d:g} SD" for d in DIFFERENCES) + " |"]
+    lines += ["|---|---|---|" + "---|" * len(DIFFERENCES)]
+    for icc, row in zip(
+        ICCS, power(Test(MEANS, "group", "group", spread="group"), DIFFERENCES, data_sets), strict=True
+    ):
+        shares = " | ".join(f"{share:.0%}" for share in row)
+        lines.append(f"| two groups, Welch's t | {MEANS} | {icc} | {shares} |")
+    return "\n".join(lines)
+
+
+def power(test: Test, effects: tuple[float, ...], data_sets: int) -> list[list[float]]:
+    """Share of data sets in which a test rejects, for each ICC and effect."""
+    rejected = np.zeros((len(ICCS), len(effects)))
+    for i in range(data_sets // SETS_PER_COHORT):
+        rng = generator(SEED, "power", test.scheme, test.term, i)
+        people = cohort(rng)
+        own = rng.normal(size=PEOPLE)
+        people.table["x"] = own[people.person] + 0.25 * rng.normal(size=len(people.person))
+        run, patient = test.of(people), (people.table["group"] == "AD").to_numpy(float)[:, None]
+        for j, icc in enumerate(ICCS):
+            for k, effect in enumerate(effects):
+                if test.term == "group":
+                    values = people.values(icc, rng) + effect * patient
+                else:
+                    level = effect * own[:, None] + np.sqrt(1 - effect**2) * rng.normal(size=(PEOPLE, SETS_PER_COHORT))
+                    noise = rng.normal(size=(len(people.person), SETS_PER_COHORT))
+                    values = np.sqrt(icc) * level[people.person] + np.sqrt(1 - icc) * noise
+                rejected[j, k] += (run(values, rng).p <= LEVEL).sum()
+    shares: list[list[float]] = (rejected / data_sets).tolist()
+    return shares
+
+
+if __name__ == "__main__":
+    main()
