@@ -80,7 +80,8 @@ def ranking_agreement_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
     """One row per set of rankings; columns of `AGREEMENT_COLUMNS`."""
-    return pd.DataFrame([_row(one, settings, seed) for one in rankings], columns=list(AGREEMENT_COLUMNS))
+    table = pd.DataFrame([_row(one, settings, seed) for one in rankings], columns=list(AGREEMENT_COLUMNS))
+    return table.astype(dict.fromkeys(("n_regions", "top", "n_permutations"), "Int64"))
 
 
 def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:

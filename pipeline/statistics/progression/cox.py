@@ -111,6 +111,7 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
             for predictor, row in zip(together.members, _rows(cohort, together, settings, seed), strict=True):
                 rows[everything.index(predictor), model] = row | {"model": model}
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
+    table = table.astype({"n_permutations": "Int64"})
     kinds = np.where(table["predictor"] == RELEVANCE, "regions and maps", "model and comparators")
     return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_COLUMNS)]
 

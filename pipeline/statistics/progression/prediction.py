@@ -73,7 +73,7 @@ def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int
     """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
-    return pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS))
+    return pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
 
 
 def _questions(cohort: Conversions) -> Iterator[_Question]:

@@ -71,7 +71,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
             break  # the model answers for every scan: no other response has more visits, and one row says so
     table = pd.DataFrame(rows)
     kinds = np.where(table["map"].isna(), "responses", "regions")
-    table = table.assign(_kind=kinds, _map=table["map"].fillna(""))
+    table = table.astype({"df": "Int64"}).assign(_kind=kinds, _map=table["map"].fillna(""))
     parts = [
         add_false_discovery_rate(part, ["term", "_map"], str(kind)) for kind, part in table.groupby("_kind", sort=False)
     ]

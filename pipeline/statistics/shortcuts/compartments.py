@@ -72,7 +72,8 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
     for (map_name, compartment), part in known.groupby(["map", "compartment"], sort=False):
         rng = generator(inputs.seed, "statistics", "shortcuts", str(map_name), str(compartment))
         rows.append(_row(part, settings, rng) | {"map": map_name, "compartment": compartment})
-    table = pd.DataFrame(rows).assign(control=control_of(inputs.config))
+    counts = dict.fromkeys(("n_permutations", "n_positive", "n_negative"), "Int64")
+    table = pd.DataFrame(rows).astype(counts).assign(control=control_of(inputs.config))
     return add_false_discovery_rate(table, ["map", "control"], "compartments")[list(SHORTCUT_COLUMNS)]
 
 

@@ -95,7 +95,8 @@ def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
     rows = []
     for target in TARGETS:
         rows += _rows(target, inputs)
-    return pd.DataFrame(rows, columns=list(SITE_COLUMNS)).assign(control=control_of(inputs.config))
+    table = pd.DataFrame(rows, columns=list(SITE_COLUMNS)).astype({"n_permutations": "Int64"})
+    return table.assign(control=control_of(inputs.config))
 
 
 def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
