@@ -182,14 +182,14 @@ class HomoscedasticModel:
         """Bound on the error of partial R^2 in single precision.
 
         A sum of n products of unit vectors is off by at most (n + 2) units in the last place (Higham 2002, section 3.1,
-        by the Cauchy-Schwarz inequality); the rest carries that to R^2, with half as much again to spare.
+        by the Cauchy-Schwarz inequality); the rest carries that to R^2, with a tenth to spare.
         """
         k, q = self.tested.shape[1], self.nuisance.shape[1]
         one = (self.tested.shape[0] + 4) * UNIT
         known = np.clip(r_squared, 0, 1)
         of_signal = 2 * np.sqrt(k * known) * one + k * one**2
         of_nuisance = (2 * np.sqrt(q) * one + q * one**2) * known
-        bound: Floats = 1.5 * (of_signal + of_nuisance) / (1 - in_nuisance) + (k + q + 8) * UNIT * known
+        bound: Floats = 1.1 * (of_signal + of_nuisance) / (1 - in_nuisance) + (k + q + 8) * UNIT * known
         return bound
 
 
