@@ -1,0 +1,97 @@
+"""How often subtypes and site effects are reported where there are none, and found where there are some.
+
+    python benchmarks/subtypes_and_sites_without_effect.py
+
+Subtypes: the rule with its defaults (gap statistic, no group under three participants, level of each patient removed)
+on data of 67 regions. Sites: tests of location and scale in 2,000 columns without effect of site.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.config import load_config
+from pipeline.statistics.harmonisation.site_effect import site_effect
+from pipeline.statistics.normative.clustering import consensus, gap_statistic
+
+N_REGIONS = 67
+DATA_SETS = 100
+
+
+def loadings(rng: np.random.Generator) -> np.ndarray:
+    return rng.normal(size=(5, N_REGIONS)) * np.array([3, 1.5, 1, 1, 0.7])[:, None]
+
+
+def independent(n: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.normal(size=(n, N_REGIONS))
+
+
+def correlated(n: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.normal(size=(n, 5)) @ loadings(rng) + rng.normal(size=(n, N_REGIONS))
+
+
+def heavy_tailed(n: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_t(5, size=(n, 5)) @ loadings(rng) + rng.standard_t(5, size=(n, N_REGIONS))
+
+
+def skewed(n: int, rng: np.random.Generator) -> np.ndarray:
+    """The main axis is exponential: a few are far gone."""
+    factors = rng.normal(size=(n, 5))
+    factors[:, 0] = 1.5 * rng.exponential(size=n)
+    return factors @ loadings(rng) + rng.normal(size=(n, N_REGIONS))
+
+
+def two_patterns(n: int, rng: np.random.Generator, distance: float) -> np.ndarray:
+    """Halves that differ by so many standard deviations, one way in 22 regions and the other way in 22 others."""
+    pattern = np.repeat([1.0, -1.0, 0.0], [22, 22, 23]) * distance / 2
+    half = np.where(np.arange(n) % 2, 1.0, -1.0)
+    return np.outer(half, pattern) + 0.3 * correlated(n, rng) + rng.normal(size=(n, N_REGIONS))
+
+
+def number_found(points: np.ndarray, rng: np.random.Generator) -> int:
+    """The rule of `pipeline.statistics.normative.subtypes.find_subtypes` without its tables."""
+    settings = load_config().statistics.normative
+    pattern = points - points.mean(axis=1, keepdims=True)
+    number = gap_statistic(pattern, settings.max_subtypes, settings.resamples, rng).number
+    if number == 1:
+        return 1
+    labels = consensus(pattern, [number], settings.resamples, rng)[0].labels
+    return number if np.bincount(labels)[1:].min() >= settings.min_subtype_participants else 1
+
+
+def numbers_found(make, n: int) -> np.ndarray:
+    streams = [np.random.default_rng(seed) for seed in range(DATA_SETS)]
+    return np.array([number_found(make(n, rng), rng) for rng in streams])
+
+
+def subtypes() -> None:
+    cases = {"independent": independent, "correlated": correlated, "heavy-tailed": heavy_tailed, "skewed": skewed}
+    for distance in (1.0, 2.0, 3.0):
+        cases[f"two patterns, {distance:g} SD apart"] = lambda n, rng, d=distance: two_patterns(n, rng, d)
+    print("| data | patients | one group % | two % | more % |\n|---|---|---|---|---|")
+    for name, make in cases.items():
+        for n in (15, 30, 100):
+            found = numbers_found(make, n)
+            shares = [100 * (found == 1).mean(), 100 * (found == 2).mean(), 100 * (found > 2).mean()]
+            print(f"| {name} | {n} | " + " | ".join(f"{share:.1f}" for share in shares) + " |", flush=True)
+
+
+def sites() -> None:
+    print("\n| test | participants | sites | noise | p <= .05, % |\n|---|---|---|---|---|")
+    for n, n_sites in ((30, 3), (60, 10), (344, 40)):
+        for noise in ("normal", "t with 5 df"):
+            rng = np.random.default_rng(n)
+            frame = pd.DataFrame({"age": rng.uniform(60, 85, n), "sex": rng.choice(["F", "M"], n)})
+            site = [f"{100 + number}" for number in rng.permutation(np.arange(n) % n_sites)]
+            shape = (n, 2000)
+            values = rng.normal(size=shape) if noise == "normal" else rng.standard_t(5, size=shape)
+            values += 0.1 * frame["age"].to_numpy()[:, None]
+            for effect in ("location", "scale"):
+                test = site_effect(effect, values, site, "age + sex", frame, 1999, np.random.default_rng(1))
+                print(f"| {effect} | {n} | {n_sites} | {noise} | {100 * (test.p <= 0.05).mean():.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    sites()
+    subtypes()
