@@ -169,7 +169,8 @@ def section(rows: list[Row], m: int, turns: int) -> str:
         f"`python benchmarks/permutation_speed.py` on {os.cpu_count()} cores, {platform.system()}, Python "
         f"{platform.python_version()}, numpy {np.__version__}, nilearn {nilearn.__version__}; one thread each. {m:,} "
         f"permutations x {COLUMNS} columns (136 regions x 6 maps); best of {turns} turns each, taken turn by turn, "
-        "seconds of the processor. Peak memory is what numpy and Python allocate during the call (tracemalloc).",
+        f"seconds of the processor; load average of the machine {os.getloadavg()[0]:.0f}. Peak memory is what "
+        "numpy and Python allocate during the call (tracemalloc).",
         "",
         "| problem | nilearn, s | Heatlas, s | ratio | nilearn, MB | Heatlas, MB |",
         "|---|---|---|---|---|---|",
