@@ -23,7 +23,7 @@ from pipeline.attribution.stage import explain_scans
 from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
-from pipeline.cohort.reading import inspect_cohort
+from pipeline.cohort.reading import PLANTED, inspect_cohort
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split, make_split
 from pipeline.evaluation.planted import evaluate_planted
@@ -70,7 +70,7 @@ class Work:
     @property
     def truth(self) -> Path:
         """What was planted, where the input is a demo cohort."""
-        return self.input_root / "truth" / "planted.json"
+        return self.input_root / PLANTED
 
     def labelled(self, *stages: str) -> list[Scan]:
         """Scans of the contrast that failed in none of the given stages, as registration has left them.
