@@ -18,7 +18,6 @@ from pipeline.run.jobs import Outcome, clear_stale_scratch
 from pipeline.run.layout import ExplanationLayout
 from pipeline.run.tables import read_table
 
-
 LISTED = 5
 """Maps without content that are named."""
 
