@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.cohort.reading import PLANTED
 from pipeline.run.config import Config, read_config
 from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
@@ -112,7 +113,7 @@ class RunRecord:
         stated = self.provenance.get("sources", {}).get("synthetic")
         if stated is not None:
             return bool(stated)
-        truth = (TABLES["planted_recovery"](self.layout), self.source.input / "truth" / "planted.json")
+        truth = (TABLES["planted_recovery"](self.layout), self.source.input / PLANTED)
         return any(path.is_file() for path in truth)
 
     @cached_property

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# ITK reads it once, when the first test of a process imports ANTs; with more threads its results vary.
+os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
+
 REAL_DATA = Path(os.environ.get("HEATLAS_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 

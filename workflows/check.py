@@ -85,7 +85,7 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
     table = cohort.table
     kept, labelled = table.kept, table.labelled
     lines = [
-        f"{without_home(cohort.root)}: {_KINDS[cohort.layout]}",
+        f"{without_home(cohort.root)}: {_KINDS[cohort.layout]}" + (", SYNTHETIC people" if cohort.synthetic else ""),
         f"{len(table)} scans found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
     ]
     lines += _dropped_lines([scan for scan in table if not scan.kept])
@@ -126,6 +126,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
     people = {scan.participant_id for scan in table.kept}
     return {
         "layout": cohort.layout,
+        "synthetic": cohort.synthetic,
         "usable": not problem,
         "problem": problem or None,
         "scans": {"found": len(table), "kept": len(table.kept), "labelled": len(table.labelled)},

@@ -24,9 +24,12 @@ from pipeline.run.errors import (
     HeatlasError,
     ResumableError,
 )
+from pipeline.run.executors import import_ahead
 
 _HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
+_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.attribution.stage")
+"""What workers need, the first things first; imported by their server while this process imports the rest."""
 EXIT_PIPE = 141
 """As the shell reports a command ended by SIGPIPE."""
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
@@ -194,6 +197,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _on_terminate)
     try:
+        if arguments.command in ("demo", "run", "explain") and arguments.executor is None:
+            import_ahead(_WORK)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
         return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:

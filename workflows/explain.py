@@ -14,8 +14,12 @@ from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
 from pipeline.run.executors import open_executor
 from pipeline.run.folder import read_run_input
-from pipeline.run.jobs import clear_stale_scratch
+from pipeline.run.jobs import Outcome, clear_stale_scratch
 from pipeline.run.layout import ExplanationLayout
+from pipeline.run.tables import read_table
+
+LISTED = 5
+"""Maps without content that are named."""
 
 
 def explain_command(arguments: argparse.Namespace) -> int:
@@ -45,7 +49,20 @@ def explain_command(arguments: argparse.Namespace) -> int:
     for outcome in outcomes:
         if not outcome.ok:
             print(f"  {outcome.job.unit} failed: {outcome.message}")
+    empty = [outcome.job.unit for outcome in outcomes if outcome.ok and not _shows_anything(outcome)]
+    for unit in empty[:LISTED]:
+        print(f"  {unit}: the map is 0 in every region; the method finds nothing here that speaks for the target")
+    if len(empty) > LISTED:
+        print(f"  ... and {len(empty) - LISTED} more such maps")
     print(f"{len(made)} of {len(outcomes)} explanations are there, in {layout.root}/sub-*/**/relevance")
     for path in dict.fromkeys(outcome.job.arguments[0].explanation.label for outcome in outcomes if outcome.ok):
         print(f"  {layout.regions(path)}")
     return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
+
+
+def _shows_anything(outcome: Outcome) -> bool:
+    """Whether any region holds anything.
+
+    Grad-CAM's maps often do not: its last step sets to 0 whatever speaks against the target.
+    """
+    return bool((read_table(outcome.job.outputs["regions"], ["sum"])["sum"].fillna(0) != 0).any())

@@ -16,6 +16,7 @@ from pipeline.attribution.applied import explain_applied
 from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import APPLIED_STAGE, explain_scans
 from pipeline.cohort.conversion import convert_scans
+from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.evaluation.planted import evaluate_planted
@@ -59,7 +60,7 @@ class Work:
     @property
     def truth(self) -> Path:
         """What was planted, where the input is a demo cohort."""
-        return self.input_root / "truth" / "planted.json"
+        return self.input_root / PLANTED
 
     def labelled(self, *stages: str) -> list[Scan]:
         """Scans of the contrast that failed in none of the given stages, as registration has left them.

@@ -33,6 +33,8 @@ from pipeline.run.errors import BadInputError
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds what was planted; reading it would be cheating."""
+PLANTED = Path(DEMO_TRUTH, "planted.json")
+"""Marks an input as a demo cohort."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class InputCohort:
     problem: str = ""
     matches: tuple[Match, ...] = ()
     clinical: Clinical | None = None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether this is a demo cohort: no person is real."""
+        return (self.root / PLANTED).is_file()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 Both are `concurrent.futures` executors; the stages know no more. Workers use one thread in every numerical library
 (a fixed seed and one thread make ANTs repeatable, and N workers on N cores do not fight), and end when the process
 that started them is gone.
+
+Local workers are forked from a server process that has one thread and does no work of its own, so that the libraries
+are imported once and not in every worker (`import_ahead`). Where the system has no such server they are spawned.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 from pipeline.run.errors import UsageError
@@ -27,6 +31,24 @@ SINGLE_THREAD = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 """Environment of every worker, set before any library is imported there."""
+
+START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def import_ahead(modules: Sequence[str]) -> None:
+    """Start the server that workers are forked from, and let it import while the caller goes on.
+
+    Without this call workers import what they need themselves.
+
+    Parameters
+    ----------
+    modules : sequence of str
+        Importing them must start no thread and touch no GPU: neither survives a fork.
+    """
+    if START_METHOD != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload(list(modules))
+    _start_server()
 
 
 @contextmanager
@@ -48,8 +70,10 @@ def open_executor(n_procs: int, parsl_config: Path | None = None) -> Iterator[Ex
     """
     if parsl_config is None:
         with _environment(SINGLE_THREAD):
+            if START_METHOD == "forkserver":
+                _start_server()
             pool = ProcessPoolExecutor(
-                n_procs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_worker
+                n_procs, mp_context=multiprocessing.get_context(START_METHOD), initializer=_prepare_worker
             )
             try:
                 yield pool
@@ -63,6 +87,17 @@ def open_executor(n_procs: int, parsl_config: Path | None = None) -> Iterator[Ex
         return
     with _environment(SINGLE_THREAD), _parsl_executor(parsl_config) as executor:
         yield executor
+
+
+def _start_server() -> None:
+    """Start the server, or find it running, with the environment of a worker and deaf to Ctrl-C."""
+    resource_tracker.ensure_running()  # would unblock Ctrl-C below
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _environment(SINGLE_THREAD):
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -72,3 +72,34 @@ def test_parsl_runs_work_through_the_same_interface(tmp_path):
     )
     with open_executor(1, path) as executor:
         assert list(executor.map(abs, [-1, -2])) == [1, 2]
+
+
+def test_workers_find_imported_what_was_asked_for_ahead():
+    """In a process of its own: a server that runs already imports nothing more."""
+    code = (
+        "import os, sys\n"
+        "from pipeline.run.executors import import_ahead, open_executor\n"
+        "if __name__ == '__main__':\n"
+        "    import_ahead(['colorsys'])\n"
+        "    with open_executor(1) as executor:\n"
+        "        print(executor.submit(eval, \"'colorsys' in __import__('sys').modules\").result())\n"
+        "        print(executor.submit(os.getenv, 'ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS').result())\n"
+        "    print('colorsys' in sys.modules, os.getenv('ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS'))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in SINGLE_THREAD}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert run.stdout.split() == ["True", "1", "False", "None"]
+
+
+def test_an_interrupt_while_the_server_imports_leaves_no_traceback():
+    code = (
+        "import os, signal, time\n"
+        "from pipeline.run.executors import import_ahead\n"
+        "import_ahead(['pandas'])\n"
+        "time.sleep(0.2)\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "os.killpg(0, signal.SIGINT)\n"
+        "time.sleep(1)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, start_new_session=True)
+    assert (run.returncode, run.stderr) == (0, "")

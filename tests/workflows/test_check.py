@@ -56,6 +56,7 @@ def test_check_prints_and_writes_what_would_be_used_dropped_and_missing(dataset,
     assert summary["labels"] == {"CN": 12, "AD": 12}
     assert summary["dropped"]["not a readable NIfTI file"] == 1
     assert summary["missing"]["field_strength"] == 24
+    assert (summary["synthetic"], "SYNTHETIC" in said) == (False, False)
     assert state(dataset) == before
     assert main(["check", str(dataset), "--out", str(tmp_path / "out")]) == 0  # may be written again
 
