@@ -83,8 +83,11 @@ def _tested(
     if variable not in frame.columns:
         raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
     others = [name for name in variables if name != variable and name in frame.columns]
-    if not np.isfinite(values).any():
+    known = np.isfinite(values).any(axis=1)
+    if not known.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
+    lacking = f"{int((~known).sum())} scans without a value in any group" if not known.all() else None
+    frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
     design = design_of(" + ".join([CLASS, *others, variable]), variable, frame)
     exchange = Exchangeability.participant_means(frame["participant_id"].tolist())
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
@@ -99,7 +102,7 @@ def _tested(
         source=features.source, variable=variable, contrast=_contrast(design, variable, test.df_tested),
         df_tested=test.df_tested, covariates=", ".join(held) or None, n_participants=test.n_units,
         n_permutations=test.n_permutations, exact=test.exact,
-        note=np.array([joined(problem, design.note) for problem in test.problems], dtype=object),
+        note=np.array([joined(problem, lacking, design.note) for problem in test.problems], dtype=object),
     )  # fmt: skip
 
 

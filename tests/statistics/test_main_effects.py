@@ -94,6 +94,16 @@ def test_a_column_that_is_not_there_or_says_nothing_has_a_row_that_says_so() -> 
     assert table.loc[table["variable"] == "sex", "p"].notna().all()
 
 
+def test_someone_without_head_size_costs_nobody_else_the_test() -> None:
+    inputs = cohort(sex_effect=0.1)
+    person = inputs.scans[0].participant_id
+    scans = tuple(dataclasses.replace(s, tiv_mm3=None) if s.participant_id == person else s for s in inputs.scans)
+    row = table_of(dataclasses.replace(inputs, scans=scans)).loc[("volume", "sex", "Putamen")]
+    assert row["n_participants"] == 35
+    assert row["p"] == 1 / 200
+    assert "2 scans without a value" in row["note"]
+
+
 def test_without_head_sizes_volumes_cannot_be_compared_and_relevance_can() -> None:
     inputs = cohort()
     scans = tuple(dataclasses.replace(scan, tiv_mm3=None) for scan in inputs.scans)
