@@ -88,7 +88,7 @@ def sites() -> None:
             values = rng.normal(size=shape) if noise == "normal" else rng.standard_t(5, size=shape)
             values += 0.1 * frame["age"].to_numpy()[:, None]
             for effect in ("location", "scale"):
-                test = site_effect(effect, values, site, "age + sex", frame, 1999, np.random.default_rng(1))
+                test = site_effect(effect, values, site, "age + sex", frame, 1999, np.random.default_rng(1))[0]
                 print(f"| {effect} | {n} | {n_sites} | {noise} | {100 * (test.p <= 0.05).mean():.1f} |", flush=True)
 
 

@@ -222,6 +222,9 @@ class StatisticsConfig:
     confidence: float = 0.95
     covariates: str = "age + sex + field_strength"
     """What tests over participants are adjusted for, as a formula; columns that say nothing are left out, and named."""
+    fold_effect: bool = True
+    """Hold the test fold in tests on relevance: each fold's maps come from a network of its own, in a scale of its own.
+    Without it a covariate that is unbalanced over folds passes for an effect (docs/cohort_analyses.md)."""
     associations: AssociationsConfig = field(default_factory=AssociationsConfig)
     group_comparisons: GroupComparisonsConfig = field(default_factory=GroupComparisonsConfig)
     subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)

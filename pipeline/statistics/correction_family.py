@@ -38,9 +38,9 @@ def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: st
         What the tests of a family differ in, for its name.
     """
     adjusted = table.assign(p_fdr=np.nan, family="")
-    for values, rows in table.groupby(list(apart), sort=False).groups.items():
-        p = table.loc[rows, "p"].to_numpy(float)
+    for values, part in table.groupby(list(apart), sort=False):
+        rows, p = part.index, part["p"].to_numpy(float)
         adjusted.loc[rows, "p_fdr"] = benjamini_hochberg(p)
-        names = ", ".join(map(str, values if isinstance(values, tuple) else (values,)))
+        names = ", ".join(map(str, values))
         adjusted.loc[rows, "family"] = f"{int((~np.isnan(p)).sum())} {over}: {names}"
     return adjusted

@@ -2,13 +2,14 @@
 
 The class of the contrast is always held, so an effect here is one that patients and controls share; whether it differs
 between them is tested in ``interactions.tsv``. Tests are over participants (their scans are averaged first), by
-Freedman-Lane; volumes are taken relative to the head, as log(volume / intracranial volume).
+Freedman-Lane, for relevance with the test fold held; volumes are taken relative to the head, as log(volume /
+intracranial volume).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
+from pipeline.statistics.fold_effect import FoldModel, model_within_folds
 from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.linear.design import Design, design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.notes import joined
 from pipeline.statistics.region_features import VOLUME, RegionFeatures, region_features
@@ -36,10 +37,11 @@ MAIN_EFFECTS_COLUMNS = {
     "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
     "df": "Residual degrees of freedom",
     "partial_r": "Partial correlation; for F the square root of partial R2: the effect size",
-    "p": "Two-sided p from permuting participants (Freedman-Lane), (b+1)/(m+1)",
+    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
     "p_fwe": "p corrected for the groups of the source by the largest statistic of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the groups of the source",
-    "covariates": "Columns of the model that are held; n/a for none",
+    "covariates": "Columns of the model that are held; for relevance the test fold among them, whose maps come from "
+    "one network; n/a for none",
     "n_participants": "Participants with all values",
     "n_permutations": "Permutations used",
     "exact": "true if these are all distinct permutations there are",
@@ -52,11 +54,12 @@ def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
     frame = inputs.by_person
     variables = inputs.config.statistics.main_effects.variables
     blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
+    models: dict[tuple[str, bool, bytes], FoldModel] = {}
     for features in region_features(inputs.values, inputs.volumes):
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
         for variable in variables:
             try:
-                blocks.append(_tested(inputs, features, values, variable, variables, frame))
+                blocks.append(_tested(inputs, features, values, variable, frame, models))
             except BadInputError as error:
                 blocks.append(_blank(features.source, variable, str(error)))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
@@ -76,10 +79,12 @@ def _tested(
     features: RegionFeatures,
     values: NDArray[np.float64],
     variable: str,
-    variables: Sequence[str],
     frame: pd.DataFrame,
+    models: dict[tuple[str, bool, bytes], FoldModel],
 ) -> pd.DataFrame:
-    """Rows of one variable in one source; BadInputError if it cannot be tested."""
+    """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
+    settings = inputs.config.statistics
+    variables = settings.main_effects.variables
     if variable not in frame.columns:
         raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
     others = [name for name in variables if name != variable and name in frame.columns]
@@ -88,19 +93,20 @@ def _tested(
         raise BadInputError("no scan has a volume and an intracranial volume.")
     lacking = f"{int((~known).sum())} scans without a value in any group" if not known.all() else None
     frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
-    design = design_of(" + ".join([CLASS, *others, variable]), variable, frame)
-    exchange = Exchangeability.participant_means(frame["participant_id"].tolist())
+    key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()
+    if key not in models:
+        models[key] = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
+    model, design = models[key], models[key].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
-    test = freedman_lane(values, design, exchange, inputs.config.statistics.permutations, rng)
+    test = freedman_lane(values, design, model.exchange, settings.permutations, rng)
     table = pd.DataFrame(
         {"group": features.groups, "estimate": test.estimate, "standard_error": test.standard_error,
          "statistic": test.statistic, "df": test.df, "partial_r": test.partial_r, "p": test.p, "p_fwe": test.p_fwe,
          "p_fdr": test.p_fdr}
     )  # fmt: skip
-    held = [name for name in design.names[test.df_tested :] if name not in ("Intercept", "1")]
     return table.assign(
         source=features.source, variable=variable, contrast=_contrast(design, variable, test.df_tested),
-        df_tested=test.df_tested, covariates=", ".join(held) or None, n_participants=test.n_units,
+        df_tested=test.df_tested, covariates=", ".join(model.covariates) or None, n_participants=test.n_units,
         n_permutations=test.n_permutations, exact=test.exact,
         note=np.array([joined(problem, lacking, design.note) for problem in test.problems], dtype=object),
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """Difference in relevance density between the classes, per bilateral group, corrected over all groups and maps.
 
 The comparison of `pipeline.statistics.groups.comparisons`, positive class against negative class, for density alone and
-without covariates: Welch's t with participants reassigned, the same way for all maps and groups (Westfall & Young
-1993). A studentised statistic keeps its level under unequal variances, also in unequal groups (Janssen 1997).
+without covariates but the test fold: Welch's t with participants reassigned, the same way for all maps and groups
+(Westfall & Young 1993). A studentised statistic keeps its level under unequal variances, also in unequal groups
+(Janssen 1997).
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ EFFECT_COLUMNS = {
     "group": "Bilateral group of regions",
     "mean_positive": "Mean density over participants of the positive class (each participant's scans averaged first)",
     "mean_negative": "Mean density over participants of the negative class",
-    "difference": "mean_positive - mean_negative",
+    "difference": "Difference of the classes with fold held: the mean of the differences within folds, each weighted "
+    "by n1 n2 / (n1 + n2); mean_positive - mean_negative where fold_held is false",
     "ci_low": "Lower bound of the interval of the difference, participants drawn within each class",
     "ci_high": "Upper bound of the interval of the difference",
     "interval": "BCa or percentile; none where there is none",
-    "hedges_g": "Difference in pooled standard deviations, corrected for small samples",
-    "t": "Welch's t",
-    "p": "Two-sided p from reassigning participants to the classes, (b+1)/(m+1)",
+    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples",
+    "fold_held": "Whether the test fold, whose maps come from one network, is held in difference, t and p",
+    "t": "Welch's t; with fold held the same of the model with fold, one residual variance per class",
+    "df": "Its degrees of freedom (Welch-Satterthwaite)",
+    "p": "Two-sided p from reassigning participants to the classes, within folds if held, (b+1)/(m+1)",
     "p_fwe": "p corrected for all maps and groups by the largest |t| of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over all maps and groups",
     "family": "Tests corrected together",

@@ -7,6 +7,7 @@ leave a row in ``statistics/notes.tsv`` and the other analyses their tables; a d
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,8 @@ def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str 
     try:
         tables = analysis.function(inputs)
     except DATA_PROBLEMS as error:
-        return {}, " ".join(str(error).split()) or type(error).__name__
+        said = str(error).replace(f"{inputs.layout.root}{os.sep}", "")  # tables name files as the run folder does
+        return {}, " ".join(said.split()) or type(error).__name__
     undeclared = set(tables) - set(analysis.tables)
     if undeclared:
         raise ValueError(f"analysis {analysis.name}: tables not declared in ANALYSES: {sorted(undeclared)}")

@@ -1,8 +1,10 @@
 """Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), done on people.
 
 The primary analysis has one point per participant: the mean over their true-positive scans of both variables.
-Participants are permuted. With different numbers of scans their means differ in precision, so exchange is not exact;
-the simulation in the tests shows that the error rate holds. The correlation over scans, which the founding study
+Participants are permuted. Maps of different test folds come from different networks: both variables are taken as
+deviations from the means of the participant's fold, and participants change places within folds
+(`pipeline.statistics.fold_effect`). With different numbers of scans their means differ in precision, so exchange is not
+exact; the simulation in the tests shows that the error rate holds. The correlation over scans, which the founding study
 reported, is given beside it as description; its p exchanges whole participants with equally many scans.
 """
 
@@ -22,8 +24,10 @@ from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.correlation import ESTIMATORS, is_constant, permuted_correlations
+from pipeline.statistics.fold_effect import centred_within, fold_of_participants
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.notes import joined
 from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
 
 Floats = NDArray[np.float64]
@@ -39,11 +43,13 @@ ASSOCIATION_COLUMNS = {
     "volume": "hippocampus_mm3, or hippocampus/tiv: divided by total intracranial volume",
     "unit": "participant: one point per participant, means over scans (primary); scan: one per scan (descriptive)",
     "estimator": "pearson or spearman",
-    "r": "Correlation coefficient",
+    "r": "Correlation coefficient; with fold held, of deviations from the means of folds",
+    "fold_held": "Whether the test fold, whose maps come from one network, is held",
     "ci_low": "Lower bound of the interval from drawing participants with all their scans",
     "ci_high": "Upper bound of the interval",
     "interval": "BCa or percentile bootstrap interval; none where there is none",
-    "p": "Two-sided p from permuting participants (for scans: among those with equally many), (b+1)/(m+1)",
+    "p": "Two-sided p from permuting participants (within folds, if held; for scans: among those with equally many), "
+    "(b+1)/(m+1)",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
     "n_participants": "Participants with a true-positive scan and a volume",
@@ -56,6 +62,7 @@ POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
     "scan_id": "Identifier of the image in its source; true-positive scans only",
+    "fold": "Test fold, whose maps come from one network",
     "map": "Relevance map",
     "relevance_sum": "Sum of the map over both hippocampi",
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
@@ -67,11 +74,12 @@ POINT_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Paired values and whose they are: ``codes`` is the participant of each row."""
+    """Paired values; ``codes`` is the participant of each row, ``fold`` their fold (0 if not held)."""
 
     volume: Floats
     relevance: Floats
     codes: NDArray[np.intp]
+    fold: NDArray[np.intp]
 
     @property
     def n_participants(self) -> int:
@@ -79,7 +87,15 @@ class Points:
 
     def per_participant(self) -> Points:
         means = [participant_means(values, self.codes) for values in (self.volume, self.relevance)]
-        return Points(means[0], means[1], np.arange(len(means[0])))
+        first = np.unique(self.codes, return_index=True)[1]
+        return Points(means[0], means[1], np.arange(len(means[0])), self.fold[first])
+
+    def within_folds(self) -> Points:
+        """Deviations from the means of folds; the values as they are where fold is not held."""
+        if not self.fold.any():
+            return self
+        volume, relevance = (centred_within(values, self.fold) for values in (self.volume, self.relevance))
+        return Points(volume, relevance, self.codes, self.fold)
 
 
 def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFrame:
@@ -91,7 +107,7 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     if REGION not in values.groups or not len(true_positive):
         return pd.DataFrame(columns=list(POINT_COLUMNS))
     sums = values.sums[true_positive, :, values.groups.index(REGION)]
-    keys = ["participant_id", "session_id", "scan_id"]
+    keys = ["participant_id", "session_id", "scan_id", "fold"]
     identity = values.scans.iloc[true_positive][keys].reset_index(drop=True)
     by_id = {scan.scan_id: scan for scan in scans}
     own = [by_id.get(scan_id) for scan_id in identity["scan_id"]]
@@ -133,9 +149,10 @@ def volume_association(
                 note = _note(own, known, column, has_region)
                 # One stream per volume and unit: all maps and both estimators see the same permutations.
                 rng = generator(seed, "statistics", "volume_association", volume, unit)
+                paired, why = _points(known, column, settings.fold_effect)
                 rows += [
                     {"map": name, "volume": volume, "unit": unit} | row
-                    for row in _rows(_points(known, column), unit, note, settings, rng)
+                    for row in _rows(paired, unit, joined(note, why), settings, rng)
                 ]
     table = pd.DataFrame(rows, columns=[name for name in ASSOCIATION_COLUMNS if name not in ("p_fdr", "family")])
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
@@ -149,9 +166,11 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd
     return {"volume_points": (points, POINT_COLUMNS), "volume_association": (table, ASSOCIATION_COLUMNS)}
 
 
-def _points(known: pd.DataFrame, column: str) -> Points:
+def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[Points, str | None]:
+    """The points, and why fold is not held if it should be."""
     codes, _ = participant_codes(known["participant_id"].tolist())
-    return Points(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes)
+    fold, why = fold_of_participants(known, hold, 2) if len(known) else (np.zeros(0, np.intp), None)
+    return Points(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes, fold[codes]), why
 
 
 def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool) -> str | None:
@@ -174,15 +193,18 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
 def _rows(
     scans: Points, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    counts = {"n_participants": scans.n_participants, "n_scans": len(scans.volume)}
+    counts: dict[str, Any] = {"n_participants": scans.n_participants, "n_scans": len(scans.volume)}
     points = scans.per_participant() if unit == "participant" and len(scans.codes) else scans
+    points = points.within_folds()
+    counts |= {"fold_held": bool(points.fold.any())}
     problem = _problem(points)
     empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL, "p": np.nan}
     if problem:
         said = note if len(scans.codes) == 0 else "; ".join(part for part in (problem, note) if part)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": said}
         return [{"estimator": estimator} | blank for estimator in ESTIMATORS]
-    permutations = Exchangeability("whole", points.codes).permutations(settings.permutations, rng)
+    exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
+    permutations = exchange.permutations(settings.permutations, rng)
     rows = []
     for estimator, correlation in ESTIMATORS.items():
 

@@ -53,7 +53,7 @@ def predictions_of(scans: Sequence[Scan], wrong: Sequence[str] = ("sub-003", "su
         rows.append(
             {
                 "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
-                "fold": int(scan.participant_id[-1]) % 2, "label": scan.label, "target": target,
+                "fold": int(scan.participant_id[-1]) // 2 % 2, "label": scan.label, "target": target,
                 "probability": 0.6 + 0.003 * i if called else 0.4 - 0.003 * i,
                 "outcome": ("T" if called == target else "F") + ("P" if called else "N"),
             }

@@ -37,13 +37,17 @@ def hippocampus(table, name=MAPS[0]):
 def class_means(inputs):
     frame = inputs.frame.assign(density=inputs.values.densities[:, 0, HIPPOCAMPUS])
     means = frame.groupby("participant_id").agg(
-        density=("density", "mean"), target=("target", "first"), age=("age", "mean"), sex=("sex", "first")
+        density=("density", "mean"),
+        target=("target", "first"),
+        age=("age", "mean"),
+        sex=("sex", "first"),
+        fold=("fold", "first"),
     )
     return means, means.loc[means["target"] == 1, "density"], means.loc[means["target"] == 0, "density"]
 
 
 def test_welch_t_is_scipy_s_over_participant_means():
-    inputs = inputs_of(people(10), only("positive/negative"))
+    inputs = inputs_of(people(10), only("positive/negative", fold_effect=False))
     row = hippocampus(table_of(inputs))
     _, patients, controls = class_means(inputs)
     assert row["comparison"] == "AD/CN"
@@ -60,9 +64,9 @@ def test_adjusted_difference_is_the_coefficient_of_least_squares():
     inputs = inputs_of(people(10), only("positive/negative", covariates="age + sex"))
     row = hippocampus(table_of(inputs))
     means, *_ = class_means(inputs)
-    model = sm.add_constant(means[["target", "age"]].assign(male=(means["sex"] == "M")).astype(float))
+    model = sm.add_constant(means[["target", "age", "fold"]].assign(male=(means["sex"] == "M")).astype(float))
     assert row["difference_adjusted"] == pytest.approx(sm.OLS(means["density"], model).fit().params["target"])
-    assert row["covariates"] == "age, sex[T.M]"
+    assert row["covariates"] == "fold, age, sex[T.M]"
 
 
 def test_what_is_not_planted_is_not_found():
@@ -83,7 +87,9 @@ def test_someone_in_both_outcomes_is_left_out_and_counted():
     table = table_of(inputs)
     row = hippocampus(table)
     assert (row["n_first"], row["n_second"], row["n_both"]) == (2, 3, 1)
-    assert row["note"] == "1 participants with scans of both groups left out"
+    assert row["note"].endswith("1 participants with scans of both groups left out")
+    assert "fold: left out: too few participants (4 in 1 folds of two or more)" in row["note"]
+    assert not row["fold_held"]
     assert bool(row["exact"])
     assert row["n_permutations"] == 10  # 5 people, 2 of them FN
     assert "sub-003" not in set(inputs.frame["participant_id"].iloc[TwoGroups.of(inputs, "FN", "TP").rows])

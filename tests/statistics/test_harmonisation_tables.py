@@ -239,7 +239,7 @@ def test_sites_named_by_numbers_are_names():
     frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True)
     values = np.random.default_rng(0).normal(size=(60, 2))
     site = frame["site"].tolist()
-    test = site_effect("location", values, site, "age", frame, 99, np.random.default_rng(0))
+    test, _ = site_effect("location", values, site, "age", frame, 99, np.random.default_rng(0))
     assert test.df_tested == 2
 
 
@@ -250,7 +250,7 @@ def test_scale_is_brown_and_forsythe_without_covariates():
     frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True)
     values = np.random.default_rng(1).normal(size=(60, 3))
     site = frame["site"].to_numpy()
-    test = site_effect("scale", values, list(site), "", frame, 99, np.random.default_rng(0))
+    test, _ = site_effect("scale", values, list(site), "", frame, 99, np.random.default_rng(0))
     for i in range(3):
         expected = levene(*(values[site == name, i] for name in sorted(set(site))), center="median")
         assert test.statistic[i] == pytest.approx(expected.statistic)

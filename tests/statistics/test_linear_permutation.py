@@ -161,7 +161,7 @@ def test_every_permuted_studentised_statistic_equals_refitting_the_model(term):
     model = LinearModel.of(design, exchange, frame["sex"].tolist())
     rows = exchange.permutations(30, np.random.default_rng(1)).rows
     residuals = values - model.nuisance @ (model.nuisance.T @ values)
-    own = StudentisedModel(model.tested, model.nuisance, groups).size(
+    own = StudentisedModel(model.tested, model.nuisance, groups, model.stays).size(
         rows, residuals / np.linalg.norm(residuals, axis=0)
     )
     assert_allclose(own, direct_statistics(values, design.tested, design.nuisance, rows, groups), rtol=1e-8)
@@ -173,7 +173,7 @@ def test_every_permuted_studentised_f_equals_welch():
     model = LinearModel.of(design_of("site", "site", frame), Exchangeability.free(40), frame["site"].tolist())
     rows = Exchangeability.free(40).permutations(10, np.random.default_rng(1)).rows
     residuals = values - values.mean(axis=0)
-    own = StudentisedModel(model.tested, model.nuisance, model.groups).size(
+    own = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays).size(
         rows, residuals / np.linalg.norm(residuals, axis=0)
     )
     for order, row in zip(rows, own, strict=True):

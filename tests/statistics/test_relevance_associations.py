@@ -48,7 +48,7 @@ def row_of(table, **keys):
 
 
 def test_correlations_are_those_of_participant_means():
-    inputs = inputs_of(people(10), only(["hippocampus/tiv", "mmse"]))
+    inputs = inputs_of(people(10), only(["hippocampus/tiv", "mmse"], fold_effect=False))
     table = table_of(inputs)
     for biomarker, column in (("hippocampus/tiv", "ratio"), ("mmse", "mmse")):
         means, n_scans = person_means(inputs, column)
@@ -66,17 +66,17 @@ def test_correlations_are_those_of_participant_means():
 
 
 def test_partial_correlation_is_that_of_residuals():
-    inputs = inputs_of(people(10), only(["mmse"], covariates="age + sex"))
+    inputs = inputs_of(people(10), only(["mmse"], covariates="age + sex"))  # and fold
     row = row_of(table_of(inputs), estimator="partial", map=MAPS[0], group="Hippocampus")
     frame = inputs.frame.assign(male=(inputs.frame["sex"] == "M").astype(float))
     frame["density"] = inputs.values.densities[:, 0, GROUPS.index("Hippocampus")]
-    means = frame.dropna(subset=["mmse"]).groupby("participant_id")[["density", "mmse", "age", "male"]].mean()
-    covariates = sm.add_constant(means[["age", "male"]])
+    means = frame.dropna(subset=["mmse"]).groupby("participant_id")[["density", "mmse", "age", "male", "fold"]].mean()
+    covariates = sm.add_constant(means[["age", "male", "fold"]])  # two folds, 0 and 1
     left = [sm.OLS(means[name], covariates).fit().resid for name in ("density", "mmse")]
     assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)
     full = sm.OLS(means["density"], covariates.join(means["mmse"])).fit()
     assert row["slope"] == pytest.approx(full.params["mmse"])
-    assert row["covariates"] == "age, sex[T.M]"
+    assert row["covariates"] == "fold, age, sex[T.M]"
 
 
 def test_what_is_planted_is_found_and_nothing_else():
@@ -100,7 +100,7 @@ def volumes_of(scans, rng):
 def test_own_volume_is_that_of_both_sides_of_the_row_s_group():
     scans = people(8)
     volumes = volumes_of(scans, np.random.default_rng(0))
-    inputs = inputs_of(scans, only(["own volume/tiv", "volume of Amygdala"]), volumes=volumes)
+    inputs = inputs_of(scans, only(["own volume/tiv", "volume of Amygdala"], fold_effect=False), volumes=volumes)
     table = table_of(inputs)
     tiv = inputs.frame.set_index("scan_id")["tiv_mm3"]
     for g, group in enumerate(GROUPS):

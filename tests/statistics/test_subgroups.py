@@ -88,7 +88,7 @@ def test_a_variable_that_is_not_there_is_named(frame, why):
 
 
 def test_means_and_counts_are_those_of_participants():
-    inputs = inputs_of(people(12), only("sex"))
+    inputs = inputs_of(people(12), only("sex", fold_effect=False))
     table = subgroups(inputs)
     for sex in "FM":
         own = inputs.frame.assign(density=inputs.values.densities[:, 1, HIPPOCAMPUS])
@@ -171,12 +171,13 @@ def test_interaction_is_the_coefficient_of_least_squares():
     (row,) = table[(table["map"] == MAPS[0]) & (table["group"] == "Hippocampus")].to_dict("records")
     frame = inputs.frame.assign(density=inputs.values.densities[:, 0, HIPPOCAMPUS])
     means = frame.groupby("participant_id").agg(
-        density=("density", "mean"), target=("target", "first"), age=("age", "mean"), sex=("sex", "first")
-    )
-    fit = smf.ols("density ~ target * C(sex) + age", means).fit()
+        density=("density", "mean"), target=("target", "first"), age=("age", "mean"), sex=("sex", "first"),
+        fold=("fold", "first"),
+    )  # fmt: skip
+    fit = smf.ols("density ~ target * C(sex) + age + C(fold)", means).fit()
     assert row["estimate"] == pytest.approx(fit.params["target:C(sex)[T.M]"])
     assert row["levels"] == "F, M"
-    assert row["covariates"] == "age"
+    assert row["covariates"] == "fold, age"
     assert row["estimate"] < 0
 
 

@@ -1,9 +1,10 @@
 """Relevance of every region against biomarkers, over participants.
 
 Each participant is one point: the mean over their scans of relevance, biomarker and covariates. Participants are
-permuted (Freedman & Lane 1983), the same way for all regions, maps and metrics, so that the largest correlation of
-each permutation gives family-wise p values. A family is everything that is tested for one biomarker, one group of
-scans and one estimator; different biomarkers are different questions and are not corrected for each other.
+permuted (Freedman & Lane 1983; within test folds, and fold held, since each fold's maps come from their own network),
+the same way for all regions, maps and metrics, so that the largest correlation of each permutation gives family-wise p
+values. A family is everything that is tested for one biomarker, one group of scans and one estimator; different
+biomarkers are different questions and are not corrected for each other.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
+from pipeline.statistics.fold_effect import fold_of_units, model_within_folds
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.linear.design import Design, design_of
+from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, permutation_test
 from pipeline.statistics.notes import joined
@@ -41,17 +43,19 @@ MIN_PARTICIPANTS = 4
 ASSOCIATIONS_COLUMNS = {
     "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group",
     "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
-    "estimator": "pearson, spearman, or partial: Pearson with the covariates taken out of both",
-    "covariates": "Columns that were adjusted for; n/a for none",
+    "estimator": "pearson, spearman, or partial: Pearson with the covariates taken out of both. Of all three the test "
+    "fold is taken out (of spearman: of the ranks), where covariates names it",
+    "covariates": "Columns that were adjusted for: for pearson and spearman the test fold at most; n/a for none",
     "map": "Relevance map; n/a in a row about a biomarker that cannot be used",
     "group": "Bilateral group of regions",
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
-    "r": "Correlation over participants, each participant's scans averaged first; the effect size",
+    "r": "Correlation over participants, each participant's scans averaged first; with fold held, between deviations "
+    "from the means of folds; the effect size",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound of the interval over participants",
     "interval": "BCa or percentile bootstrap over participants; Bonett-Wright (closed) for spearman; none",
     "slope": "Change of relevance per unit of the biomarker, covariates held; n/a for spearman",
-    "p": "Two-sided p from permuting participants (Freedman-Lane), (b+1)/(m+1)",
+    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
     "p_fwe": "p corrected for the family by the largest |r| of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests corrected together",
@@ -72,9 +76,11 @@ class Points:
     relevance : array, shape (participants, columns)
     biomarker : array, shape (participants, 1) or (participants, groups)
     nuisance : array, shape (participants, q)
-        Intercept and covariates.
+        Intercept, fold and covariates.
     covariates : tuple of str
-        Names of the columns of `nuisance` after the intercept.
+        Names of what `nuisance` holds beside the intercept.
+    exchange : Exchangeability
+        Of the rows: free, or within folds.
     n_scans : int
     note : str or None
         What was left out.
@@ -84,6 +90,7 @@ class Points:
     biomarker: Floats
     nuisance: Floats
     covariates: tuple[str, ...]
+    exchange: Exchangeability
     n_scans: int
     note: str | None
 
@@ -111,15 +118,19 @@ def _of_biomarker(
     """Blocks of all estimators for one biomarker in one group of scans."""
     settings = inputs.config.statistics
     members = members_of(inputs, scan_group)
-    blocks = []
+    blocks: list[pd.DataFrame] = []
+    known: dict[str, Points] = {}  # pearson and spearman share theirs
     for estimator in ESTIMATORS if settings.covariates.strip() else ESTIMATORS[:2]:
         base = {
             "biomarker": biomarker.name,
             "scan_group": label_of(inputs, scan_group),
             "estimator": estimator,
         }
+        covariates = settings.covariates if estimator == "partial" else ""
         try:
-            points = _points(inputs, columns, biomarker, members, settings.covariates if estimator == "partial" else "")
+            points = known[covariates] = known.get(covariates) or _points(
+                inputs, columns, biomarker, members, covariates
+            )
         except BadInputError as error:
             blocks.append(_unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name)).assign(**base))
             continue
@@ -154,8 +165,10 @@ def _points(
     if n_known < MIN_PARTICIPANTS:
         raise BadInputError(f"{n_known} participants with a value; at least {MIN_PARTICIPANTS} are needed.")
     others = [term.strip() for term in covariates.split("+") if term.strip() not in ("", biomarker.name)]
-    design = design_of(" + ".join([*others, "_biomarker"]), "_biomarker", frame)
-    exchange = Exchangeability.participant_means(frame["participant_id"].tolist()).of_rows(design.rows)
+    model = model_within_folds(
+        " + ".join([*others, "_biomarker"]), "_biomarker", frame, inputs.config.statistics.fold_effect
+    )
+    design, exchange = model.design, model.exchange.of_rows(model.design.rows)
     nuisance = exchange.reduce(design.nuisance)
     if len(nuisance) < max(MIN_PARTICIPANTS, nuisance.shape[1] + 2):
         raise BadInputError(
@@ -167,7 +180,10 @@ def _points(
         relevance=exchange.reduce(columns.values[members][design.rows]),
         biomarker=exchange.reduce(values[design.rows]),
         nuisance=nuisance,
-        covariates=tuple(name for name in design.names[1:] if name not in ("Intercept", "1")),
+        covariates=model.covariates,
+        exchange=Exchangeability.free(len(nuisance)).in_blocks(
+            fold_of_units(frame.iloc[design.rows], exchange, model.held).tolist()
+        ),
         n_scans=len(design.rows),
         note=note or None,
     )
@@ -191,14 +207,14 @@ def _block(
     if biomarker.per_group:
         groups = list(dict.fromkeys(columns["group"]))
         which = columns["group"].map({group: i for i, group in enumerate(groups)}).to_numpy(np.intp)
-        permutations = Exchangeability.free(len(relevance)).permutations(settings.permutations, rng)
+        permutations = points.exchange.permutations(settings.permutations, rng)
         result = matched_test(relevance, tested, which, points.nuisance, permutations)
         table = table.assign(n_permutations=len(permutations), exact=permutations.exact)
         table = table.assign(r=result.partial_r, slope=result.slope, p=result.p, p_fwe=result.p_fwe)
         problems = result.problems
     else:
         which = np.zeros(len(columns), np.intp)
-        test = _common_test(relevance, tested, points.nuisance, biomarker.name, settings.permutations, rng)
+        test = _common_test(relevance, tested, points, biomarker.name, settings.permutations, rng)
         table = table.assign(n_permutations=test.n_permutations, exact=test.exact)
         table = table.assign(r=test.partial_r, slope=test.estimate, p=test.p, p_fwe=test.p_fwe)
         problems = test.problems
@@ -212,15 +228,13 @@ def _block(
 
 
 def _common_test(
-    relevance: Floats, tested: Floats, nuisance: Floats, name: str, m: int, rng: np.random.Generator
+    relevance: Floats, tested: Floats, points: Points, name: str, m: int, rng: np.random.Generator
 ) -> PermutationTest:
     """Test one biomarker in all columns."""
-    n = len(relevance)
-    names = (name, *(f"covariate {i}" for i in range(nuisance.shape[1])))
-    design = Design(tested, nuisance, np.arange(n, dtype=np.intp), {}, names, {})
-    exchange = Exchangeability.free(n)
-    model = LinearModel.of(design, exchange)
-    return permutation_test(relevance, model, exchange.permutations(m, rng, model.alike.tolist()))
+    names = (name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
+    design = Design(tested, points.nuisance, np.arange(len(relevance), dtype=np.intp), {}, names, {})
+    model = LinearModel.of(design, points.exchange)
+    return permutation_test(relevance, model, points.exchange.permutations(m, rng, model.alike.tolist()))
 
 
 def _ranks(values: Floats) -> Floats:
@@ -244,7 +258,8 @@ def _with_intervals(
     method = np.full(len(table), NO_INTERVAL, dtype="<U13")
     if estimator == "spearman":
         r = table["r"].to_numpy(float)[there]
-        bounds.low[there], bounds.high[there] = spearman_interval(r, len(relevance), settings.confidence)
+        n = len(relevance) - nuisance.shape[1] + 1  # a degree of freedom for each column held
+        bounds.low[there], bounds.high[there] = spearman_interval(r, n, settings.confidence)
         method[there] = np.where(np.isnan(bounds.low[there]), NO_INTERVAL, "Bonett-Wright")
     elif len(there):
 

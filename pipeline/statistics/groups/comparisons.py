@@ -6,7 +6,8 @@ for outcomes they are left out. Both are counted.
 
 The difference is tested by permuting participants with one residual variance per group (Welch's t without covariates),
 since patients vary more than controls; the same permutation for all regions, maps and metrics gives family-wise p
-values. The same test is done with covariates (Freedman-Lane).
+values. The same test is done with covariates (Freedman-Lane). Both hold the test fold
+(`pipeline.statistics.fold_effect`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.groups.gains import with_gains
-from pipeline.statistics.groups.members import TwoGroups, drawn_means, hedges_g, label_of
+from pipeline.statistics.groups.members import TwoGroups, difference_within, hedges_g, label_of
 from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from pipeline.statistics.notes import joined
@@ -44,23 +45,27 @@ COMPARISONS_COLUMNS = {
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
     "mean_first": "Mean over participants of the first group (each participant's scans averaged first)",
     "mean_second": "Mean over participants of the second group",
-    "difference": "mean_first - mean_second",
+    "difference": "Difference of the groups with fold held: the mean of the differences within folds, each weighted by "
+    "n1 n2 / (n1 + n2); mean_first - mean_second where fold_held is false",
     "ci_low": "Lower bound of the interval of the difference, participants drawn within each group",
     "ci_high": "Upper bound of the interval of the difference",
     "interval": "BCa or percentile; none where there is none",
-    "hedges_g": "Difference in pooled standard deviations, corrected for small samples",
-    "t": "Welch's t",
-    "p": "Two-sided p from reassigning participants to the groups, (b+1)/(m+1)",
+    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples",
+    "fold_held": "Whether the test fold, whose maps come from one network, is held in difference, t and p",
+    "t": "Welch's t; with fold held the same of the model with fold, one residual variance per group",
+    "df": "Its degrees of freedom (Welch-Satterthwaite)",
+    "p": "Two-sided p from reassigning participants to the groups, within folds if held, (b+1)/(m+1)",
     "p_fwe": "p corrected for the family by the largest |t| of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "difference_adjusted": "Difference with the covariates held",
     "t_adjusted": "Its t, one residual variance per group",
+    "df_adjusted": "Its degrees of freedom (Welch-Satterthwaite)",
     "p_adjusted": "Its two-sided p (Freedman-Lane)",
     "p_fwe_adjusted": "p_adjusted corrected for the family",
     "p_fdr_adjusted": "p_adjusted adjusted by Benjamini and Hochberg over the family",
-    "covariates": "Columns that were adjusted for; n/a for none",
+    "covariates": "Columns that the adjusted test holds, fold among them where it is; n/a for none",
     "family": "Tests corrected together",
-    "ratio": "mean_first divided by mean_second; n/a where that is not above 0",
+    "ratio": "mean_first divided by mean_second, over all folds; n/a where that is not above 0",
     "floor": "Means below this count as this in the log-gain: a share (statistics.group_comparisons.gain_floor) of the "
     "second group's mean absolute relevance over the regions of the map",
     "log_gain": "Natural logarithm of the ratio of the means, each at least the floor; n/a where both are below",
@@ -80,9 +85,10 @@ COMPARISONS_COLUMNS = {
     "note": "Why there is no value, what was left out, or what to know of it",
 }
 _NUMBERS = (
-    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "t", "p", "p_fwe", "p_fdr",
-    "difference_adjusted", "t_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted", "ratio", "floor", "log_gain",
-    "log_gain_low", "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low", "log_gain_shrunk_high",
+    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "t", "df", "p", "p_fwe",
+    "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted",
+    "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low",
+    "log_gain_shrunk_high",
 )  # fmt: skip
 
 
@@ -141,7 +147,7 @@ def compare(
     two = TwoGroups.of(inputs, first, second)
     frame = inputs.by_person.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
     table = columns.table.assign(**dict.fromkeys(_NUMBERS, np.nan), interval=NO_INTERVAL, covariates=None)
-    table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False)
+    table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False, fold_held=False)
     codes, _ = participant_codes(frame["participant_id"].tolist())
     means = participant_means(columns.values[two.rows], codes)
     of_first = np.asarray(participant_means(two.is_first.astype(float), codes) > 0.5, bool)
@@ -159,65 +165,73 @@ def compare(
     if few:
         return Compared(table.assign(note=joined(*few, two.note)), means, of_first, False)
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
-    notes = _test(table, columns.values[two.rows], frame, settings, generator(*seed, "permutation"))
+    try:
+        fold, notes = _test(table, columns.values[two.rows], frame, settings, generator(*seed, "permutation"))
+    except BadInputError as error:  # the groups follow from fold
+        why = str(error).replace("_first", "group")
+        return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
     table["note"] = [joined(note, two.note) for note in notes]
-    _estimate(table, means, of_first, settings, generator(*seed, "bootstrap"))
+    _estimate(table, means, of_first, fold, settings, generator(*seed, "bootstrap"))
     return Compared(table, means, of_first, True)
 
 
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator
-) -> list[str | None]:
-    """Enter both tests; return a note per row."""
-    plain, _, _ = _permute(values, frame, "", settings.permutations, rng)
-    names = {"statistic": "t", "p": "p", "p_fwe": "p_fwe", "p_fdr": "p_fdr"}
+) -> tuple[NDArray[np.intp], list[str | None]]:
+    """Enter both tests; return the fold of each participant (all 0 if not held) and a note per row."""
+    plain, model = _permute(values, frame, "", settings, rng)
+    fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
+    table["fold_held"] = model.held
+    names = {"statistic": "t", "df": "df", "p": "p", "p_fwe": "p_fwe", "p_fdr": "p_fdr"}
     for field, column in names.items():
         table[column] = getattr(plain, field)
     table["n_permutations"], table["exact"] = plain.n_permutations, plain.exact
     n_tests = int(np.isfinite(plain.p).sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
-    notes: list[str | None] = list(plain.problems)
+    notes = [joined(problem, model.design.note) for problem in plain.problems]
     if not settings.covariates.strip():
-        return notes
+        return fold, notes
     try:
-        adjusted, covariates, said = _permute(values, frame, settings.covariates, settings.permutations, rng)
+        adjusted, model = _permute(values, frame, settings.covariates, settings, rng)
     except BadInputError as error:
-        return [joined(note, f"not adjusted: {error}") for note in notes]
+        return fold, [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes]
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
     for field, column in names.items():
         table[column] = getattr(adjusted, field)
-    table["covariates"] = ", ".join(covariates) or None
-    said = f"adjusted: {said}" if said else None
-    return [joined(note, said) for note in notes]
+    table["covariates"] = ", ".join(model.covariates) or None
+    said = f"adjusted: {model.design.note}" if model.design.note else None
+    return fold, [joined(note, said) for note in notes]
 
 
 def _permute(
-    values: Floats, frame: pd.DataFrame, covariates: str, m: int, rng: np.random.Generator
-) -> tuple[PermutationTest, tuple[str, ...], str | None]:
-    """The test, the covariates it holds, and what was left out for them."""
-    design = design_of(f"{covariates or '1'} + _first", "_first", frame)
-    exchange = Exchangeability.participant_means(frame["participant_id"].tolist())
-    test = freedman_lane(values, design, exchange, m, rng, variance_groups=frame["_first"].tolist())
-    return test, tuple(name for name in design.names[1:] if name not in ("Intercept", "1")), design.note
+    values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig, rng: np.random.Generator
+) -> tuple[PermutationTest, FoldModel]:
+    """The test and its model."""
+    groups = frame["_first"].tolist()
+    model = model_within_folds(f"{covariates or '1'} + _first", "_first", frame, settings.fold_effect, groups)
+    test = freedman_lane(values, model.design, model.exchange, settings.permutations, rng, variance_groups=groups)
+    return test, model
 
 
 def _estimate(
     table: pd.DataFrame,
     means: Floats,
     of_first: NDArray[np.bool_],
+    fold: NDArray[np.intp],
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> None:
-    """Enter the effect size and the interval of the difference."""
+    """Enter the difference, the effect size and the interval of the difference."""
     known = np.isfinite(means).all(axis=0)
-    table["hedges_g"] = np.where(known, hedges_g(np.where(known, means, 0.0), of_first), np.nan)
+    table["hedges_g"] = np.where(known, hedges_g(np.where(known, means, 0.0), of_first, fold), np.nan)
     own = np.flatnonzero(known)
 
     def difference(weights: Floats) -> Floats:
-        first, second = drawn_means(means[:, own], of_first, weights)
-        return first - second
+        return difference_within(means[:, own], of_first, fold, weights)
+
+    table.loc[own, "difference"] = difference(np.ones((1, len(means))))[0]
 
     strata = of_first.astype(int).tolist()
     found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)

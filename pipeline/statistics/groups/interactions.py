@@ -1,7 +1,8 @@
 """Does the difference between the classes differ between subgroups? One test, not a comparison of p values.
 
-The interaction of class and subgroup in a linear model of relevance over participants, main effects and covariates
-held, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are taken as they are, not in bands.
+The interaction of class and subgroup in a linear model of relevance over participants, main effects, covariates
+and the test fold held, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are taken as they
+are, not in bands.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import pandas as pd
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.statistics.fold_effect import model_within_folds
 from pipeline.statistics.groups.levels import COURSE, Levels, levels_of, of_person
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
 from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.notes import joined
 from pipeline.statistics.relevance_columns import RelevanceColumns
@@ -35,11 +35,11 @@ INTERACTIONS_COLUMNS = {
     "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
     "df": "Residual degrees of freedom (Welch-Satterthwaite)",
     "partial_r": "Partial correlation of density and interaction; for F the square root of partial R2: the effect size",
-    "p": "Two-sided p from permuting participants (Freedman-Lane), (b+1)/(m+1)",
+    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
     "p_fwe": "p corrected for the family by the largest statistic of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests corrected together",
-    "covariates": "Columns held beside class and variable; n/a for none",
+    "covariates": "Columns held beside class and variable, the test fold among them where it is; n/a for none",
     "n_participants": "Participants with all values",
     "n_scans": "Their scans",
     "n_permutations": "Permutations used",
@@ -94,12 +94,12 @@ def _of_variable(
         own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(_ranked(names)))
     others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
     formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
-    design = design_of(formula, "_positive:_level", own)
-    exchange = Exchangeability.participant_means(own["participant_id"].tolist())
+    of_class = own["_positive"].tolist()
+    model = model_within_folds(formula, "_positive:_level", own, settings.fold_effect, of_class)
+    design = model.design
     rng = generator(inputs.seed, "statistics", "interactions", variable)
-    test = freedman_lane(
-        columns.values[two.rows], design, exchange, settings.permutations, rng, own["_positive"].tolist()
-    )
+    relevance = columns.values[two.rows]
+    test = freedman_lane(relevance, design, model.exchange, settings.permutations, rng, of_class)
     table = columns.table.drop(columns="metric").assign(
         variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,
         standard_error=test.standard_error / spread, statistic=test.statistic, df=test.df, partial_r=test.partial_r,
@@ -107,8 +107,7 @@ def _of_variable(
         n_participants=test.n_units, n_scans=len(design.rows), n_permutations=test.n_permutations, exact=test.exact,
     )  # fmt: skip
     n_tests = int(np.isfinite(test.p).sum())
-    nuisance = design.names[test.df_tested :]
-    held = [name for name in nuisance if name not in ("Intercept", "1", "_positive") and "_level" not in name]
+    held = [name for name in model.covariates if name != "_positive" and "_level" not in name]
     said = (design.note or "").replace("_level", variable).replace("_positive", "class")
     shared = joined(*notes, said)
     return table.assign(

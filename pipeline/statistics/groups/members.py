@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from pipeline.statistics.fold_effect import centred_within
 from pipeline.statistics.inputs import StatisticsInputs
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
 
 CLASSES = ("positive", "negative")
 
@@ -76,12 +79,47 @@ def drawn_means(means: Floats, of_first: NDArray[np.bool_], weights: Floats) -> 
     return first, second
 
 
-def hedges_g(values: Floats, is_first: NDArray[np.bool_]) -> Floats:
-    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without spread."""
-    a, b = values[is_first], values[~is_first]
-    freedom = len(a) + len(b) - 2
-    pooled = np.sqrt(((len(a) - 1) * a.var(axis=0, ddof=1) + (len(b) - 1) * b.var(axis=0, ddof=1)) / freedom)
+def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Floats) -> Floats:
+    """Difference of two groups with fold held, in draws of participants; shape (draws, columns).
+
+    The mean of the differences within folds, each weighted by n1 n2 / (n1 + n2): the coefficient of the group beside
+    fold in a linear model. With one fold, the difference of the means.
+
+    Parameters
+    ----------
+    means : array, shape (participants, columns)
+    is_first : array of bool, shape (participants,)
+    fold : array of int, shape (participants,)
+    weights : array, shape (draws, participants)
+    """
+    above, below = np.zeros((len(weights), means.shape[1])), np.zeros((len(weights), 1))
+    for one in np.unique(fold):
+        sides = [np.flatnonzero((fold == one) & side) for side in (is_first, ~is_first)]
+        if not (len(sides[0]) and len(sides[1])):
+            continue
+        (n_first, first), (n_second, second) = (
+            (weights[:, own].sum(axis=1, keepdims=True), weights[:, own] @ means[own]) for own in sides
+        )
+        n = np.maximum(n_first + n_second, np.finfo(float).tiny)
+        above += (n_second * first - n_first * second) / n
+        below += n_first * n_second / n
+    result: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
+    return result
+
+
+def hedges_g(values: Floats, is_first: Flags, fold: Indices | None = None) -> Floats:
+    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without spread.
+
+    With folds: the difference with fold held over the residual standard deviation beside group and fold.
+    """
+    fold = np.zeros(len(values), np.intp) if fold is None else fold
+    difference = difference_within(values, is_first, fold, np.ones((1, len(values))))[0]
+    side = centred_within(is_first.astype(float), fold)
+    squares = ((centred_within(values, fold) - side[:, None] * difference) ** 2).sum(axis=0)
+    freedom = len(values) - len(np.unique(fold)) - 1
+    if freedom < 1:
+        return np.full(values.shape[1], np.nan)
+    pooled = np.sqrt(squares / freedom)
     correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
-    difference = correction * (a.mean(axis=0) - b.mean(axis=0))
-    result: Floats = np.divide(difference, pooled, out=np.full(values.shape[1], np.nan), where=pooled > 0)
+    result: Floats = np.divide(correction * difference, pooled, out=np.full(values.shape[1], np.nan), where=pooled > 0)
     return result

@@ -17,8 +17,9 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.fold_effect import fold_of_participants
 from pipeline.statistics.groups.levels import Levels, levels_of
-from pipeline.statistics.groups.members import hedges_g
+from pipeline.statistics.groups.members import difference_within, hedges_g
 from pipeline.statistics.inputs import StatisticsInputs, one_name_per_person
 from pipeline.statistics.notes import joined
 from pipeline.statistics.values import participant_codes, participant_means
@@ -39,11 +40,13 @@ SUBGROUPS_COLUMNS = {
     "interval": "BCa or percentile; none where there is none",
     "n_positive": "Participants of the positive class in the subgroup, by their scans of that class; n/a if suppressed",
     "n_negative": "Other participants of the negative class in the subgroup; n/a if suppressed",
-    "class_difference": "Mean density of the positive class minus that of the negative class within the subgroup",
+    "class_difference": "Mean density of the positive class minus that of the negative class within the subgroup; the "
+    "test fold held (mean of the differences within folds, weighted by n1 n2 / (n1 + n2)), if fold_held",
+    "fold_held": "Whether the test fold, whose maps come from one network, is held in class_difference",
     "class_difference_low": "Lower bound of its interval, participants drawn within each class",
     "class_difference_high": "Upper bound of its interval",
     "class_difference_interval": "BCa or percentile; none where there is none",
-    "class_hedges_g": "The same in pooled standard deviations, corrected for small samples",
+    "class_hedges_g": "The same in pooled standard deviations (within folds, if held), corrected for small samples",
     "note": "Why there is no value, or what was suppressed",
 }
 
@@ -143,7 +146,7 @@ def _with_class_difference(
     blank = dict.fromkeys(
         ("class_difference", "class_difference_low", "class_difference_high", "class_hedges_g"), np.nan
     )
-    table = table.assign(**counts, **blank, class_difference_interval=NO_INTERVAL)
+    table = table.assign(**counts, **blank, class_difference_interval=NO_INTERVAL, fold_held=False)
     minimum = settings.subgroups.minimum_participants
     if min(counts.values()) < minimum:
         if max(counts.values()) > 0:
@@ -151,21 +154,21 @@ def _with_class_difference(
             table["note"] = [joined(note, said) for note in table["note"]]
         return table
     means = participant_means(values[used], codes)
-    sides = (is_positive, ~is_positive)
+    fold, said_of_fold = fold_of_participants(own[used], settings.fold_effect, 2)
 
     def difference(weights: Floats) -> Floats:
-        drawn = [(weights[:, s] @ means[s]) / weights[:, s].sum(axis=1, keepdims=True) for s in sides]
-        result: Floats = drawn[0] - drawn[1]
-        return result
+        return difference_within(means, is_positive, fold, weights)
 
     strata = is_positive.astype(int).tolist()
     found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)
     return table.assign(
-        class_difference=means[is_positive].mean(axis=0) - means[~is_positive].mean(axis=0),
+        class_difference=difference(np.ones((1, len(means))))[0],
         class_difference_low=found.low,
         class_difference_high=found.high,
         class_difference_interval=found.method,
-        class_hedges_g=hedges_g(means, is_positive),
+        class_hedges_g=hedges_g(means, is_positive, fold),
+        fold_held=bool(fold.any()),
+        note=np.array([joined(note, said_of_fold) for note in table["note"]], dtype=object),
     )
 
 
@@ -174,5 +177,6 @@ def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
     row: dict[str, object] = dict.fromkeys(SUBGROUPS_COLUMNS)
     numbers = [name for name in SUBGROUPS_COLUMNS if name.endswith(("density", "low", "high", "_g", "difference"))]
     row |= dict.fromkeys(numbers, np.nan) | {"n_participants": 0, "n_scans": 0, "n_positive": None, "n_negative": None}
+    row |= {"fold_held": False}
     row |= {"variable": variable, "level": level, "note": note, "interval": NO_INTERVAL}
     return pd.DataFrame([row | {"class_difference_interval": NO_INTERVAL}])

@@ -2,7 +2,7 @@
 
 Location: participants' values on site beside the covariates, Freedman-Lane. Scale: Brown & Forsythe (1974), the same
 test on absolute distances of the residuals from their site's median. The null hypothesis of both is that site has no
-part in the values.
+part in the values. Of relevance, both hold the test fold (`pipeline.statistics.fold_effect`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.fold_effect import FoldModel, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 Floats = NDArray[np.float64]
@@ -32,7 +31,8 @@ def site_effect(
     frame: pd.DataFrame,
     permutations: int,
     rng: np.random.Generator,
-) -> PermutationTest:
+    hold_fold: bool = False,
+) -> tuple[PermutationTest, FoldModel]:
     """Test of site in every column of values.
 
     Parameters
@@ -47,19 +47,29 @@ def site_effect(
         One row per participant.
     permutations : int
     rng : numpy.random.Generator
+    hold_fold : bool
+        Whether the values come from networks that differ between folds.
+
+    Returns
+    -------
+    PermutationTest
+    FoldModel
+        Of the test.
 
     Raises
     ------
     BadInputError
-        If there is one site only, or it follows from the covariates.
+        If there is one site only, or it follows from the covariates or from fold.
     """
     # Without participant_id every row counts as a person; with a word before it, site 990 is a name and no number.
     table = frame.drop(columns="participant_id", errors="ignore").assign(**{SITE: [f"site {name}" for name in site]})
-    design = design_of(" + ".join(part for part in (covariates.strip(), SITE) if part), SITE, table)
+    formula = " + ".join(part for part in (covariates.strip(), SITE) if part)
+    model = model_within_folds(formula, SITE, table, hold_fold)
     if effect == "scale":
+        design = model.design
         values = _distances(values, np.column_stack([design.nuisance, design.tested]), design.rows, list(site))
-        design = design_of(SITE, SITE, table.iloc[design.rows].reset_index(drop=True))
-    return freedman_lane(values, design, Exchangeability.free(len(values)), permutations, rng)
+        model = model_within_folds(SITE, SITE, table.iloc[design.rows].reset_index(drop=True), hold_fold)
+    return freedman_lane(values, model.design, model.exchange, permutations, rng), model
 
 
 def _distances(values: Floats, model: Floats, rows: NDArray[np.intp], site: list[str]) -> Floats:

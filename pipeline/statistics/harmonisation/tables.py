@@ -13,11 +13,13 @@ from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.statistics.covariates import refuse_class
+from pipeline.statistics.fold_effect import FOLD
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.freedman_lane import PermutationTest
+from pipeline.statistics.notes import joined as joined_notes
 from pipeline.statistics.region_features import VOLUME, FoldedScans
 
 _SCAN = {
@@ -60,9 +62,10 @@ EFFECT_COLUMNS = {
     "effect": "location: do sites differ in mean; scale: do they differ in spread (Brown & Forsythe)",
     "n_participants": "Participants, with their first scan each",
     "n_sites": "Sites compared; small ones count as one",
-    "f_before": "F of site beside the covariates, values as measured",
+    "fold_held": "Whether the test fold, whose maps come from one network, is held: in relevance, not in volumes",
+    "f_before": "F of site beside the covariates (and fold, if held), values as measured",
     "r2_before": "Partial R2 of site",
-    "p_before": "p from permuting participants (Freedman & Lane), (b+1)/(m+1)",
+    "p_before": "p from permuting participants (within folds, if fold is held; Freedman & Lane), (b+1)/(m+1)",
     "p_fwe_before": "p corrected for all groups of the source by the largest F of each permutation",
     "p_fdr_before": "p adjusted by Benjamini and Hochberg over the groups of the source",
     "f_after": "F of site, harmonised values; each from a model that was fitted without the participant",
@@ -211,16 +214,18 @@ def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFra
             when: site_effect(
                 effect, values[rows], site, formula, frame, config.statistics.permutations,
                 generator(config.seed, "statistics", "site_effects", source, effect),
+                config.statistics.fold_effect and source != VOLUME,
             )
             for when, values in (("before", done.features.values), ("after", done.values))
         }  # fmt: skip
         table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
-        for when, test in tests.items():
+        for when, (test, _) in tests.items():
             for name, column in _numbers(test).items():
                 table[f"{name}_{when}"] = column
-        one = tests["before"]
-        notes = ["; ".join([*said, *([problem] if problem else [])]) or None for problem in one.problems]
-        table = table.assign(n_participants=one.n_units, n_sites=len(set(site)))
+        one, model = tests["before"]
+        not_held = model.design.dropped.get(FOLD)
+        notes = [joined_notes(*said, not_held and f"{FOLD}: {not_held}", problem) for problem in one.problems]
+        table = table.assign(n_participants=one.n_units, n_sites=len(set(site)), fold_held=model.held)
         table = table.assign(n_permutations=one.n_permutations, exact=one.exact, note=pd.Series(notes, dtype=object))
         tables.append(table)
     return pd.concat(tables)

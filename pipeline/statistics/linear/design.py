@@ -26,10 +26,14 @@ Indices = NDArray[np.intp]
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")
 """Columns in which two values for one person mean that one of them is wrong."""
-ALWAYS_CATEGORIES = ("site", "sex", "diagnosis", "label", "field_strength", "participant_id", "session_id")
+ALWAYS_CATEGORIES = (
+    "site", "sex", "diagnosis", "label", "field_strength", "participant_id", "session_id", "fold",
+)  # fmt: skip
 """Columns whose numbers are names."""
 POOLED = "(few)"
 """Level that takes the place of levels with one participant."""
+NEVER_POOLED = ("fold",)
+"""Columns whose levels with one participant are left out: networks are not alike for having one participant."""
 NO_NORM = 1e-8
 """Norm left of a column of norm 1 after the others are taken out, below which it is collinear."""
 
@@ -177,9 +181,11 @@ def _merge_rare_levels(
         elif len(rare) == len(counts):
             dropped[str(name)] = "each level has one participant, so it cannot be adjusted for; left out of the model"
             table[name] = POOLED
-        elif len(rare) == 1:
-            own = (table[name] == rare[0]).to_numpy(bool)
-            dropped[f"{name}={rare[0]}"] = f"one participant only; their {int(own.sum())} rows are left out"
+        elif len(rare) == 1 or name in NEVER_POOLED:
+            own = table[name].isin(rare).to_numpy(bool)
+            dropped[f"{name}={', '.join(map(str, rare))}"] = (
+                f"one participant {'only' if len(rare) == 1 else 'each'}; their {int(own.sum())} rows are left out"
+            )
             lost |= own
         else:
             merged = ", ".join(map(str, rare))

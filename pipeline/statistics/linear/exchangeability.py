@@ -8,6 +8,9 @@
   participants, so what is the same at all visits of a person plays no part.
 - *free*: every row is a participant.
 
+With blocks, participants change places within their block only (relevance: within the test fold, whose maps come from
+one network). What is constant within blocks then stays where it is.
+
 p = (b+1)/(m+1) for m random permutations (Phipson & Smyth 2010); where there are no more distinct ones than asked
 for, all are used, the observed order among them, and p is exact. Permutations that only exchange rows with equal
 model rows are not distinct: two groups of 5 and 6 have 462 permutations, not 11!.
@@ -64,10 +67,13 @@ class Exchangeability:
     scheme : {"free", "means", "whole", "within"}
     codes : array of int, shape (rows,)
         Participant 0..P-1 of each row.
+    blocks : array of int, shape (rows,), or None
+        Block of each row; a participant with rows in several is in that of most of them. No part in *within*.
     """
 
     scheme: Scheme
     codes: Indices
+    blocks: Indices | None = None
 
     @classmethod
     def free(cls, n_rows: int) -> Exchangeability:
@@ -89,6 +95,11 @@ class Exchangeability:
         """Permute rows within participants; participants with one row have no part in it."""
         return cls("within", _codes(participants))
 
+    def in_blocks(self, labels: Sequence[Any] | None) -> Exchangeability:
+        """The same scheme with exchange within blocks only, one label per row; None for no blocks."""
+        blocks = None if labels is None else pd.factorize(pd.Series(list(labels), dtype=object))[0].astype(np.intp)
+        return Exchangeability(self.scheme, self.codes, blocks)
+
     @property
     def n_participants(self) -> int:
         """Participants who take part."""
@@ -107,7 +118,8 @@ class Exchangeability:
 
     def of_rows(self, rows: Indices) -> Exchangeability:
         """The same scheme for some of the rows."""
-        return Exchangeability(self.scheme, np.unique(self.codes[rows], return_inverse=True)[1].astype(np.intp))
+        codes = np.unique(self.codes[rows], return_inverse=True)[1].astype(np.intp)
+        return Exchangeability(self.scheme, codes, None if self.blocks is None else self.blocks[rows])
 
     def reduce(self, values: Floats) -> Floats:
         """Bring values of rows to the units of analysis.
@@ -147,6 +159,14 @@ class Exchangeability:
             labels = labels[np.bincount(self.codes)[self.codes] > 1]
         return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
+    def stays(self, vectors: Floats) -> NDArray[np.bool_]:
+        """Which columns (units, columns) no permutation moves: those that are constant within blocks."""
+        if self.blocks is None or self.scheme == "within":
+            return np.asarray(np.ptp(vectors, axis=0) <= 1e-12, bool)
+        blocks = self.groups_of_units(self.blocks.tolist())
+        spread = [np.ptp(vectors[blocks == block], axis=0) for block in np.unique(blocks)]
+        return np.asarray(np.max(spread, axis=0) <= 1e-12, bool)
+
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
         """Random permutations of the units, or all distinct ones where there are no more than ``count``.
 
@@ -168,7 +188,7 @@ class Exchangeability:
             orders: list[NDArray[np.int32]] = [own[choice[:, i]].astype(np.int32) for i, own in enumerate(every)]
         else:
             orders = [random_orders(count, len(own), rng) for own in labels]
-        if self.scheme in ("free", "means") and distinct > count:
+        if self.scheme in ("free", "means") and distinct > count and len(blocks) == 1:
             return Permutations(orders[0], False)
         rows = np.empty((len(orders[0]) if orders else 1, n_units), np.int32)
         for block, order in zip(blocks, orders, strict=True):
@@ -179,15 +199,22 @@ class Exchangeability:
         """Sets of things that change places, each of shape (things, rows of one thing), as rows after `reduce`."""
         sizes = np.bincount(self.codes)
         if self.scheme in ("free", "means"):
-            return [np.arange(len(sizes), dtype=np.intp)[:, None]]
+            of_block = np.zeros(len(sizes), np.intp) if self.blocks is None else self._of_participants()
+            return [np.flatnonzero(of_block == block)[:, None] for block in np.unique(of_block)]
         if self.scheme == "within":
             codes = self.codes[sizes[self.codes] > 1]
             return [np.flatnonzero(codes == code)[:, None] for code in np.unique(codes)]
         per_participant = np.split(np.argsort(self.codes, kind="stable"), np.cumsum(sizes)[:-1])
+        alike = np.column_stack([sizes, np.zeros_like(sizes) if self.blocks is None else self._of_participants()])
         return [
-            np.array([per_participant[code] for code in np.flatnonzero(sizes == size)], dtype=np.intp)
-            for size in np.unique(sizes)
+            np.array([per_participant[code] for code in np.flatnonzero((alike == one).all(axis=1))], dtype=np.intp)
+            for one in np.unique(alike, axis=0)
         ]
+
+    def _of_participants(self) -> Indices:
+        """Block of each participant."""
+        assert self.blocks is not None
+        return Exchangeability("means", self.codes).groups_of_units(self.blocks.tolist())
 
 
 def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:

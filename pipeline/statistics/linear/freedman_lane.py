@@ -9,7 +9,8 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
 is needed. Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn
 equally often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions
 of partial R^2 with the same degrees of freedom in every column, so largest |t| and largest R^2 come from the same
-column. The constant direction of Qz stays where it is under every permutation and is left out.
+column. Directions of Qz that no permutation moves (the constant; with blocks, what is constant within them) are left
+out: e has nothing along them, before and after.
 
 Groups with variances of their own (Winkler et al. 2014, doi:10.1016/j.neuroimage.2014.01.060): the statistic is
 studentised with one residual variance per group, which keeps the level when groups differ in variance and size
@@ -65,6 +66,8 @@ class LinearModel:
         Equal for units with equal model rows (and variance group).
     df : int
         Residual degrees of freedom.
+    stays : array of bool, shape (q,)
+        Nuisance directions that no permutation moves.
     groups : array of int, shape (units,), or None
         Variance group of each unit.
     """
@@ -74,6 +77,7 @@ class LinearModel:
     to_coefficients: Floats
     alike: NDArray[np.intp]
     df: int
+    stays: NDArray[np.bool_]
     groups: NDArray[np.intp] | None = None
 
     @classmethod
@@ -131,13 +135,12 @@ class LinearModel:
         rounded = np.round(rows / np.where(scale > 0, scale, 1.0), 12)
         alike = np.unique(rounded, axis=0, return_inverse=True)[1].ravel()
         to_coefficients = np.asarray(np.linalg.inv(own.T @ tested), dtype=float)
-        return cls(own, basis[:, :q], to_coefficients, alike, df, groups)
+        return cls(own, basis[:, :q], to_coefficients, alike, df, exchange.stays(basis[:, :q]), groups)
 
     @property
     def moving_nuisance(self) -> Floats:
-        """Nuisance directions that a permutation can move: all but the constant one."""
-        constant = np.ptp(self.nuisance, axis=0) <= 1e-12 if self.nuisance.size else np.zeros(0, bool)
-        return self.nuisance[:, ~constant]
+        """Nuisance directions that a permutation can move."""
+        return self.nuisance[:, ~self.stays]
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +257,7 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
     if model.groups is None:
         null: HomoscedasticModel | StudentisedModel = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
     else:
-        null = StudentisedModel(model.tested, model.nuisance, model.groups)
+        null = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
     measured = null.size(np.arange(len(values))[None], residuals)[0]
     statistic, df = null.reported(residuals)
     threshold = measured * (1 - TIE_TOLERANCE)

@@ -8,6 +8,7 @@ sum of its diagonal elements of the residual-forming matrix.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ class StudentisedModel:
         Orthonormal.
     groups : array of int, shape (units,)
         0..G-1.
+    stays : array of bool, shape (q,)
+        Nuisance directions that no permutation moves: residuals have nothing along them, so only the degrees of
+        freedom know of them.
 
     Raises
     ------
@@ -44,6 +48,7 @@ class StudentisedModel:
     tested: Floats
     nuisance: Floats
     groups: NDArray[np.intp]
+    stays: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
         for group in np.flatnonzero(self.freedom <= 1e-9):
@@ -53,27 +58,33 @@ class StudentisedModel:
                 "or leave covariates out."
             )
 
-    @property
+    @cached_property
     def basis(self) -> Floats:
-        """Shape (units, p): tested directions, then nuisance directions."""
-        return np.asarray(np.column_stack([self.tested, self.nuisance]), dtype=float)
+        """Shape (p, units): tested directions, then nuisance directions that a permutation can move."""
+        return np.ascontiguousarray(np.column_stack([self.tested, self.nuisance[:, ~self.stays]]).T)
 
-    @property
+    @cached_property
     def members(self) -> Floats:
         """Shape (G, units): 1 for members."""
         return np.asarray(self.groups == np.arange(self.groups.max() + 1)[:, None], dtype=float)
 
-    @property
+    @cached_property
     def shares(self) -> Floats:
         """Products of the basis within groups, shape (G, p, p); they add up to the identity."""
-        basis = self.basis
-        return np.asarray(np.einsum("gn,ni,nj->gij", self.members, basis, basis), dtype=float)
+        return np.asarray(np.einsum("gn,in,jn->gij", self.members, self.basis, self.basis), dtype=float)
 
-    @property
+    @cached_property
     def freedom(self) -> Floats:
         """Residual degrees of freedom of each group: the sum of its diagonal of the residual-forming matrix."""
-        freedom: Floats = self.members.sum(axis=1) - np.trace(self.shares, axis1=1, axis2=2)
+        leverage = (self.tested**2).sum(axis=1) + (self.nuisance**2).sum(axis=1)
+        freedom: Floats = self.members @ (1 - leverage)
         return freedom
+
+    @cached_property
+    def masked(self) -> Floats:
+        """The basis with 0 outside each group, then members of all groups but the last; shape (G p + G - 1, units)."""
+        within = (self.members[:, None] * self.basis).reshape(-1, len(self.groups))
+        return np.concatenate([within, self.members[:-1]])
 
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
         """|t| or F of permuted data.
@@ -104,7 +115,7 @@ class StudentisedModel:
         counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(rows))
         if not len(threshold):
             return counts, largest
-        vectors = (self.basis.shape[1] + 2) * (int(self.groups.max()) + 1)
+        vectors = (len(self.basis) + 2) * len(self.members)
         step = max(1, chunk_bytes // (8 * vectors * max(residuals.shape)))
         for start in range(0, len(rows), step):
             size = self.size(rows[start : start + step], residuals)
@@ -118,39 +129,42 @@ class StudentisedModel:
         k = self.tested.shape[1]
         with np.errstate(divide="ignore", invalid="ignore"):
             if k == 1:
-                parts = variances[0] * self.shares[:, 0, 0][:, None]
+                parts = variances[:, 0] * self.shares[:, 0, 0][:, None]
                 df = parts.sum(axis=0) ** 2 / (parts**2 / self.freedom[:, None]).sum(axis=0)
                 return self._t(coordinates, variances)[0], df
             return self._f(coordinates, variances)[0], k * (k + 2) / (3 * self._welch(variances)[0])
 
     def _fit(self, rows: NDArray[Any], residuals: Floats) -> tuple[Floats, Floats]:
-        """Coordinates along the basis (permutations, p, columns) and variances (permutations, G, columns)."""
-        basis, members = self.basis, self.members
-        n_groups, p = len(members), basis.shape[1]
-        masked = (members[:, None] * basis.T).reshape(n_groups * p, -1)
-        shape = (len(rows), n_groups, p, residuals.shape[1])
-        moved = masked[:, rows].transpose(1, 0, 2).reshape(-1, len(basis))
-        within = (moved @ residuals).reshape(shape)
-        coordinates = within.sum(axis=1)
-        squares = members[:, rows].transpose(1, 0, 2).reshape(-1, len(basis)) @ residuals**2
-        left = squares.reshape(len(rows), n_groups, -1)
-        left -= 2 * (within * coordinates[:, None]).sum(axis=2)
+        """Coordinates along the basis (p, permutations, columns) and variances (G, permutations, columns)."""
+        n_groups, p = len(self.members), len(self.basis)
+        moved = self.masked[:, rows]
+        shape = (len(rows), residuals.shape[1])
+        within = moved[: n_groups * p].reshape(-1, len(self.groups)) @ residuals
+        within = within.reshape(n_groups, p, *shape)
+        coordinates = within.sum(axis=0)
+        left = np.empty((n_groups, *shape))
+        squares = residuals**2
+        left[:-1] = (moved[n_groups * p :].reshape(-1, len(self.groups)) @ squares).reshape(-1, *shape)
+        left[-1] = squares.sum(axis=0) - left[:-1].sum(axis=0)
         for g, share in enumerate(self.shares):
-            left[:, g] += (coordinates * (share @ coordinates)).sum(axis=1)
-        variances = left / self.freedom[:, None]
-        return coordinates, np.where(variances > NO_SPREAD / len(basis), variances, 0.0)
+            for i in range(p):
+                part = sum(share[i, j] * coordinates[j] for j in range(p)) - 2 * within[g, i]
+                left[g] += part * coordinates[i]
+        left /= self.freedom[:, None, None]
+        left[left <= NO_SPREAD / len(self.groups)] = 0.0
+        return coordinates, left
 
     def _t(self, coordinates: Floats, variances: Floats) -> Floats:
-        signal = coordinates[:, 0]
-        error = np.sqrt(np.einsum("g,mgc->mc", self.shares[:, 0, 0], variances))
+        signal = coordinates[0]
+        error = np.sqrt(np.tensordot(self.shares[:, 0, 0], variances, 1))
         t: Floats = np.where(np.abs(signal) <= NO_SPREAD, 0.0, np.copysign(np.inf, signal))
         np.divide(signal, error, out=t, where=error > 0)
         return t
 
     def _f(self, coordinates: Floats, variances: Floats) -> Floats:
         k = self.tested.shape[1]
-        covariance = np.einsum("gij,mgc->mcij", self.shares[:, :k, :k], variances)
-        signal = np.moveaxis(coordinates[:, :k], 1, 2)
+        covariance = np.einsum("gij,gmc->mcij", self.shares[:, :k, :k], variances)
+        signal = np.moveaxis(coordinates[:k], 0, 2)
         wald = np.full(signal.shape[:2], np.inf)
         # Directions without error in one of the groups: the statistic has no upper bound.
         regular = np.linalg.eigvalsh(covariance)[..., 0] > NO_SPREAD / len(self.groups)
@@ -162,6 +176,6 @@ class StudentisedModel:
     def _welch(self, variances: Floats) -> Floats:
         """Welch's sum over groups of (1 - w_g / w)^2 / df_g with w_g = n_g / s2_g, shape (permutations, columns)."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            weights = self.members.sum(axis=1)[:, None] / variances
-            parts = (1 - weights / weights.sum(axis=1, keepdims=True)) ** 2 / self.freedom[:, None]
-        return np.asarray(np.nan_to_num(parts).sum(axis=1), dtype=float)
+            weights = self.members.sum(axis=1)[:, None, None] / variances
+            parts = (1 - weights / weights.sum(axis=0)) ** 2 / self.freedom[:, None, None]
+        return np.asarray(np.nan_to_num(parts).sum(axis=0), dtype=float)

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.progression.visits import CONVERTED, FOLLOWED, TO_CONVERSION, first_visits, log_odds
+from pipeline.statistics.progression.visits import (
+    CONVERTED,
+    FOLLOWED,
+    TO_CONVERSION,
+    first_visits,
+    log_odds,
+    networks_of,
+)
 
 Floats = NDArray[np.float64]
 
@@ -63,6 +70,11 @@ class Conversions:
         if predictor == "hippocampus/tiv":
             return (self.frame["hippocampus_mm3"] / self.frame["tiv_mm3"]).to_numpy(float)
         return self.frame[predictor].to_numpy(float)
+
+    @property
+    def network(self) -> NDArray[np.intp]:
+        """Number of the set of networks that answered for each participant."""
+        return pd.factorize(networks_of(self.frame))[0].astype(np.intp)
 
     @property
     def note(self) -> str | None:

@@ -5,6 +5,9 @@ than the settings ask for is not fitted; between that and twice as many it is, a
 standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
 participants they were fitted on; what a fitted model would be worth for others is not told here. The concordance is
 that of the predictor as it is, which nothing was fitted to.
+
+Relevance of participants whom different networks answered for is in different scales: where there are such, relevance
+is taken as deviations from the mean of those with the same networks, and participants change places among these.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.fold_effect import centred_within
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
 from pipeline.statistics.progression.conversion import COMPARATORS, MODEL, Conversions
@@ -70,21 +74,24 @@ COX_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """One predictor of all participants; NaN where unknown."""
+    """One predictor of all participants; NaN where unknown. ``network``: whose networks it is compared within."""
 
     name: str
     map: str | None
     group: str | None
     values: Floats
+    network: NDArray[np.intp] | None = None
 
 
-def predictors(cohort: Conversions) -> Iterator[Predictor]:
-    """The model, what it is compared with, then every region of every map."""
+def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
+    """The model, what it is compared with, then every region of every map (with `hold`, within networks)."""
+    network = cohort.network if hold and len(np.unique(cohort.network)) > 1 else None
+    relevance = cohort.relevance if network is None else centred_within(cohort.relevance, network)
     for name in (MODEL, *COMPARATORS):
         yield Predictor(name, None, None, cohort.scalar(name))
     for m, map_name in enumerate(cohort.maps):
         for g, group in enumerate(cohort.groups):
-            yield Predictor(RELEVANCE, map_name, group, cohort.relevance[:, m, g])
+            yield Predictor(RELEVANCE, map_name, group, relevance[:, m, g], network)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +100,7 @@ class _Fitted:
 
     members: Sequence[Predictor]
     complete: Flags
+    network: NDArray[np.intp] | None
     covariates: Mapping[str, Floats]
     notes: Sequence[str]
 
@@ -104,7 +112,7 @@ class _Fitted:
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
     """All models; columns of `COX_COLUMNS`."""
-    everything = list(predictors(cohort))
+    everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, covariates in ((ALONE, {}), (ADJUSTED, covariate_columns(cohort.frame))):
         for together in _alike(everything, covariates):
@@ -124,21 +132,23 @@ def covariate_columns(frame: pd.DataFrame) -> dict[str, Floats]:
 
 def _alike(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) -> Iterator[_Fitted]:
     """Gather predictors with the same participants and covariates: one model of the covariates serves them all."""
-    found: dict[tuple[bytes, tuple[str, ...]], list[Predictor]] = {}
+    found: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
         wanted = tuple(name for name in covariates if name != predictor.name)
         known = [covariates[name] for name in wanted if not np.isnan(covariates[name]).all()]
         complete = ~np.isnan(np.column_stack([predictor.values, *known])).any(axis=1)
-        found.setdefault((complete.tobytes(), wanted), []).append(predictor)
-    for (mask, wanted), members in found.items():
+        found.setdefault((complete.tobytes(), wanted, predictor.network is None), []).append(predictor)
+    for (mask, wanted, _), members in found.items():
         complete = np.frombuffer(mask, bool)
         unknown = [name for name in wanted if np.isnan(covariates[name]).all()]
         used = {name: covariates[name][complete] for name in wanted if name not in unknown}
         constant = [name for name, values in used.items() if len(values) and np.ptp(values) == 0]
         notes = [f"{', '.join(unknown)}: not known of anyone"] if unknown else []
         notes += [f"{', '.join(constant)}: the same in all"] if constant else []
+        network = members[0].network
+        notes += ["compared within participants whom the same networks answered for"] if network is not None else []
         kept = {name: values for name, values in used.items() if name not in constant}
-        yield _Fitted(members, complete, kept, notes)
+        yield _Fitted(members, complete, None if network is None else network[complete], kept, notes)
 
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
@@ -193,7 +203,8 @@ def _tests(
     except (np.linalg.LinAlgError, ValueError):
         return nothing, SINGULAR
     rng = generator(seed, "statistics", "cox", variables)
-    order = Exchangeability.free(len(time)).permutations(settings.permutations, rng)
+    network = None if together.network is None else together.network.tolist()
+    order = Exchangeability.free(len(time)).in_blocks(network).permutations(settings.permutations, rng)
     x = np.column_stack([one.values[together.complete] for one in together.members])
     observed, null = score_statistics(residuals, x, together.columns, order.rows)
     regions = np.array([one.name == RELEVANCE for one in together.members]) & ~np.isnan(observed)

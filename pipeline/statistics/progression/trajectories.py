@@ -19,7 +19,7 @@ from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
-from pipeline.statistics.progression.visits import course_of, first_visits, log_odds, years_since_first
+from pipeline.statistics.progression.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 
 Floats = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
     """All scans, those of the contrast first: years, group at the first scan, network."""
     frames = [inputs.frame.assign(_network=inputs.frame["fold"].astype(str))]
     if inputs.applied is not None:
-        frames.append(inputs.applied.frame.assign(_network="applied"))
+        frames.append(inputs.applied.frame.assign(_network=networks_of(inputs.applied.frame)))
     frame = pd.concat(frames, ignore_index=True)
     frame = frame.assign(_years=years_since_first(frame))
     first = first_visits(frame).set_index("participant_id")

@@ -11,6 +11,8 @@ Floats = NDArray[np.float64]
 YEARS = "years_since_first_scan"
 CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"
 """Columns of ``clinical.tsv``."""
+NETWORKS = "networks"
+"""Column of ``predictions_applied.tsv``."""
 
 
 def years_since_first(frame: pd.DataFrame) -> pd.Series:
@@ -47,6 +49,16 @@ def course_of(frame: pd.DataFrame) -> pd.Series:
     """What a scan's participant was then: course of MCI (sMCI, pMCI ...), else diagnosis, else class."""
     course = frame["progression"].where(frame["progression"].notna(), frame["diagnosis"])
     return course.where(course.notna(), frame["label"])
+
+
+def networks_of(frame: pd.DataFrame) -> pd.Series:
+    """Which networks answered for a scan outside the contrast: folds as in ``predictions_applied.tsv``, 0 or 0;1;2.
+
+    Someone with labelled scans is given the network of their fold alone, everybody else the mean of all.
+    """
+    if NETWORKS not in frame.columns:
+        return pd.Series("applied", frame.index)
+    return frame[NETWORKS].map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
 
 
 def log_odds(frame: pd.DataFrame) -> Floats:

@@ -19,8 +19,10 @@ from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.run.tables import read_table
 from pipeline.statistics.bootstrap import bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.fold_effect import centred_within, fold_of_participants
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.notes import joined
 from pipeline.training.control import control_of
 
 Floats = NDArray[np.float64]
@@ -40,8 +42,11 @@ SHORTCUT_COLUMNS = {
     "interval": "BCa or percentile bootstrap interval; none where there is none",
     "enrichment_positive": "Mean over participants of the positive class",
     "enrichment_negative": "Mean over participants of the negative class",
-    "difference": "enrichment_positive - enrichment_negative",
-    "p": "Two-sided p of the difference from permuting participants between classes, (b+1)/(m+1)",
+    "difference": "Difference of the classes with the test fold held (mean of the differences within folds, weighted "
+    "by n1 n2 / (n1 + n2)); enrichment_positive - enrichment_negative where fold_held is false",
+    "fold_held": "Whether the test fold, whose maps come from one network, is held in difference and p",
+    "p": "Two-sided p of the difference from permuting participants between classes (within folds, if held), "
+    "(b+1)/(m+1)",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
     "n_permutations": "Permutations used",
@@ -64,7 +69,7 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
         If the run has no audit, or it lacks a column.
     """
     audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
-    facts = inputs.frame[["scan_id", "participant_id", "target"]]
+    facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
     known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
     if known.empty:
         raise BadInputError(f"{inputs.layout.relevance_audit}: no scan of this run. Run the regions stage again.")
@@ -101,7 +106,9 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         "n_negative": int((~positive).sum()),
         "note": f"{len(part) - len(usable)} scans without relevance left out" if len(usable) < len(part) else None,
     }
-    return row | _difference(enrichment, positive, people, settings.permutations, rng)
+    fold, why = fold_of_participants(usable, settings.fold_effect, 2)
+    row |= _difference(enrichment, positive, fold, settings.permutations, rng)
+    return row | {"note": joined(row["note"], why)}
 
 
 def _of_most_scans(target: Floats, people: Exchangeability) -> NDArray[np.bool_]:
@@ -111,17 +118,20 @@ def _of_most_scans(target: Floats, people: Exchangeability) -> NDArray[np.bool_]
 
 
 def _difference(
-    values: Floats, positive: NDArray[np.bool_], people: Exchangeability, count: int, rng: np.random.Generator
+    values: Floats, positive: NDArray[np.bool_], fold: NDArray[np.intp], count: int, rng: np.random.Generator
 ) -> dict[str, Any]:
+    """Means of the classes, their difference within folds, and its p."""
     if positive.all() or not positive.any():
         return {"note": "one class only: no difference"}
+    side = centred_within(positive.astype(float), fold)
+    if not side @ side > 1e-9:
+        return {"note": "each fold has one class only, so the classes cannot be told from the networks"}
+    people = Exchangeability.free(len(values)).in_blocks(fold.tolist())
     order = people.permutations(count, rng, alike=positive.astype(int).tolist())
-    first = positive.astype(float)[order.rows]
-    n, m = positive.sum(), len(positive)
-    observed = values[positive].mean() - values[~positive].mean()
-    in_first = first @ values
-    null = in_first / n - (values.sum() - in_first) / (m - n)
+    observed = side @ values / (side @ side)
+    null = side[order.rows] @ values / (side @ side)
     return {
+        "fold_held": bool(fold.any()),
         "enrichment_positive": float(values[positive].mean()),
         "enrichment_negative": float(values[~positive].mean()),
         "difference": float(observed),
