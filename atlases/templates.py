@@ -69,6 +69,7 @@ def load_template(resolution_mm: float) -> Template:
     return template_on(template_grid(resolution_mm))
 
 
+@functools.lru_cache(maxsize=2)  # asked for again to mask each atlas; a report has a second, coarser grid
 def template_on(grid: Grid) -> Template:
     """Sample the template brain on any grid in template space.
 

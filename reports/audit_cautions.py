@@ -39,8 +39,8 @@ def _readable_site(run: RunRecord) -> Caution | None:
     names = listing(sorted({str(name).replace("_", " ") for name in found["target"]}))
     return Caution(
         "serious", "Relevance tells the scanner.",
-        f"{names.capitalize()} can be predicted from regional relevance (balanced accuracy "
-        f"{fixed(worst['balanced_accuracy'])}, chance {fixed(worst['chance'])}, {p_value(worst[p])}). What looks like "
+        f"{names.capitalize()} can be predicted from regional relevance ({map_title(str(worst['map']))}: balanced "
+        f"accuracy {fixed(worst['balanced_accuracy'])}, chance {fixed(worst['chance'])}, {p_value(worst[p])}). What looks like "
         "disease may in part be the scanner.", "shortcuts",
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     if table.empty:
         return None
     found = table.sort_values("enrichment", ascending=False).drop_duplicates("compartment")
-    places = listing([f"{row['compartment']} ({fixed(row['enrichment'], 1)} times its share)"
+    places = listing([f"{worded(row['compartment'])} ({fixed(row['enrichment'], 1)} times its share)"
                       for row in found.to_dict("records")])  # fmt: skip
     return Caution(
         "note", "Relevance gathers where there is no tissue.",

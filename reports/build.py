@@ -7,7 +7,8 @@ and the scripts that are part of the page, so that nothing in the data can act a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from pipeline.run.config import read_config
@@ -16,17 +17,12 @@ from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_text
 from reports.cautions import find_cautions
 from reports.content.summary import summarise
-from reports.figures.style import house_style
 from reports.links import PAGES
 from reports.material import Material
 from reports.methods import methods_bibtex, methods_markdown
 from reports.numbers import is_missing
 from reports.pages import Frame, NavigationEntry, render, template_files
-from reports.people.cohort import People
-from reports.people.page import person_content
-from reports.region_pages.page import RegionMaterial, region_content
-from reports.sections import SECTIONS
-from reports.specification import BuiltSection, build_section
+from reports.parts import FinishedSection, make_parts
 from reports.viewer.of_run import shared_data
 
 
@@ -82,7 +78,7 @@ def written_files(layout: RunLayout) -> list[Path]:
     return [layout.report, layout.methods_text, layout.bibliography, *figures, *pages]
 
 
-def build_report(layout: RunLayout, all_formats: bool = False) -> Path:
+def build_report(layout: RunLayout, all_formats: bool = False, executor: Executor | None = None) -> Path:
     """Write all pages, the figures as files, the methods text and its bibliography.
 
     Works for a run that stopped after any stage; what is missing is said in the report. No image of a single scan is
@@ -93,6 +89,8 @@ def build_report(layout: RunLayout, all_formats: bool = False) -> Path:
     layout : RunLayout
     all_formats : bool
         Whether every figure is written as SVG, PNG and PDF, for publication.
+    executor : concurrent.futures.Executor, optional
+        Workers that make the parts of the report at the same time.
 
     Returns
     -------
@@ -104,74 +102,27 @@ def build_report(layout: RunLayout, all_formats: bool = False) -> Path:
     UsageError
         If the folder is not a run.
     """
-    with house_style():
-        material = Material.of(layout, all_formats)
-        built = [found for section in SECTIONS if (found := build_section(section, material)) is not None]
+    material = Material.of(layout, all_formats)
     write_text(layout.methods_text, methods_markdown(material.run))
     write_text(layout.bibliography, methods_bibtex(material.run))
-    pages = {**_region_pages(material), **_people_pages(material)}
-    for file, page in pages.items():
-        write_text(layout.root / file, page)
-    _remove_pages_but(layout, pages)
-    write_text(layout.report, _index(material, built))
+    made = make_parts(material, all_formats, executor)
+    _remove_pages_but(layout, made.pages)
+    write_text(layout.report, _index(material, made.sections))
     return layout.report
 
 
-def _index(material: Material, built: list[BuiltSection]) -> str:
+def _index(material: Material, sections: Sequence[FinishedSection]) -> str:
     navigation = [NavigationEntry("Summary", "#summary")]
-    navigation += [NavigationEntry(b.section.short, f"#{b.section.id}", bool(b.absent)) for b in built]
-    interactive = [component for b in built for component in b.components]
+    navigation += [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
+    interactive = [component for section in sections for component in section.components]
     data = shared_data(material) if interactive else None
     shared = [] if data is None else [data]
     frame = Frame(material.run.config.report.title, navigation, [*shared, *interactive])
     return render(
         "report.html.j2", frame, title=frame.title, summary=summarise(material.run),
-        cautions=find_cautions(material.run), sections=built,
+        cautions=find_cautions(material.run), sections=sections,
         shared=shared,
     )  # fmt: skip
-
-
-def _region_pages(material: Material) -> dict[str, str]:
-    """Pages of all bilateral groups by file, each leading to the next."""
-    files, shared = material.links.regions, RegionMaterial(material)
-    links, names = material.links.seen_from(PAGES), list(files)
-    title = material.run.config.report.title
-    pages = {}
-    for place, group in enumerate(names):
-        beside = [names[other] if 0 <= other < len(names) else None for other in (place - 1, place + 1)]
-        previous, following = (None if name is None else _entry(name, links.region(name)) for name in beside)
-        frame = Frame(f"{group} · {title}", _anchors(_REGION_PARTS), index=links.index)
-        content = region_content(shared, group)
-        pages[files[group]] = render("region.html.j2", frame, **content, previous=previous, following=following)
-    return pages
-
-
-def _people_pages(material: Material) -> dict[str, str]:
-    """Pages of all participants by file."""
-    people, pages = People(material.run), {}
-    for participant, file in material.links.people.items():
-        frame = Frame(
-            f"{participant} · {material.run.config.report.title}", _anchors(_PERSON_PARTS), index=material.links.index
-        )
-        pages[file] = render("participant.html.j2", frame, **person_content(material, people, participant))
-    return pages
-
-
-_REGION_PARTS = (("map", "Map"), ("groups", "By group"), ("volume", "Volume"))
-_PERSON_PARTS = (
-    ("visits", "Scans"),
-    ("where", "Where it looked"),
-    ("fingerprint", "Fingerprint"),
-    ("quality", "Quality"),
-)
-
-
-def _anchors(parts: Iterable[tuple[str, str]]) -> list[NavigationEntry]:
-    return [NavigationEntry(title, f"#{anchor}") for anchor, title in parts]
-
-
-def _entry(title: str, link: str | None) -> NavigationEntry | None:
-    return None if link is None else NavigationEntry(title, link)
 
 
 def _remove_pages_but(layout: RunLayout, pages: Iterable[str]) -> None:

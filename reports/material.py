@@ -55,10 +55,11 @@ class Material:
     @cached_property
     def group_views(self) -> dict[tuple[str, str], MapView]:
         """Mean maps there are, by group and map name; groups without scans have none."""
-        found = {}
-        for group in (*self.run.labels, *OUTCOMES):
-            for name in self.run.map_names:
-                path = self.run.layout.group_map(group, name)
-                if path.is_file() and self.run.group_sizes.get(group, (0, 0))[0]:
-                    found[group, name] = self.view(path)
-        return found
+        keys = [(group, name) for group in (*self.run.labels, *OUTCOMES) for name in self.run.map_names]
+        views = {key: self.group_view(*key) for key in keys}
+        return {key: view for key, view in views.items() if view is not None}
+
+    def group_view(self, group: str, name: str) -> MapView | None:
+        """One mean map; None where there is none, or a group has no scans."""
+        path = self.run.layout.group_map(group, name)
+        return self.view(path) if path.is_file() and self.run.group_sizes.get(group, (0, 0))[0] else None

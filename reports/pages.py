@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from reports.components import Component, PageAssets
 
@@ -61,6 +62,11 @@ def render(template: str, frame: Frame, **content: Any) -> str:
         Variables of the template.
     """
     return str(_environment().get_template(template).render(frame=frame, assets=frame.assets, **content))
+
+
+def render_part(template: str, **content: Any) -> Markup:
+    """A part of a page from its template."""
+    return Markup(_environment().get_template(template).render(**content))
 
 
 def template_files() -> Iterable[Path]:

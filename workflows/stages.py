@@ -35,9 +35,8 @@ from pipeline.statistics.stage import analyse
 from pipeline.training.application import apply_networks
 from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
-from reports.people.portrait import draw_portraits
+from reports.people.scan_pictures import draw_scans
 from reports.run_record import read_run
-from reports.viewer.scan_pages import make_scan_pages
 from workflows.registration import finish_registration
 
 
@@ -183,11 +182,10 @@ def infer(work: Work) -> Result:
 def report(work: Work) -> Result:
     """Draw the maps of single scans on their brains and make their viewers, in the workers, and write the report."""
     layout = work.layout
-    run = read_run(layout)
-    pictures = [*draw_portraits(run, work.executor), *make_scan_pages(run, work.executor)]
+    pictures = draw_scans(read_run(layout), work.executor)
 
     def build() -> list[Path]:
-        build_report(layout)
+        build_report(layout, executor=work.executor)
         return written_files(layout)
 
     packages = ["reports", "pipeline.regions"]

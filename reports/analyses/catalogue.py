@@ -136,7 +136,7 @@ MAIN_EFFECTS = Analysis(
         View(
             "main_effects", "Effects on density and volume, clearest first.",
             ("source", "variable", "contrast", "group", "estimate", "statistic", "partial_r", "p", "p_fwe", "p_fdr",
-             "covariates", "n_participants", "note"),
+             "n_participants", "note"),
             order=("p_fwe", "-partial_r"), shown=20, finding="p_fwe",
         ),
     ),
@@ -176,7 +176,7 @@ SHORTCUTS = Analysis(
         View(
             "site_prediction", "Site and field strength from relevance, out of fold.",
             ("target", "map", "balanced_accuracy", *_CI, "chance", "null_mean", "p", "p_fwe", "n_sites", *_N, "note"),
-            shown=20, finding="p_fwe",
+            shown=20, finding="p_fwe", leading=False,
             intervals=Intervals(("target", "map"), "balanced_accuracy", "ci_low", "ci_high", "balanced accuracy", None),
         ),
     ),
@@ -200,7 +200,13 @@ EFFECTS_FOUND = Analysis(
     "planted-effects", "Are the planted effects found, and the nulls not?", "Planted effects",
     "On a cohort with planted truth every analysis can be marked: an effect that was planted should be found, one that "
     "was not should not.",
-    (View("planted_effects", "What was planted and what was found.", (), leading=False, shown=40),),
+    (
+        View(
+            "planted_effects", "What was planted and what was found.",
+            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "n_tests", "planted", "note"),
+            leading=False, shown=40, verdicts=True,
+        ),
+    ),
 )  # fmt: skip
 
 ANALYSES: Sequence[Analysis] = (

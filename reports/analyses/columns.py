@@ -19,7 +19,9 @@ TEXT: Mapping[str, str] = {
     "treatment": "Treatment", "source": "Source", "effect": "Effect", "test": "Test", "target": "Predicted",
     "compartment": "Where", "measure": "Measure", "term": "Term", "outcome": "Outcome", "cluster": "Subtype",
     "subtype": "Subtype", "first": "First", "second": "Second", "across": "Between", "kind": "Kind",
-    "analysis": "Analysis", "reason": "Reason", "feature": "Feature", "baseline": "Compared with",
+    "expected": "Expected", "verdict": "Verdict", "where": "Clearest in", "estimate_is": "which is",
+    "planted": "What was planted", "contrast": "Contrast", "chosen": "Chosen", "compared": "Compared",
+    "value": "Value", "analysis": "Analysis", "reason": "Reason", "feature": "Feature", "baseline": "Compared with",
 }  # fmt: skip
 
 RATIO, COUNT, VALUE, P, SHARE = "ratio", "count", "value", "p", "share"
@@ -58,7 +60,28 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "p_before": ("p before", P), "p_after": ("p after", P), "n_participants": ("Participants", COUNT),
     "n_scans": ("Scans", COUNT), "n_events": ("Conversions", COUNT), "n_converted": ("Conversions", COUNT),
     "n_positive": ("Positive", COUNT), "n_negative": ("Negative", COUNT), "n_sites": ("Sites", COUNT),
+    "n_controls": ("Controls", COUNT), "mean_z": ("Mean z", RATIO), "sd_z": ("SD of z", RATIO),
+    "beyond": ("Beyond ±1.96", SHARE), "k": ("Subtypes", COUNT), "gap_error": ("Gap's error", RATIO),
+    "ambiguous": ("Ambiguous pairs", SHARE), "rand": ("Adjusted Rand index", RATIO), "rand_low": ("5 %", RATIO),
+    "rand_high": ("95 %", RATIO), "smallest": ("Smallest", COUNT), "n_tests": ("Tests", COUNT),
+    "magnitude": ("Magnitude", VALUE),
     "n_training": ("Training participants", COUNT), "n_tested": ("Tested scans", COUNT), "top": ("List length", COUNT),
+}  # fmt: skip
+
+CODED = frozenset(
+    {"compartment", "reference", "measure", "target", "variable", "effect", "predictor", "estimate_is", "biomarker"}
+)
+"""Columns of text that hold codes, written with `WORDS`."""
+WORDS: Mapping[str, str] = {
+    "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "rim, inner side",
+    "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
+    "dark": "dark voxels", "vessel": "vessels", "hippocampus/tiv": "hippocampus ÷ intracranial", "mmse": "MMSE",
+    "model": "network", "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
+    "severity_cdrsb": "CDRSB", "severity_adas13": "ADAS13", "severity_mmse": "MMSE", "cdrsb": "CDRSB",
+    "adas11": "ADAS11", "adas13": "ADAS13", "faq": "FAQ", "moca": "MoCA",
+    "site_effect_before_combat": "site in volumes, raw", "site_effect_after_combat": "site in volumes, after ComBat",
+    "site_effect_in_relevance_before_combat": "site in relevance, raw",
+    "site_effect_in_relevance_after_combat": "site in relevance, after ComBat",
 }  # fmt: skip
 
 LEFT_OUT = {"note": "Note"}
@@ -76,9 +99,23 @@ def column_of(name: str) -> Column:
         title, kind = NUMBERS[name]
         return Column(name, title, FORMS[kind], True)
     if name in TEXT:
-        return Column(name, TEXT[name], text)
+        return Column(name, TEXT[name], worded if name in CODED else text)
     title = name.replace("_", " ").capitalize()
     return Column(name, title, plain)
+
+
+def worded(value: object) -> str:
+    """A code of the tables in words.
+
+    Examples
+    --------
+    >>> worded("rim_inside"), worded("auc"), worded("null_education"), worded(None)
+    ('rim, inner side', 'area under the curve', 'null: education', 'n/a')
+    """
+    said = text(value)
+    if said.startswith("null_"):
+        return f"null: {said.removeprefix('null_').replace('_', ' ')}"
+    return WORDS.get(said, said.replace("_", " "))
 
 
 def plain(value: object) -> str:

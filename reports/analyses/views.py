@@ -14,7 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from pipeline.run.layout import map_title
-from reports.analyses.columns import column_of
+from reports.analyses.columns import CODED, column_of, worded
 from reports.material import Material
 from reports.numbers import count, fixed, is_missing, listing, number
 from reports.run_record import RunRecord
@@ -70,7 +70,9 @@ class View:
     shown : int
     intervals : Intervals, optional
     finding : str
-        Column of corrected p values that are counted in a sentence.
+        Column of corrected p values that are counted in a sentence; where no test has one, the notes stand alone.
+    verdicts : bool
+        Whether the column ``verdict`` is counted in a sentence.
     """
 
     table: str
@@ -82,6 +84,7 @@ class View:
     shown: int = SHOWN
     intervals: Intervals | None = None
     finding: str = ""
+    verdicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,11 @@ def show_view(view: View, material: Material) -> ShownView | None:
     chart, chart_caption = _chart(view, named)
     notes = tuple(dict.fromkeys(str(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
     valued = _with_values(chosen, view)
+    untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
     return ShownView(
         _sentence(view, chosen), chart, chart_caption,
-        page_table(named, described, caption, view.shown) if len(chosen) else None,
-        notes if not valued else (), file,
+        page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
+        notes if untested or not valued else (), file,
     )  # fmt: skip
 
 
@@ -164,7 +168,9 @@ def _with_values(rows: pd.DataFrame, view: View) -> bool:
 
 
 def _sentence(view: View, rows: pd.DataFrame) -> str:
-    """How many tests there are, and how many stand out after correction."""
+    """How many tests there are, and how many stand out after correction; of verdicts, which are not as planted."""
+    if view.verdicts and "verdict" in rows:
+        return _verdicts(rows)
     if not view.finding or view.finding not in rows:
         return ""
     tested = rows[rows[view.finding].notna()]
@@ -172,6 +178,19 @@ def _sentence(view: View, rows: pd.DataFrame) -> str:
         return "Nothing could be tested."
     clear = int((tested[view.finding] < 0.05).sum())
     return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p below 0.05."
+
+
+def _verdicts(rows: pd.DataFrame) -> str:
+    right = int((rows["verdict"] == "as planted").sum())
+    others = [
+        f"{verdict}: {listing([worded(name) for name in group['effect']])}"
+        for verdict, group in rows[rows["verdict"] != "as planted"].groupby("verdict", sort=True)
+    ]
+    return ". ".join([f"{number(right)} of {count(len(rows), 'answer')} as planted", *map(_sentence_case, others)]) + "."
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _chart(view: View, rows: pd.DataFrame) -> tuple[Markup | None, str]:
@@ -183,7 +202,11 @@ def _chart(view: View, rows: pd.DataFrame) -> tuple[Markup | None, str]:
         return None, ""
     drawn = []
     for row in known.to_dict("records"):
-        parts = [str(row[name]) for name in spec.label if name in row and not is_missing(row[name])]
+        parts = [
+            worded(row[name]) if name in CODED else str(row[name])
+            for name in spec.label
+            if name in row and not is_missing(row[name])
+        ]
         n = row.get("n_participants")
         drawn.append(IntervalRow(" · ".join(parts), "" if is_missing(n) else f"n = {number(n)}", row[spec.estimate],
                                  row[spec.low], row[spec.high], row.get("group_page")))  # fmt: skip

@@ -49,7 +49,7 @@ def _by_label(material: Material) -> Picture:
     run = material.run
     rows = group_rows(material.group_views, run.labels, run.map_names, run.positive, GROUP_PERCENTILES)
     titles = [block_title(material, group) for group in run.labels]
-    figure = draw_map_grid(rows, titles, HIPPOCAMPAL_CUTS, material.backdrop)
+    figure = draw_map_grid(rows, titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
     caption = (
         f"Figure 1. Mean maps of scans labelled {run.positive} and {run.negative}, for each method. "
         + _SCALE.format(positive=run.positive)
@@ -68,7 +68,7 @@ def _by_outcome(material: Material) -> Picture:
         reference = run.positive if (run.positive, name) in views else groups[0]
         rows += group_rows(views, groups, [name], reference, GROUP_PERCENTILES)
     titles = [_short_title(material, group) for group in groups]
-    figure = draw_map_grid(rows, titles, cuts, material.backdrop)
+    figure = draw_map_grid(rows, titles, cuts, material.backdrop, material.gallery.density)
     caption = (
         "Figure 2. Mean maps by outcome of the classification: true positives (TP), false positives (FP), true "
         "negatives (TN), false negatives (FN). " + _SCALE.format(positive=run.positive)
@@ -89,7 +89,7 @@ def _overviews(material: Material) -> list[Picture]:
         title = f"{map_title(name)}, mean of {block_title(material, group)}"
         pictures.append(
             material.gallery.add(
-                draw_overview(row, title, material.backdrop),
+                draw_overview(row, title, material.backdrop, material.gallery.density),
                 f"fig-01b_overview_{name}",
                 f"Eight axial brain slices: {title}.",
                 f"{title}, in axial slices from the temporal lobes to the vertex; colours as in figure 1.",

@@ -91,7 +91,9 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
         rows.append(
             MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), f"{map_unit(map_name)} per voxel", [view])
         )
-    figure = draw_map_grid(rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop)
+    figure = draw_map_grid(
+        rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
+    )
     caption = (
         f"Figure 7a. {map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
         "Colours run from the 90th to the 99.5th percentile of the scan's own map."

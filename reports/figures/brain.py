@@ -97,16 +97,20 @@ class MapView:
 
 
 def view_map(path: Path, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
-    """Read a map and keep slices and percentiles.
+    """Read a map and keep slices and percentiles; see `view_of`."""
+    return view_of(BrainImage.read(path), cuts, brain)
+
+
+def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
+    """Slices and percentiles of a map.
 
     Parameters
     ----------
-    path : Path
+    image : BrainImage
     cuts : sequence of (plane, mm)
     brain : array of bool, optional
         Voxels of the brain on the map's grid; percentiles are taken there. Without it, where the map is not 0.
     """
-    image = BrainImage.read(path)
     values = image.values
     inside = brain if brain is not None and brain.shape == values.shape else values != 0
     magnitude = np.abs(values[inside]) if inside.any() else np.zeros(1)

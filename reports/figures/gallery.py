@@ -10,15 +10,20 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
+
+from reports.figures.palette import reduced
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 FORMATS = ("svg", "png", "pdf")
@@ -67,6 +72,11 @@ class Gallery:
     folder: Path
     all_formats: bool = False
 
+    @property
+    def density(self) -> int:
+        """Pixels per inch that pictures of brains should have."""
+        return PRINT_DPI if self.all_formats else PAGE_DPI
+
     def add(self, figure: Figure, name: str, alt: str, caption: str, form: str = "svg") -> Picture:
         """Write a figure and give it back as a picture.
 
@@ -79,7 +89,7 @@ class Gallery:
         form : str
             ``svg`` for charts, ``png`` for brain slices.
         """
-        content = rendered(figure, form)
+        content = rendered(figure, form, reduce=form == "png")
         width = round(figure.get_figwidth() * 96)
         dark = sum(to_rgb(figure.get_facecolor())) < 1
         for other in FORMATS if self.all_formats else ():
@@ -98,8 +108,7 @@ class Gallery:
 
     def _keep(self, content: bytes, name: str, form: str, alt: str, caption: str, width: int, dark: bool) -> Picture:
         self._write(content, f"{name}.{form}")
-        data = base64.b64encode(content).decode()
-        return Picture(f"{name}.{form}", f"data:{MEDIA_TYPES[form]};base64,{data}", alt, caption, width, dark)
+        return Picture(f"{name}.{form}", inlined(content, form), alt, caption, width, dark)
 
     def _write(self, content: bytes, name: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -109,8 +118,30 @@ class Gallery:
         temporary.replace(path)
 
 
-def rendered(figure: Figure, form: str, dpi: int = PAGE_DPI) -> bytes:
-    """A figure as SVG, PNG or PDF; the same figure gives the same bytes.
+def inlined(content: bytes, form: str) -> str:
+    """Data URI of a picture; SVG as text, which is a fifth shorter than base64."""
+    if form == "svg":
+        return f"data:{MEDIA_TYPES[form]},{quote(content, safe=_SAFE)}"
+    return f"data:{MEDIA_TYPES[form]};base64,{base64.b64encode(content).decode()}"
+
+
+_SAFE = " !$()*+,-./:;=?@[]_~'{}"
+"""What an address of this kind may hold as it is, besides letters and digits."""
+_FRACTION = re.compile(rb"([1-9]\d*\.\d\d)\d+")
+_METADATA = re.compile(rb"<metadata>.*?</metadata>", re.DOTALL)
+
+
+def _slim(svg: bytes) -> bytes:
+    """Drawing coordinates to a hundredth of a point, without matplotlib's metadata and indentation.
+
+    Numbers below 1 are left alone: they are scales of glyphs and opacities.
+    """
+    text = _FRACTION.sub(rb"\1", _METADATA.sub(b"", svg))
+    return b"\n".join(line for line in map(bytes.strip, text.splitlines()) if line)
+
+
+def rendered(figure: Figure, form: str, dpi: int = PAGE_DPI, reduce: bool = False) -> bytes:
+    """A figure as SVG, PNG or PDF; the same figure gives the same bytes. `reduce` is for PNGs of brain slices.
 
     The canvas is asked directly: ``Figure.savefig`` draws everything a second time to measure it, which nothing here
     needs, and the whole report would take twice as long.
@@ -119,8 +150,12 @@ def rendered(figure: Figure, form: str, dpi: int = PAGE_DPI) -> bytes:
     figure.set_dpi(dpi)
     if form == "svg":
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    elif form == "pdf":
+        return _slim(buffer.getvalue())
+    if form == "pdf":
         FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
     else:
-        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": "heatlas"})  # type: ignore[no-untyped-call]
+        canvas = FigureCanvasAgg(figure)  # type: ignore[no-untyped-call]
+        canvas.draw()
+        pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        (reduced(pixels) if reduce else pixels).save(buffer, "PNG", dpi=(dpi, dpi))
     return buffer.getvalue()

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from pipeline.run.layout import map_title
 from reports.figures.brain import (
@@ -26,7 +28,6 @@ from reports.figures.style import new_figure
 NIGHT = "#0b0f14"
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
 _LARGEST_CELL = 1.7
-_PIXELS_PER_INCH = 200
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def map_unit(map_name: str) -> str:
 
 
 def draw_map_grid(
-    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[Cut], backdrop: Backdrop | None
+    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[Cut], backdrop: Backdrop | None, density: int
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
@@ -76,6 +77,8 @@ def draw_map_grid(
         Titles of the blocks, with their n.
     cuts : sequence of (plane, mm)
     backdrop : Backdrop or None
+    density : int
+        Pixels of the slices per inch: that at which the figure will be drawn, so that nothing is resampled.
     """
     columns = len(blocks) * len(cuts)
     cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / columns, _LARGEST_CELL)
@@ -86,7 +89,7 @@ def draw_map_grid(
     height = _HEAD + len(rows) * (cell + _BAR)
     figure = new_figure(total, height, facecolor=NIGHT)
     figure.set_layout_engine("none")
-    sheet = Sheet.blank(total, height)
+    sheet = Sheet.blank(total, height, density)
     lefts = np.cumsum([0.0, *widths[:-1]])
     plans = [Plan.of(cut, sheet.pixels(0.98 * cell)) for cut in cuts]
     under = [anatomy(plan, backdrop) for plan in plans]
@@ -120,19 +123,22 @@ class Sheet:
     Parameters
     ----------
     picture : array of uint8, shape (rows, columns, 3)
+    density : int
+        Pixels per inch.
     """
 
     picture: Pixels
+    density: int
 
     @classmethod
-    def blank(cls, width: float, height: float) -> Sheet:
+    def blank(cls, width: float, height: float, density: int) -> Sheet:
         """A sheet of a figure's size in inches."""
-        shape = (round(height * _PIXELS_PER_INCH), round(width * _PIXELS_PER_INCH), 3)
+        shape = (int(height * density), int(width * density), 3)
         night = tuple(int(NIGHT[place : place + 2], 16) for place in (1, 3, 5))
-        return cls(np.full(shape, night, dtype=np.uint8))
+        return cls(np.full(shape, night, dtype=np.uint8), density)
 
     def pixels(self, inches: float) -> int:
-        return round(inches * _PIXELS_PER_INCH)
+        return round(inches * self.density)
 
     def paste(self, panel: Pixels, left: float, top: float) -> None:
         """Put a panel at a place in inches from the upper left corner."""
@@ -143,7 +149,21 @@ class Sheet:
     def show(self, figure: Figure) -> None:
         axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
         axes.set_axis_off()
-        axes.imshow(self.picture, aspect="auto", interpolation="antialiased")
+        image = _Pixels(axes, extent=(0, 1, 0, 1), interpolation="antialiased")
+        image.set_data(self.picture)
+        axes.add_image(image)
+
+
+class _Pixels(AxesImage):
+    """A picture that fills its figure; a canvas of its own size takes the pixels as they are."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        rows, columns = self.get_size()
+        if renderer.option_scale_image() or renderer.get_canvas_width_height() != (columns, rows):
+            super().draw(renderer)
+            return
+        opaque = np.dstack([self.get_array(), np.full((rows, columns), 255, np.uint8)])
+        renderer.draw_image(renderer.new_gc(), 0, 0, np.asarray(opaque)[::-1])
 
 
 def anatomy(plan: Plan, backdrop: Backdrop | None) -> Pixels:
@@ -173,9 +193,9 @@ def _name_slice(figure: Figure, cut: Cut, left: float, bottom: float, height: fl
         figure.text(left + 0.002, bottom + 0.98 * height, "L", fontsize=7, color="#c9d2dc", va="top")
 
 
-def draw_overview(row: MapRow, title: str, backdrop: Backdrop | None) -> Figure:
+def draw_overview(row: MapRow, title: str, backdrop: Backdrop | None, density: int) -> Figure:
     """One map in eight axial slices, from the temporal lobes to the vertex."""
-    return draw_map_grid([row], [title], OVERVIEW_CUTS, backdrop)
+    return draw_map_grid([row], [title], OVERVIEW_CUTS, backdrop, density)
 
 
 def group_rows(

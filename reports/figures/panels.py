@@ -15,9 +15,9 @@ import scipy.ndimage
 from numpy.typing import NDArray
 
 from reports.figures.brain import AXIS, BRAIN_MM, ColourScale, Cut, coloured
+from reports.figures.palette import LIGHTEST, NIGHT
 
 Pixels = NDArray[np.uint8]
-NIGHT = (11, 15, 20)
 OUTLINE = (255, 255, 255)
 
 
@@ -89,9 +89,8 @@ def grey_panel(plan: Plan, anatomy: NDArray[np.floating], affine: NDArray[np.flo
     array of uint8, shape (rows, columns, 3)
     """
     shade = np.clip(plan.sample(anatomy, affine) / (ceiling or 1.0), 0, 1)[..., None]
-    tint = 255 * 0.72 * np.asarray([0.93, 0.96, 1.0])
     night = np.asarray(NIGHT, dtype=float)
-    return np.asarray(night + shade * (tint - night), dtype=np.uint8)
+    return np.asarray(night + shade * (np.asarray(LIGHTEST) - night), dtype=np.uint8)
 
 
 def empty_panel(plan: Plan) -> Pixels:

@@ -9,14 +9,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 
 from reports.figures.style import INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
 
+_LETTER = 0.07
+"""Inches that a letter of a region's name takes, on average."""
 POINTS_UP_TO = 60
 """Scans per group up to which each is drawn as a point; above, the box alone."""
 
@@ -43,8 +45,12 @@ def draw_regions(
     tuple of Figure and int
         The second is the number of extreme values that lie outside the axis.
     """
-    figure = new_figure(9.2, 0.27 * len(regions) + 1.3)
-    left, right = figure.subplots(1, 2, sharey=True, sharex=True)
+    width, height = 9.2, 0.27 * len(regions) + 1.3
+    figure = new_figure(width, height)
+    figure.set_layout_engine("none")  # would measure all text twice; only the names of the regions vary
+    names = _LETTER * max(map(len, regions)) + 0.15
+    place = {"left": names / width, "right": 1 - 0.1 / width, "bottom": 0.75 / height, "top": 1 - 0.25 / height}
+    left, right = figure.subplots(1, 2, sharey=True, sharex=True, gridspec_kw={**place, "wspace": 0.06})
     handles = [
         *_by_label(left, values, metric, regions, labels),
         *_by_outcome(right, values, metric, regions),
@@ -57,7 +63,8 @@ def draw_regions(
         ax.set_xlabel(axis_title)
         ax.grid(axis="y", visible=False)
         ax.axvline(1 if metric == "gain" else 0, color=INK, lw=0.8)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.4)
+    right.tick_params(axis="y", length=0)
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), columnspacing=1.4)
     return figure, hidden
 
 
@@ -94,10 +101,18 @@ def _boxes(ax: Axes, samples: Sequence[np.ndarray], places: np.ndarray, colour: 
     corners = [
         [(a, y - 0.15), (b, y - 0.15), (b, y + 0.15), (a, y + 0.15)] for a, b, y in zip(low, high, places, strict=True)
     ]
-    ax.add_collection(PolyCollection(corners, facecolors=to_rgba(colour, 0.45), edgecolors=INK, linewidths=0.6))
-    ax.hlines(np.tile(places, 2), np.r_[ends[:, 0], high], np.r_[low, ends[:, 1]], color=INK, lw=0.7)
-    ax.vlines(ends.T.ravel(), np.tile(places - 0.07, 2), np.tile(places + 0.07, 2), color=INK, lw=0.7)
-    ax.vlines(middle, places - 0.15, places + 0.15, color=INK, lw=1)
+    boxes = Path.make_compound_path(*(Path([*four, four[0]], closed=True) for four in corners))
+    ax.add_patch(PathPatch(boxes, facecolor=to_rgba(colour, 0.45), edgecolor=INK, linewidth=0.6))
+    whiskers = _strokes(np.r_[ends[:, 0], high], np.tile(places, 2), np.r_[low, ends[:, 1]], np.tile(places, 2))
+    tips = _strokes(ends.T.ravel(), np.tile(places - 0.07, 2), ends.T.ravel(), np.tile(places + 0.07, 2))
+    ax.add_patch(PathPatch(Path.make_compound_path(whiskers, tips), fill=False, edgecolor=INK, linewidth=0.7))
+    ax.add_patch(PathPatch(_strokes(middle, places - 0.15, middle, places + 0.15), fill=False, edgecolor=INK, lw=1))
+
+
+def _strokes(x: np.ndarray, y: np.ndarray, to_x: np.ndarray, to_y: np.ndarray) -> Path:
+    """Separate straight lines as one path, where a collection would write an element for each."""
+    points = np.stack([np.column_stack([x, y]), np.column_stack([to_x, to_y])], axis=1).reshape(-1, 2)
+    return Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
 
 
 def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str]) -> list[Artist]:
@@ -120,7 +135,9 @@ def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[s
             for table in (by_region.quantile(0.25), by_region.quantile(0.75), by_region.mean())
         )
         places = np.arange(len(regions)) + offset
-        ax.hlines(places, low, high, color=OUTCOME_COLOURS[outcome], lw=1.2, alpha=0.7)
+        known = (low.notna() & high.notna()).to_numpy()
+        quartiles = _strokes(low.to_numpy()[known], places[known], high.to_numpy()[known], places[known])
+        ax.add_patch(PathPatch(quartiles, fill=False, edgecolor=OUTCOME_COLOURS[outcome], lw=1.2, alpha=0.7))
         ax.plot(means, places, mec="white", mew=0.4, **style)
     ax.set_title("by outcome: mean, quartiles")
     return handles

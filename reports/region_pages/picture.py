@@ -10,19 +10,21 @@ from functools import cached_property
 
 import numpy as np
 import scipy.ndimage
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout import map_title
 from reports.figures.brain import AXIS, GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, Cut, Plane
+from reports.figures.lettering import write
 from reports.figures.maps import slice_name
+from reports.figures.palette import NIGHT, reduced
 from reports.figures.panels import Plan, grey_panel, outlined_bodies, with_map, with_outlines
 from reports.material import Material
 from reports.people.pictures import Snapshot
 
-PIXELS, HEAD, GAP, COLOURS = 170, 18, 4, 128
+PIXELS, HEAD, GAP = 170, 18, 4
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ class RegionPictures:
             return None
         maps = []
         for name in run.main_maps[:1]:
-            there = [label for label in run.labels if (label, name) in material.group_views]
-            for label in there:
-                scale = material.group_views[there[0], name].scale(GROUP_PERCENTILES)
+            there = [label for label in run.labels if material.group_view(label, name) is not None]
+            first = material.group_view(there[0], name) if there else None
+            for label in there if first is not None else ():
+                scale = first.scale(GROUP_PERCENTILES)
                 image = BrainImage.read(run.layout.group_map(label, name))
                 maps.append(MeanMap(f"{map_title(name)}, mean of {label}", image, scale))
         if not maps:
@@ -93,21 +96,22 @@ class RegionPictures:
             return None
         chosen = dict.fromkeys(self.groups[group], 1)
         width, height = 3 * (PIXELS + GAP), HEAD + PIXELS + GAP
-        sheet = Image.new("RGB", (len(self.maps) * width, height), (11, 15, 20))
+        sheet = Image.new("RGB", (len(self.maps) * width, height), NIGHT)
         for block, shown in enumerate(self.maps):
-            _write(sheet, (block * width + 4, 2), shown.title)
-            for column, cut in enumerate(cuts):
-                plan, image = Plan.of(cut, PIXELS), self.backdrop.image
-                panel = grey_panel(plan, image.slice(*cut), image.affine, self.backdrop.ceiling)
-                panel = with_map(panel, plan, shown.image.slice(*cut), shown.image.affine, shown.scale)
-                bodies = outlined_bodies(plan, self.labels.slice(*cut), self.labels.affine, chosen)
+            write(sheet, (block * width + 4, 2), shown.title)
+        for column, cut in enumerate(cuts):
+            plan, image = Plan.of(cut, PIXELS), self.backdrop.image
+            anatomy = grey_panel(plan, image.slice(*cut), image.affine, self.backdrop.ceiling)
+            bodies = outlined_bodies(plan, self.labels.slice(*cut), self.labels.affine, chosen)
+            for block, shown in enumerate(self.maps):
+                panel = with_map(anatomy, plan, shown.image.slice(*cut), shown.image.affine, shown.scale)
                 picture = Image.fromarray(with_outlines(panel, bodies))
-                _write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
+                write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
                 if AXIS[cut[0]] != 0:
-                    _write(picture, (3, 2), "L")
+                    write(picture, (3, 2), "L")
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
         buffer = io.BytesIO()
-        sheet.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(buffer, format="PNG")
+        reduced(sheet).save(buffer, format="PNG")
         source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
         return Snapshot(source, f"{group}, outlined on three slices of the template.", self.caption, sheet.width)
 
@@ -126,8 +130,3 @@ class RegionPictures:
         return tuple(
             (plane, round(float(affine[k, 3] + affine[k, k] * nearest[k]), 1)) for k, plane in enumerate(planes)
         )
-
-
-def _write(picture: Image.Image, place: tuple[int, int], text: str) -> None:
-    font = ImageFont.load_default(12)
-    ImageDraw.Draw(picture).text(place, text, fill=(235, 240, 245), font=font, stroke_width=1, stroke_fill=(0, 0, 0))

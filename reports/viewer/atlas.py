@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.ndimage
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -89,22 +90,23 @@ def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
     numbers = [number for number in atlas.regions.numbers if number not in atlas.empty]
     rank = np.zeros(max(numbers, default=0) + 1, np.uint16)
     rank[numbers] = np.arange(1, len(numbers) + 1)
+    boxes = scipy.ndimage.find_objects(atlas.labels)
     data = {
         "shape": list(space.grid.shape),
         "origin": space.grid.affine[:3, 3].tolist(),
         "voxel": np.diag(space.grid.affine)[:3].tolist(),
         "brain": packed(brain_codes(space.template.t1w)) if with_brain else None,
         "labels": packed(rank[atlas.labels]),
-        "regions": [_region(space, number) for number in numbers],
+        "regions": [_region(space, number, boxes[number - 1]) for number in numbers],
         "colours": colour_tables(),
     }
     html = Markup('<script type="application/json" id="heatlas-atlas">{}</script>\n').format(embedded_json(data))
     return Component(html, scripts=(LIBRARY,))
 
 
-def _region(space: ViewingSpace, number: int) -> Mapping[str, Any]:
+def _region(space: ViewingSpace, number: int, box: tuple[slice, ...]) -> Mapping[str, Any]:
     region = space.atlas.regions.by_number(number)
-    voxels = np.argwhere(space.atlas.labels == number)
+    voxels = np.argwhere(space.atlas.labels[box] == number) + [side.start for side in box]
     central = voxels[np.argmin(((voxels - voxels.mean(axis=0)) ** 2).sum(axis=1))]
     return {
         "number": number, "name": region.name, "group": region.group, "hemisphere": region.hemisphere,

@@ -24,7 +24,7 @@ from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
 from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ViewerMap:
     """One map that can be chosen.
 
@@ -41,6 +41,8 @@ class ViewerMap:
     signed : bool
         Whether negative values matter, so that the colour bar has two sides.
     unit : str
+    values : array, shape of the run's grid, optional
+        Of the image, where it was read before.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class ViewerMap:
     high: float
     signed: bool
     unit: str
+    values: NDArray[np.float32] | None = None
 
 
 def viewer_component(
@@ -101,7 +104,8 @@ def viewer_component(
 
 
 def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
-    coded = Coded.of(block_mean(read_map(one.path, space.source), space.side))
+    values = read_map(one.path, space.source) if one.values is None else one.values
+    coded = Coded.of(block_mean(values, space.side))
     return {
         "group": one.group, "method": one.method, "title": f"{one.group_title}, {one.method_title}", "unit": one.unit,
         "low": one.low, "high": one.high, "signed": one.signed, "top": coded.top, "data": packed(coded.codes),

@@ -65,6 +65,8 @@ def block_mean(values: NDArray[Any], side: int) -> NDArray[np.float32]:
     array of float32, shape of `block_grid`
         Blocks that stick out are means over their voxels inside.
     """
+    if side == 1:
+        return np.asarray(values, dtype=np.float32)
     means = np.asarray(values, dtype=np.float64)
     for axis in range(3):
         starts = np.arange(0, means.shape[axis], side)
@@ -91,10 +93,12 @@ class Coded:
     @classmethod
     def of(cls, values: NDArray[Any]) -> Coded:
         """Code a map of finite values."""
-        exact = np.asarray(values, dtype=np.float64)
-        top = float(np.abs(exact).max(initial=0.0))
-        share = np.abs(exact) / top if top > 0 else np.zeros(exact.shape)
-        return cls((np.sign(exact) * np.rint(LEVELS * np.sqrt(share))).astype(np.int8), top)
+        size = np.abs(values)
+        top = float(size.max(initial=0.0))
+        if top == 0:
+            return cls(np.zeros(size.shape, np.int8), top)
+        levels = np.rint(LEVELS * np.sqrt(size / top))
+        return cls(np.copysign(levels, values).astype(np.int8), top)
 
     @property
     def values(self) -> NDArray[np.float64]:
@@ -118,8 +122,8 @@ def packed(array: NDArray[Any]) -> str:
     """Bytes of an array, first axis fastest, little-endian, as zlib stream in base64.
 
     Browsers take it apart without a library (``DecompressionStream("deflate")``). The strategy for filtered data suits
-    maps: 4 % smaller than the default at its highest level, in a fifth of the time.
+    maps; level 6 would take half as long again for 1 %.
     """
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    stream = zlib.compressobj(6, strategy=zlib.Z_FILTERED)
+    stream = zlib.compressobj(4, strategy=zlib.Z_FILTERED)
     return base64.b64encode(stream.compress(little.tobytes(order="F")) + stream.flush()).decode()

@@ -17,8 +17,8 @@ from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 from reports.build import build_report
 from reports.links import participant_file
+from reports.people.scan_pictures import draw_scans
 from reports.run_record import read_run
-from reports.viewer.scan_pages import make_scan_pages
 
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375
@@ -36,8 +36,8 @@ def report(made) -> RunLayout:
         path.parent.mkdir(parents=True, exist_ok=True)
         nib.save(nib.Nifti1Image(np.asarray(brain.t1w[::-1]), brain.grid.affine), path)
     with ThreadPoolExecutor(1) as executor:
-        first = make_scan_pages(read_run(layout), executor)
-        again = make_scan_pages(read_run(layout), executor)
+        first = draw_scans(read_run(layout), executor)
+        again = draw_scans(read_run(layout), executor)
     assert [outcome.status for outcome in first] == ["done", "done"]
     assert [outcome.status for outcome in again] == ["unchanged", "unchanged"]
     build_report(layout)

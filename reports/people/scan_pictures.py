@@ -1,0 +1,139 @@
+"""Portrait and viewer page of every scan: one unit of work each, made by the workers of a run.
+
+Reading the images and coding them is what takes time, so it is done once per scan, when its maps are new, and never by
+``heatlas report``: the maps of a thousand scans make a gigabyte of pages. The page of a participant only leads there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from numpy.typing import NDArray
+
+from atlases.labels import Atlas, load_atlas
+from atlases.spaces import Grid, template_grid
+from pipeline.regions.maps import read_map
+from pipeline.run.digests import file_digest, unit_key
+from pipeline.run.errors import BadInputError
+from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
+from pipeline.run.layout import ScanFiles
+from pipeline.run.tables import write_text
+from reports.figures.brain import BrainImage, view_of
+from reports.fragments import COMPONENTS
+from reports.numbers import is_missing
+from reports.pages import TEMPLATES
+from reports.people.portrait import CUTS, OUTLINED, draw_portrait
+from reports.run_record import RunRecord
+from reports.viewer.of_run import viewing_space
+from reports.viewer.scan_pages import scan_page
+
+STAGE = "scan-pictures"
+PACKAGES = (
+    "reports.people.portrait", "reports.people.scan_pictures", "reports.figures", "reports.viewer", "reports.pages",
+    "reports.components", "atlases.labels",
+)  # fmt: skip
+_TEMPLATES = (
+    TEMPLATES / "base.html.j2", TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
+    *(COMPONENTS / name for name in ("viewer.html.j2", "viewer.css", "viewer.js", "volumes.js")),
+)  # fmt: skip
+
+
+def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
+    """Make portrait and viewer page of every scan that has maps of its own; what is up to date is left alone.
+
+    Parameters
+    ----------
+    run : RunRecord
+        With relevance.
+    executor : concurrent.futures.Executor
+
+    Returns
+    -------
+    list of Outcome
+        One per scan with maps; none where the run keeps no maps of single scans.
+    """
+    settings = run.config
+    resolution, atlas = settings.registration.resolution_mm, settings.regions.atlas
+    if not run.keeps_single_maps or not run.has("relevance"):
+        return []
+    looks = [file_digest(path) for path in _TEMPLATES]
+    jobs = []
+    for scan_id, files in _scans(run).items():
+        names = [name for name in run.main_maps if files.relevance_map(name).is_file()]
+        if not names or not files.t1w.is_file():
+            continue
+        groups = run.densest_groups.get(scan_id, ())[:OUTLINED]
+        made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, names)])
+        key = unit_key(made_from, [resolution, atlas, names, groups, looks], *PACKAGES)
+        outputs = {"portrait": files.portrait, "viewer": files.viewer}
+        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, names, groups, resolution, atlas)))
+    return run_jobs(run.layout, jobs, executor, "pictures") if jobs else []
+
+
+def _scans(run: RunRecord) -> dict[str, ScanFiles]:
+    """Files of every scan with relevance, labelled or not, by its id."""
+    tables = [run.tables[name] for name in ("relevance", "relevance_applied") if run.has(name)]
+    found = {}
+    for table in tables:
+        for row in table.drop_duplicates("scan_id").itertuples():
+            session = None if is_missing(row.session_id) else str(row.session_id)
+            files = run.layout.scan(str(row.participant_id), session, run.config.registration.resolution_mm)
+            found[str(row.scan_id)] = files
+    return found
+
+
+def _made_from(run: RunRecord, files: ScanFiles, images: Sequence[Path]) -> Mapping[str, str]:
+    """What the pictures of a scan depend on: receipts, or without them (another scheduler's files) size and time."""
+    stages = ("registration", "attribution", "attribution-applied")
+    receipts = {stage: receipt_key(run.layout, stage, files.name) or "" for stage in stages}
+    if receipts["registration"] and (receipts["attribution"] or receipts["attribution-applied"]):
+        return receipts
+    return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in images}
+
+
+def draw_one(
+    outputs: Mapping[str, Path], files: ScanFiles, names: Sequence[str], groups: Sequence[str], resolution_mm: float,
+    atlas: str,
+) -> None:  # fmt: skip
+    """Job: draw one scan and make its page.
+
+    Raises
+    ------
+    HeatlasError
+        If the template or the atlas is not at hand, or an image cannot be read.
+    """
+    space = viewing_space(resolution_mm, atlas)
+    grid = template_grid(resolution_mm)
+    if space is None:
+        raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
+    brain = _brain(files.t1w, grid)
+    maps = {name: read_map(files.relevance_map(name), grid) for name in names}
+    views = {name: view_of(BrainImage(values, grid.affine), CUTS, brain > 0) for name, values in maps.items()}
+    own = BrainImage(brain, grid.affine)
+    labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
+    outputs["portrait"].write_bytes(draw_portrait(own, views, groups, labels))
+    write_text(outputs["viewer"], scan_page(files, brain, maps, views, space))
+
+
+@functools.cache
+def _atlas(name: str, resolution_mm: float) -> Atlas:
+    return load_atlas(name, template_grid(resolution_mm))
+
+
+def _brain(path: Path, grid: Grid) -> NDArray[np.float32]:
+    """The person's brain in template space."""
+    try:
+        image: Any = nib.load(path)
+        brain = np.asarray(image.dataobj, dtype=np.float32)
+    except (OSError, EOFError, ImageFileError, ValueError) as error:
+        raise BadInputError(f"{path}: not readable ({error}). Remove it and run registration again.") from error
+    if brain.shape != grid.shape:
+        raise BadInputError(f"{path}: has the shape {brain.shape}, the run's grid {grid}. Run registration again.")
+    return brain
