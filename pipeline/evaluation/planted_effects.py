@@ -4,7 +4,8 @@ Each effect has one analysis that should show it, named before any result (`QUES
 effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
 judged by the smallest family-wise p. Of several relevance maps the first of the run is asked. An effect counts as found
 if that p is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty
-true nulls is a false alarm by construction.
+true nulls is a false alarm by construction. What a cohort has too few people to show is no miss: its expectation is
+open, and it is not tested. And where an effect was not found before ComBat, that it is not found after is no success.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 
 ALPHA = 0.05
+FEWEST_EVENTS = 10
+"""Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, not even a strong one is likely to be found."""
 VOLUME = "volume"
 
 EFFECTS_COLUMNS = {
@@ -30,7 +33,7 @@ EFFECTS_COLUMNS = {
     "planted": "What was done to the data",
     "magnitude": "Size of what was planted; n/a for a null",
     "magnitude_unit": "In which unit",
-    "expected": "found or not found",
+    "expected": "found; not found; or open, if the cohort is too small to tell",
     "analysis": "Table of group/statistics that should show it",
     "rows": "Which of its rows were looked at",
     "n_tests": "How many tests that is",
@@ -41,8 +44,9 @@ EFFECTS_COLUMNS = {
     "ci_high": "Upper bound",
     "p": "The p it is judged by",
     "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
-    "result": "found, not found or no answer",
-    "verdict": "as planted, missed (planted and not found), false alarm (found and not planted) or no answer",
+    "result": "found, not found, not tested or no answer",
+    "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove (by "
+    "ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
     "note": "Why there is no answer, or what to know of it",
 }
 """Columns of ``planted_effects.tsv``."""
@@ -71,8 +75,8 @@ class Question:
         Columns with its interval; empty for none.
     expected : bool or None
         What to expect here; None for what the effect says.
-    direction_only : bool
-        Judged by the sign of the estimate alone: too few people for a p.
+    fewest_events : int
+        Events (``n_events`` of the row) below which the question is open.
     note : str
     """
 
@@ -84,7 +88,7 @@ class Question:
     neutral: float = 0.0
     interval: tuple[str, ...] = ()
     expected: bool | None = None
-    direction_only: bool = False
+    fewest_events: int = 0
     note: str = ""
 
 
@@ -134,8 +138,7 @@ QUESTIONS: Mapping[str, tuple[tuple[str, Question], ...]] = {
             "",
             Question(
                 "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
-                neutral=0.5, interval=("ci_low", "ci_high"), direction_only=True,
-                note="a handful of people: judged by direction alone",
+                neutral=0.5, interval=("ci_low", "ci_high"), fewest_events=FEWEST_EVENTS,
             ),
         ),
     ),
@@ -179,8 +182,12 @@ def evaluate_effects(
         questions = QUESTIONS.get(str(effect["effect"]))
         if questions is None:
             raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
-        for suffix, question in questions:
-            rows.append(_answer(layout, effect, suffix, question, words))
+        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions}
+        for suffix, row in own.items():
+            before = own.get(suffix.replace("_after_", "_before_"), row)
+            if (before["result"], row["result"]) == ("not found", "not found") and before is not row:
+                row["verdict"] = "nothing to remove"
+        rows += own.values()
     frame = pd.DataFrame(rows, columns=list(EFFECTS_COLUMNS))
     write_table(layout.statistics("planted_effects"), frame, EFFECTS_COLUMNS)
     return frame
@@ -230,11 +237,16 @@ def _answer(
     if not path.is_file():
         return row | {"note": f"{path.name} is missing: statistics/notes.tsv may say why"}
     needed = [*wanted, question.estimate, p, *question.interval, *(["group"] if groups else [])]
+    needed += ["n_events"] if question.fewest_events else []
     table = read_table(path, needed, text_columns=[*wanted, "group", "note"])
     chosen = table[np.logical_and.reduce([table[column] == value for column, value in wanted.items()])]
     if groups:
         chosen = chosen[chosen["group"].isin(groups)]
-    judged = chosen[chosen[question.estimate if question.direction_only else p].notna()]
+    few = chosen["n_events"].max() if question.fewest_events and len(chosen) else question.fewest_events
+    if few < question.fewest_events:
+        note = f"{few:g} events; {question.fewest_events} are needed"
+        return row | {"expected": "open", "result": "not tested", "verdict": "not tested: too few", "note": note}
+    judged = chosen[chosen[p].notna()]
     if not len(judged):
         said = chosen["note"].dropna().unique() if "note" in chosen else []
         why = "; ".join(said) or "the table has no such row with a value"
@@ -250,7 +262,7 @@ def _judged(judged: pd.DataFrame, question: Question, p: str, direction: int, ex
     best = pool.sort_values(p, kind="stable").iloc[0]
     is_right = bool(len(fitting))
     below = bool(best[p] < ALPHA)
-    found = is_right if question.direction_only else is_right and below
+    found = is_right and below
     verdicts: Mapping[tuple[bool, bool], str] = {
         (True, True): "as planted", (False, False): "as planted", (True, False): "missed", (False, True): "false alarm",
     }  # fmt: skip

@@ -138,7 +138,8 @@ def test_a_sex_difference_the_wrong_way_round_is_missed(layout: RunLayout, truth
     [
         (0.01, 0.6, ("as planted", "as planted")),
         (0.01, 0.02, ("as planted", "false alarm")),
-        (0.3, 0.6, ("missed", "as planted")),
+        (0.3, 0.6, ("missed", "nothing to remove")),
+        (0.3, 0.02, ("missed", "false alarm")),
     ],
 )
 def test_the_site_effect_is_there_before_combat_and_gone_after(
@@ -154,17 +155,28 @@ def test_the_site_effect_is_there_before_combat_and_gone_after(
     assert tuple(got) == verdicts
     assert table.loc["site_effect_after_combat", "expected"] == "not found"
     assert table.loc["site_effect_in_relevance_before_combat", ["p", "verdict"]].tolist() == [0.2, "missed"]
-    assert table.loc["site_effect_in_relevance_after_combat", ["p", "verdict"]].tolist() == [0.3, "as planted"]
+    assert table.loc["site_effect_in_relevance_after_combat", ["p", "verdict"]].tolist() == [0.3, "nothing to remove"]
 
 
-@pytest.mark.parametrize(("concordance", "verdict"), [(0.9, "as planted"), (0.5, "missed"), (0.2, "missed")])
-def test_conversion_of_a_few_is_judged_by_direction(
-    layout: RunLayout, truth: Path, concordance: float, verdict: str
+@pytest.mark.parametrize(
+    ("concordance", "p", "verdict"), [(0.9, 0.01, "as planted"), (0.9, 0.2, "missed"), (0.2, 0.01, "missed")]
+)
+def test_conversion_of_enough_people_is_judged_by_its_p_in_the_planted_direction(
+    layout: RunLayout, truth: Path, concordance: float, p: float, verdict: str
 ) -> None:
     row = {"predictor": "model", "measure": "concordance", "estimate": concordance, "ci_low": 0.1, "ci_high": 1.0,
-           "p": 0.4, "note": None}  # fmt: skip
+           "p": p, "n_events": 10, "note": None}  # fmt: skip
     write(layout, "progression", row, row | {"predictor": "age", "estimate": 1.0}, row | {"measure": "auc"})
     assert answers(layout, truth).loc["conversion", "verdict"] == verdict
+
+
+@pytest.mark.parametrize("concordance", [0.9, 0.2])
+def test_conversion_of_a_few_is_not_tested_and_no_miss(layout: RunLayout, truth: Path, concordance: float) -> None:
+    row = {"predictor": "model", "measure": "concordance", "estimate": concordance, "ci_low": 0.1, "ci_high": 1.0,
+           "p": 0.01, "n_events": 9, "note": None}  # fmt: skip
+    write(layout, "progression", row)
+    answer = answers(layout, truth).loc["conversion", ["expected", "result", "verdict", "note"]]
+    assert answer.tolist() == ["open", "not tested", "not tested: too few", "9 events; 10 are needed"]
 
 
 def test_a_row_without_a_value_gives_its_reason(layout: RunLayout, truth: Path) -> None:
