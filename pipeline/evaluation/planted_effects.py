@@ -25,7 +25,7 @@ from pipeline.run.tables import read_table, write_table
 
 ALPHA = 0.05
 FEWEST_EVENTS = 10
-"""Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, not even a strong one is likely to be found."""
+"""Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, even a strong one is likely to be missed."""
 VOLUME = "volume"
 
 EFFECTS_COLUMNS = {

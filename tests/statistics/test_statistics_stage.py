@@ -104,3 +104,12 @@ def test_demographics_average_participants():
     assert table.loc[("CN", "mmse"), "n_known"] == 7  # the first participant's is unknown
     assert table.loc[("all", "female"), "mean"] == pytest.approx(10 / 16)
     assert table.loc[("AD", "scans"), "maximum"] == 3
+
+
+def test_notes_name_files_as_the_run_folder_does(tmp_path):
+    layout = analysed(tmp_path / "run", people())
+    notes = read_table(layout.statistics("notes"))
+    said = notes.loc[notes["analysis"] == "shortcuts", "reason"].item()
+    assert said.startswith("group/relevance_audit.tsv: no such table")
+    for path in (tmp_path / "run").rglob("*.tsv"):
+        assert str(tmp_path) not in path.read_text(encoding="utf-8"), path.name
