@@ -328,6 +328,15 @@ def test_columns_that_cannot_be_tested_say_why_and_leave_the_others_as_they_are(
         assert getattr(test, name)[0] == pytest.approx(getattr(alone, name)[0], rel=1e-12)
 
 
+def test_nothing_but_constant_columns_with_variance_groups_has_no_test():
+    """Relevance that is the same in everyone: a row that says so, not a crash."""
+    frame = pd.DataFrame({"group": list("AABBBB")})
+    design, exchange = design_of("group", "group", frame), Exchangeability.free(6)
+    test = freedman_lane(np.ones(6), design, exchange, 99, np.random.default_rng(0), frame["group"].tolist())
+    assert test.problems == ("the same value everywhere",)
+    assert np.isnan(test.p).all()
+
+
 def test_a_perfect_fit_and_a_group_without_spread_are_the_most_extreme():
     frame = pd.DataFrame({"x": np.arange(8.0), "label": ["a"] * 4 + ["b"] * 4})
     rng = np.random.default_rng(0)

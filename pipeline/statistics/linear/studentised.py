@@ -144,7 +144,7 @@ class StudentisedModel:
         coordinates = within.sum(axis=0)
         left = np.empty((n_groups, *shape))
         squares = residuals**2
-        left[:-1] = (moved[n_groups * p :].reshape(-1, len(self.groups)) @ squares).reshape(-1, *shape)
+        left[:-1] = (moved[n_groups * p :].reshape(-1, len(self.groups)) @ squares).reshape(n_groups - 1, *shape)
         left[-1] = squares.sum(axis=0) - left[:-1].sum(axis=0)
         for g, share in enumerate(self.shares):
             for i in range(p):

@@ -19,9 +19,11 @@ from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.run.tables import read_table
 from pipeline.statistics.bootstrap import bootstrap_intervals
 from pipeline.statistics.correction_family import add_false_discovery_rate
-from pipeline.statistics.fold_effect import centred_within, fold_of_participants
+from pipeline.statistics.fold_effect import FOLD, model_within_folds
+from pipeline.statistics.groups.members import difference_within
 from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.notes import joined
 from pipeline.training.control import control_of
 
@@ -45,8 +47,9 @@ SHORTCUT_COLUMNS = {
     "difference": "Difference of the classes with the test fold held (mean of the differences within folds, weighted "
     "by n1 n2 / (n1 + n2)); enrichment_positive - enrichment_negative where fold_held is false",
     "fold_held": "Whether the test fold, whose maps come from one network, is held in difference and p",
-    "p": "Two-sided p of the difference from permuting participants between classes (within folds, if held), "
-    "(b+1)/(m+1)",
+    "t": "Welch's t; with fold held the same of the model with fold, one residual variance per class",
+    "df": "Its degrees of freedom (Welch-Satterthwaite)",
+    "p": "Two-sided p of t from permuting participants between classes (within folds, if held), (b+1)/(m+1)",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
     "n_permutations": "Permutations used",
@@ -84,7 +87,8 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> dict[str, Any]:
     usable = part[part["enrichment"].notna()]
-    row: dict[str, Any] = dict.fromkeys(SHORTCUT_COLUMNS) | {"reference": part["reference"].iloc[0], "p": np.nan}
+    row: dict[str, Any] = dict.fromkeys(SHORTCUT_COLUMNS) | dict.fromkeys(("t", "df", "p"), np.nan)
+    row |= {"reference": part["reference"].iloc[0]}
     row |= {"n_scans": len(usable), "n_participants": usable["participant_id"].nunique(), "interval": "none"}
     if usable.empty:
         return row | {"note": "no voxels of this kind, or no relevance"}
@@ -106,9 +110,9 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         "n_negative": int((~positive).sum()),
         "note": f"{len(part) - len(usable)} scans without relevance left out" if len(usable) < len(part) else None,
     }
-    fold, why = fold_of_participants(usable, settings.fold_effect, 2)
-    row |= _difference(enrichment, positive, fold, settings.permutations, rng)
-    return row | {"note": joined(row["note"], why)}
+    fold = people.groups_of_units(usable["fold"].tolist())
+    compared = _difference(enrichment, positive, fold, settings, rng)
+    return row | compared | {"note": joined(row["note"], compared.get("note"))}
 
 
 def _of_most_scans(target: Floats, people: Exchangeability) -> NDArray[np.bool_]:
@@ -118,24 +122,29 @@ def _of_most_scans(target: Floats, people: Exchangeability) -> NDArray[np.bool_]
 
 
 def _difference(
-    values: Floats, positive: NDArray[np.bool_], fold: NDArray[np.intp], count: int, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Means of the classes, their difference within folds, and its p."""
+    values: Floats, positive: NDArray[np.bool_], fold: NDArray[np.intp], settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> dict[str, Any]:  # fmt: skip
+    """Means of the classes, their difference within folds, and its test: that of `groups.comparisons`."""
     if positive.all() or not positive.any():
         return {"note": "one class only: no difference"}
-    side = centred_within(positive.astype(float), fold)
-    if not side @ side > 1e-9:
-        return {"note": "each fold has one class only, so the classes cannot be told from the networks"}
-    people = Exchangeability.free(len(values)).in_blocks(fold.tolist())
-    order = people.permutations(count, rng, alike=positive.astype(int).tolist())
-    observed = side @ values / (side @ side)
-    null = side[order.rows] @ values / (side @ side)
+    frame = pd.DataFrame({"_positive": positive.astype(float), FOLD: fold})
+    groups = positive.tolist()
+    try:
+        model = model_within_folds("_positive", "_positive", frame, settings.fold_effect, groups)
+        test = freedman_lane(values, model.design, model.exchange, settings.permutations, rng, groups)
+    except BadInputError as error:  # the classes follow from fold, or a class has one participant
+        return {"note": str(error).replace("_positive", "class")}
+    held = fold if model.held else np.zeros_like(fold)
     return {
-        "fold_held": bool(fold.any()),
+        "fold_held": model.held,
         "enrichment_positive": float(values[positive].mean()),
         "enrichment_negative": float(values[~positive].mean()),
-        "difference": float(observed),
-        "p": float(two_sided_p(np.asarray(observed), null, order.exact)),
-        "n_permutations": len(order),
-        "exact": order.exact,
+        "difference": float(difference_within(values[:, None], positive, held, np.ones((1, len(values))))[0, 0]),
+        "t": float(test.statistic[0]),
+        "df": float(test.df[0]),
+        "p": float(test.p[0]),
+        "n_permutations": test.n_permutations,
+        "exact": test.exact,
+        "note": joined(test.problems[0], model.design.note),
     }
