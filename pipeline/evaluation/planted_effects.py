@@ -176,7 +176,7 @@ def evaluate_effects(
         If the truth is not readable, names an effect that no analysis is known for, or a table of statistics lacks a
         column.
     """
-    rows = []
+    rows: list[dict[str, object]] = []
     words = {"map": map_name, "negative": classes[0], "positive": classes[1]}
     for effect in read_effects(truth_json):
         questions = QUESTIONS.get(str(effect["effect"]))
