@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from pipeline.run.layout import map_title
+from reports.analyses.columns import worded
 from reports.caution import Caution
 from reports.numbers import count, fixed, listing, number, p_value
 from reports.run_record import RunRecord
@@ -40,8 +42,8 @@ def _readable_site(run: RunRecord) -> Caution | None:
     return Caution(
         "serious", "Relevance tells the scanner.",
         f"{names.capitalize()} can be predicted from regional relevance ({map_title(str(worst['map']))}: balanced "
-        f"accuracy {fixed(worst['balanced_accuracy'])}, chance {fixed(worst['chance'])}, {p_value(worst[p])}). What looks like "
-        "disease may in part be the scanner.", "shortcuts",
+        f"accuracy {fixed(worst['balanced_accuracy'])}, chance {fixed(worst['chance'])}, {p_value(worst[p])}). "
+        "What looks like disease may in part be the scanner.", "shortcuts",
     )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ EFFECTS_FOUND = Analysis(
     (
         View(
             "planted_effects", "What was planted and what was found.",
-            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "n_tests", "planted", "note"),
+            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "n_tests", "note"),
             leading=False, shown=40, verdicts=True,
         ),
     ),

@@ -121,7 +121,7 @@ def show_view(view: View, material: Material) -> ShownView | None:
     return ShownView(
         _sentence(view, chosen), chart, chart_caption,
         page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
-        notes if untested or not valued else (), file,
+        (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
 
 
@@ -186,7 +186,17 @@ def _verdicts(rows: pd.DataFrame) -> str:
         f"{verdict}: {listing([worded(name) for name in group['effect']])}"
         for verdict, group in rows[rows["verdict"] != "as planted"].groupby("verdict", sort=True)
     ]
-    return ". ".join([f"{number(right)} of {count(len(rows), 'answer')} as planted", *map(_sentence_case, others)]) + "."
+    return (
+        ". ".join([f"{number(right)} of {count(len(rows), 'answer')} as planted", *map(_sentence_case, others)]) + "."
+    )
+
+
+def _planted(view: View, rows: pd.DataFrame) -> list[str]:
+    """What was done to the data, effects of the same cause in one line."""
+    if not view.verdicts or not {"effect", "planted"} <= set(rows):
+        return []
+    causes = rows[rows["planted"].notna()].groupby("planted", sort=False)["effect"]
+    return [f"{listing([worded(name) for name in names])}: {cause}." for cause, names in causes]
 
 
 def _sentence_case(text: str) -> str:

@@ -47,8 +47,8 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
     at : float, optional
         Where there is no effect.
     """
-    left, right, height, top = 260, 130, 24, 8
-    drawing = Drawing(680, top + height * len(rows) + 44, title)
+    left, right, height, top = 370, 130, 24, 8
+    drawing = Drawing(790, top + height * len(rows) + 44, title)
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
     axis = Axis.around(values, left, drawing.width - right, at)
     bottom = top + height * len(rows)

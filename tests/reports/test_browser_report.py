@@ -95,9 +95,9 @@ def test_index_prints_as_a_document(visit, report, tmp_path):
     assert pdf.startswith(b"%PDF")
     assert 5 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 80
     page.emulate_media(media="print")
-    for hidden in ("nav", ".viewer .controls", ".explorer .controls", ".explorer .saving"):
+    for hidden in ("nav", ".viewer .controls", ".explorer .controls", ".explorer .saving", ".viewer"):
         assert not page.locator(hidden).first.is_visible(), hidden
-    assert page.locator(".viewer .planes canvas").first.is_visible()
+    assert page.locator(".explorer .pictures canvas").first.is_visible()
 
 
 def test_links_lead_to_pages_there_are_and_back(visit, report):
