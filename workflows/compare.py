@@ -19,6 +19,7 @@ from pipeline.statistics.comparison.runs import (
     common_scans,
     mcnemar_table,
     run_agreement_table,
+    with_one_name_per_person,
 )
 from pipeline.statistics.inputs import PREDICTION_COLUMNS, RELEVANCE_COLUMNS
 from pipeline.statistics.values import RelevanceValues
@@ -41,7 +42,9 @@ def compare_command(arguments: argparse.Namespace) -> int:
             raise UsageError(f"compare: {folder} is named twice.")
         if target.is_relative_to(folder):
             raise UsageError(f"--to {arguments.to}: lies inside the run {folder}; give a folder of its own.")
-    runs = [_read(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
+    runs = with_one_name_per_person(
+        [_read(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
+    )
     scans = common_scans(runs)
     seed = runs[0].config.seed
     try:

@@ -30,6 +30,17 @@ def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {names[0]: tuple(names) for names in by_person.values()}
 
 
+def name_of_person(participants: Iterable[str]) -> dict[str, str]:
+    """For every participant the name that stands for the person.
+
+    Examples
+    --------
+    >>> name_of_person(["sub-ADNI131S0295", "sub-ADNI002S0295"])
+    {'sub-ADNI002S0295': 'sub-ADNI002S0295', 'sub-ADNI131S0295': 'sub-ADNI002S0295'}
+    """
+    return {name: person for person, names in same_person(participants).items() for name in names}
+
+
 def roll_over_notes(participants: Iterable[str]) -> list[str]:
     """A note on participants who are one person."""
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]

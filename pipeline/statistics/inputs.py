@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.persons import same_person
+from pipeline.cohort.candidates import listed
+from pipeline.cohort.persons import name_of_person
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.splits import Split
+from pipeline.cohort.splits import PARTS, Fold, Split
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
@@ -76,6 +77,13 @@ class StatisticsInputs:
     config : Config
     contradictions : tuple of str
         What the tables say of someone that cannot be true, and what was done about it.
+    names_in_input : mapping of str to str
+        Participant of a scan as the input names them, by scan_id, where that is not the name of the person.
+
+    Notes
+    -----
+    ``participant_id`` is one name per person in all of it (`one_name_per_person`): the participant is the unit of
+    inference.
     """
 
     layout: RunLayout
@@ -88,6 +96,7 @@ class StatisticsInputs:
     applied: AppliedScans | None
     config: Config
     contradictions: tuple[str, ...] = ()
+    names_in_input: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -101,10 +110,10 @@ class StatisticsInputs:
         """
         return scan_frame(self.values, self.scans, self.clinical)
 
-    @cached_property
-    def by_person(self) -> pd.DataFrame:
-        """`frame` with one participant_id per person: the unit of inference, where someone goes by two names."""
-        return one_name_per_person(self.frame)
+    def as_named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table with one row per scan (and map, group ...), its participants named as in the input."""
+        names = table["scan_id"].map(dict(self.names_in_input))
+        return table.assign(participant_id=names.where(names.notna(), table["participant_id"]))
 
 
 def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
@@ -125,11 +134,51 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def one_name_per_person(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with one participant_id for someone who goes by two (`pipeline.cohort.persons`)."""
-    names = frame["participant_id"].tolist()
-    first = {name: person for person, own in same_person(names).items() for name in own}
-    return frame.assign(participant_id=[first[name] for name in names])
+def one_name_per_person(inputs: StatisticsInputs) -> StatisticsInputs:
+    """The inputs with one participant_id for someone who goes by two (`pipeline.cohort.persons`)."""
+    applied = inputs.applied
+    predicted = [inputs.predictions] if applied is None else [inputs.predictions, applied.predictions]
+    scans = pd.concat([table[["scan_id", "participant_id"]] for table in predicted], ignore_index=True)
+    tested = [name for fold in inputs.split.folds for part in PARTS for name in getattr(fold, part)]
+    first = name_of_person([*scans["participant_id"], *tested])
+    others = [name for name, person in first.items() if name != person]
+    if not others:
+        return inputs
+    if applied is not None:
+        applied = dataclasses.replace(
+            applied,
+            scans=tuple(_renamed_scan(scan, first) for scan in applied.scans),
+            predictions=renamed(applied.predictions, first),
+            values=dataclasses.replace(applied.values, scans=renamed(applied.values.scans, first)),
+        )
+    folds = [
+        Fold(fold.index, *(tuple(sorted({first.get(name, name) for name in getattr(fold, part)})) for part in PARTS))
+        for fold in inputs.split.folds
+    ]
+    note = (
+        f"{listed((f'{name} is {first[name]}' for name in others), 3)}: one person under two names (one RID) is one "
+        "participant here. Tables with a row per scan name them as the input does."
+    )
+    other = scans[scans["participant_id"].isin(others)]
+    return dataclasses.replace(
+        inputs,
+        scans=tuple(_renamed_scan(scan, first) for scan in inputs.scans),
+        predictions=renamed(inputs.predictions, first),
+        values=dataclasses.replace(inputs.values, scans=renamed(inputs.values.scans, first)),
+        split=Split(tuple(folds)),
+        applied=applied,
+        contradictions=(*inputs.contradictions, note),
+        names_in_input=dict(zip(other["scan_id"], other["participant_id"], strict=True)),
+    )
+
+
+def _renamed_scan(scan: Scan, names: Mapping[str, str]) -> Scan:
+    return dataclasses.replace(scan, participant_id=names.get(scan.participant_id, scan.participant_id))
+
+
+def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The table with other names of participants, where there are any (`pipeline.cohort.persons.name_of_person`)."""
+    return table.assign(participant_id=[names.get(name, name) for name in table["participant_id"]])
 
 
 def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
@@ -138,11 +187,12 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
     A participant with two sexes has none here: one of the scans may be another person's, and which is not known.
     """
     sexes: dict[str, set[str]] = {}
+    person = name_of_person(scan.participant_id for scan in scans)
     for scan in scans:
         if scan.sex is not None:
-            sexes.setdefault(scan.participant_id, set()).add(scan.sex)
-    doubtful = {person for person, known in sexes.items() if len(known) > 1}
-    settled = tuple(dataclasses.replace(s, sex=None) if s.participant_id in doubtful else s for s in scans)
+            sexes.setdefault(person[scan.participant_id], set()).add(scan.sex)
+    doubtful = {one for one, known in sexes.items() if len(known) > 1}
+    settled = tuple(dataclasses.replace(s, sex=None) if person[s.participant_id] in doubtful else s for s in scans)
     said = "scans.tsv: {} has two sexes; their sex counts as unknown. Correct the source, or drop a scan."
     return settled, tuple(said.format(person) for person in sorted(doubtful))
 
@@ -180,7 +230,7 @@ def read_inputs(
         raise BadInputError(f"{layout.predictions}: column {', '.join(missing)} is missing. Run training again.")
     clinical = _clinical(layout)
     settled, contradictions = without_contradictions(scans)
-    return StatisticsInputs(
+    inputs = StatisticsInputs(
         layout=layout,
         scans=settled,
         predictions=predictions,
@@ -192,6 +242,7 @@ def read_inputs(
         config=config,
         contradictions=contradictions,
     )
+    return one_name_per_person(inputs)
 
 
 def _relevance(path: Path) -> pd.DataFrame:

@@ -51,7 +51,7 @@ MAIN_EFFECTS_COLUMNS = {
 
 def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
     """Table ``main_effects``: a row per source, variable and bilateral group."""
-    frame = inputs.by_person
+    frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
     blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
     models: dict[tuple[str, bool, bytes], FoldModel] = {}

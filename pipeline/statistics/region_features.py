@@ -6,14 +6,12 @@ given the model of the fold that tests their participant, where one does, and ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.persons import same_person
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import RelevanceValues
 
@@ -71,12 +69,8 @@ class FoldedScans:
     def of(cls, inputs: StatisticsInputs) -> FoldedScans:
         """All scans of a run that have relevance."""
         own = inputs.frame
-        fold_of = {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
-        by_person: dict[str, str] = {}
-        for person, name, fold in zip(
-            person_of(own["participant_id"].tolist()), own["participant_id"], own["fold"], strict=True
-        ):
-            by_person.setdefault(person, fold_of.get(name, str(int(fold))))
+        fold_of = {person: str(int(fold)) for person, fold in zip(own["participant_id"], own["fold"], strict=True)}
+        fold_of |= {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
         sources = region_features(inputs.values, inputs.volumes)
         frame = own
         if inputs.applied is not None:
@@ -85,9 +79,8 @@ class FoldedScans:
             theirs = {one.source: one for one in region_features(inputs.applied.values, inputs.volumes)}
             sources = [_joined(one, theirs.get(one.source), len(more)) for one in sources]
         labelled = np.arange(len(frame)) < len(own)
-        persons = person_of(frame["participant_id"].tolist())
-        fold_names = tuple(by_person.get(person, NO_FOLD) for person in persons)
-        return cls(frame, fold_names, labelled, labelled & _first(frame, persons, labelled), tuple(sources))
+        fold_names = tuple(fold_of.get(person, NO_FOLD) for person in frame["participant_id"])
+        return cls(frame, fold_names, labelled, labelled & _first(frame, labelled), tuple(sources))
 
     @property
     def folds(self) -> list[str]:
@@ -125,22 +118,15 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
     return sources
 
 
-def person_of(participants: Sequence[str]) -> list[str]:
-    """The name that stands for the person of each participant (`pipeline.cohort.persons`)."""
-    name_of = {name: first for first, names in same_person(participants).items() for name in names}
-    return [name_of[name] for name in participants]
-
-
-def _first(frame: pd.DataFrame, persons: Sequence[str], labelled: Mask) -> Mask:
+def _first(frame: pd.DataFrame, labelled: Mask) -> Mask:
     """The first labelled scan of each person.
 
     Repeated scans of one person are no further people; and a mean over scans has less spread than the single scans
     that a model is applied to.
     """
-    order = frame.assign(person=list(persons))[labelled]
-    order = order.sort_values(["age", "session_id", "scan_id"], na_position="last", kind="stable")
+    order = frame[labelled].sort_values(["age", "session_id", "scan_id"], na_position="last", kind="stable")
     first = np.zeros(len(frame), bool)
-    first[frame.index.get_indexer(order.index[~order.duplicated("person")])] = True
+    first[frame.index.get_indexer(order.index[~order.duplicated("participant_id")])] = True
     return first
 
 

@@ -163,7 +163,10 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
     table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
-    return {"volume_points": (points, POINT_COLUMNS), "volume_association": (table, ASSOCIATION_COLUMNS)}
+    return {
+        "volume_points": (inputs.as_named(points), POINT_COLUMNS),
+        "volume_association": (table, ASSOCIATION_COLUMNS),
+    }
 
 
 def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[Points, str | None]:

@@ -19,6 +19,7 @@ from pipeline.statistics.harmonisation.tables import (
     VOLUME_COLUMNS,
     harmonisation_tables,
 )
+from pipeline.statistics.inputs import one_name_per_person
 from pipeline.statistics.region_features import FoldedScans
 
 
@@ -126,9 +127,9 @@ def test_one_person_under_two_names_is_one_and_never_trains_their_own_model():
     renamed = tuple(dataclasses.replace(s, participant_id=names.get(s.participant_id, s.participant_id)) for s in scans)
     frame = inputs.values.scans.assign(participant_id=[s.participant_id for s in renamed])
     values = dataclasses.replace(inputs.values, scans=frame)
-    folded = FoldedScans.of(
-        dataclasses.replace(inputs, scans=renamed, values=values, split=dataclasses.replace(inputs.split, folds=()))
-    )
+    split = dataclasses.replace(inputs.split, folds=())
+    changed = dataclasses.replace(inputs, scans=renamed, predictions=frame, values=values, split=split)
+    folded = FoldedScans.of(one_name_per_person(changed))
     own = [i for i, s in enumerate(renamed) if s.participant_id in names.values()]
     assert len({folded.fold[i] for i in own}) == 1
     assert folded.first[own].sum() == 1

@@ -160,7 +160,7 @@ def _points(
     usable = ~np.isnan(values).all(axis=0)
     # Volumes of regions are known or missing together; those without a voxel are missing everywhere.
     complete = np.where(np.isnan(values[:, usable]).any(axis=1), np.nan, values[:, usable].sum(axis=1))
-    frame = inputs.by_person[members].assign(_biomarker=complete).reset_index(drop=True)
+    frame = inputs.frame[members].assign(_biomarker=complete).reset_index(drop=True)
     n_known = frame.loc[frame["_biomarker"].notna(), "participant_id"].nunique()
     if n_known < MIN_PARTICIPANTS:
         raise BadInputError(f"{n_known} participants with a value; at least {MIN_PARTICIPANTS} are needed.")

@@ -7,6 +7,7 @@ scans are right, and where half are, if the first session is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
+from pipeline.cohort.persons import name_of_person
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import bootstrap_intervals
 from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
+from pipeline.statistics.inputs import renamed
 from pipeline.statistics.values import RelevanceValues
 
 Flags = NDArray[np.bool_]
@@ -78,6 +81,19 @@ class Run:
         if "control" not in self.predictions.columns:
             return "not recorded"
         return ", ".join(dict.fromkeys(self.predictions["control"].astype(str)))
+
+
+def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
+    """The runs with one participant_id for someone who goes by two (`pipeline.cohort.persons`)."""
+    names = name_of_person(name for run in runs for name in run.predictions["participant_id"])
+    return [
+        dataclasses.replace(
+            run,
+            predictions=renamed(run.predictions, names),
+            values=dataclasses.replace(run.values, scans=renamed(run.values.scans, names)),
+        )
+        for run in runs
+    ]
 
 
 def common_scans(runs: Sequence[Run]) -> list[str]:

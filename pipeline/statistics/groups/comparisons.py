@@ -145,7 +145,7 @@ def compare(
         An empty ``covariates`` leaves the adjusted test out.
     """
     two = TwoGroups.of(inputs, first, second)
-    frame = inputs.by_person.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
+    frame = inputs.frame.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
     table = columns.table.assign(**dict.fromkeys(_NUMBERS, np.nan), interval=NO_INTERVAL, covariates=None)
     table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False, fold_held=False)
     codes, _ = participant_codes(frame["participant_id"].tolist())

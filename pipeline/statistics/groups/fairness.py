@@ -58,7 +58,7 @@ _NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_l
 def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
     """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
-    frame = inputs.by_person
+    frame = inputs.frame
     blocks = [pd.DataFrame(columns=list(FAIRNESS_COLUMNS))]
     for variable in settings.subgroups.variables:
         if variable == COURSE:  # it is what is predicted

@@ -53,7 +53,7 @@ def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
     """Table ``interactions``: a row per variable, map and bilateral group."""
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
-    frame = inputs.by_person.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
+    frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
     blocks = [pd.DataFrame(columns=list(INTERACTIONS_COLUMNS))]
     for variable in inputs.config.statistics.subgroups.variables:
         if variable == COURSE:  # it is the class

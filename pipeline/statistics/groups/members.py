@@ -55,7 +55,7 @@ class TwoGroups:
     def of(cls, inputs: StatisticsInputs, first: str, second: str) -> TwoGroups:
         """Scans of two groups, named as in `members_of`."""
         in_first, in_second = members_of(inputs, first), members_of(inputs, second)
-        people = inputs.by_person["participant_id"]
+        people = inputs.frame["participant_id"]
         both = set(people[in_first]) & set(people[in_second])
         of_both = people.isin(both).to_numpy(bool)
         note = None

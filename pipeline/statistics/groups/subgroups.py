@@ -20,7 +20,7 @@ from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.fold_effect import fold_of_participants
 from pipeline.statistics.groups.levels import Levels, levels_of
 from pipeline.statistics.groups.members import difference_within, hedges_g
-from pipeline.statistics.inputs import StatisticsInputs, one_name_per_person
+from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.notes import joined
 from pipeline.statistics.values import participant_codes, participant_means
 
@@ -73,7 +73,7 @@ def _all_scans(inputs: StatisticsInputs) -> tuple[pd.DataFrame, Floats]:
     values = inputs.values
     columns = values.densities.reshape(len(values.scans), len(values.maps) * len(values.groups))
     if inputs.applied is None:
-        return inputs.by_person, columns
+        return inputs.frame, columns
     more = inputs.applied.values
     theirs = np.full((len(more.scans), len(values.maps), len(values.groups)), np.nan)
     for i, name in enumerate(values.maps):
@@ -81,7 +81,7 @@ def _all_scans(inputs: StatisticsInputs) -> tuple[pd.DataFrame, Floats]:
             if name in more.maps and group in more.groups:
                 theirs[:, i, j] = more.densities[:, more.maps.index(name), more.groups.index(group)]
     theirs_frame = inputs.applied.frame.drop(columns=["target"], errors="ignore")
-    frame = one_name_per_person(pd.concat([inputs.frame, theirs_frame], ignore_index=True))
+    frame = pd.concat([inputs.frame, theirs_frame], ignore_index=True)
     return frame, np.concatenate([columns, theirs.reshape(len(theirs), -1)])
 
 

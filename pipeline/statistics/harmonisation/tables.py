@@ -102,8 +102,8 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.Data
     relevance = [_values(one, scans, config, "density").assign(map=one.features.source) for one in maps]
     measured = [_values(one, scans, config, "volume_mm3") for one in volumes]
     return {
-        "harmonised_relevance": (_stacked(relevance, RELEVANCE_COLUMNS), RELEVANCE_COLUMNS),
-        "harmonised_volumes": (_stacked(measured, VOLUME_COLUMNS), VOLUME_COLUMNS),
+        "harmonised_relevance": (inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)), RELEVANCE_COLUMNS),
+        "harmonised_volumes": (inputs.as_named(_stacked(measured, VOLUME_COLUMNS)), VOLUME_COLUMNS),
         "harmonisation_models": (_stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS), MODEL_COLUMNS),
         "site_effects": (_stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS), EFFECT_COLUMNS),
     }

@@ -66,7 +66,7 @@ def normative_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFram
     found = [find_subtypes(patients, one.features.source, fold_of, config) for one in scored]
     calibration = [calibration_table(one, scans, config.cohort.negative) for one in scored]
     return {
-        "w_scores": (scores, W_SCORE_COLUMNS),
+        "w_scores": (inputs.as_named(scores), W_SCORE_COLUMNS),
         "w_norms": (pd.concat([norm_table(one) for one in scored], ignore_index=True), NORM_COLUMNS),
         "w_calibration": (pd.concat(calibration, ignore_index=True), CALIBRATION_COLUMNS),
         "w_fingerprints": (fingerprints, FINGERPRINT_COLUMNS),
