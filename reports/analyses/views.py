@@ -175,7 +175,7 @@ def _sentence(view: View, rows: pd.DataFrame) -> str:
         return ""
     tested = rows[rows[view.finding].notna()]
     if tested.empty:
-        return "Nothing could be tested."
+        return f"{view.caption.rstrip('.')}: nothing could be tested."
     clear = int((tested[view.finding] < 0.05).sum())
     return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p below 0.05."
 

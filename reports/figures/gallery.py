@@ -154,8 +154,8 @@ def rendered(figure: Figure, form: str, dpi: int = PAGE_DPI, reduce: bool = Fals
     if form == "pdf":
         FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
     else:
-        canvas = FigureCanvasAgg(figure)  # type: ignore[no-untyped-call]
-        canvas.draw()
-        pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()  # type: ignore[no-untyped-call]
+        pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
         (reduced(pixels) if reduce else pixels).save(buffer, "PNG", dpi=(dpi, dpi))
     return buffer.getvalue()

@@ -162,7 +162,7 @@ class _Pixels(AxesImage):
         if renderer.option_scale_image() or renderer.get_canvas_width_height() != (columns, rows):
             super().draw(renderer)
             return
-        opaque = np.dstack([self.get_array(), np.full((rows, columns), 255, np.uint8)])
+        opaque = np.dstack([np.asarray(self.get_array()), np.full((rows, columns), 255, np.uint8)])
         renderer.draw_image(renderer.new_gc(), 0, 0, np.asarray(opaque)[::-1])
 
 

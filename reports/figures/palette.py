@@ -37,7 +37,8 @@ def _colours() -> NDArray[np.uint8]:
     ramps = [np.asarray(table(np.linspace(0, 1, steps)))[:, :3] for table, steps in ((warm(), _WARM), (cool(), _COOL))]
     anatomy = np.linspace(NIGHT, LIGHTEST, _GREY) / 255
     lettering = np.linspace(LIGHTEST, [255, 255, 255], _WHITE + 1)[1:] / 255
-    return np.rint(255 * np.concatenate([*ramps, anatomy, lettering])).astype(np.uint8)
+    colours: NDArray[np.uint8] = np.rint(255 * np.concatenate([*ramps, anatomy, lettering])).astype(np.uint8)
+    return colours
 
 
 @functools.cache

@@ -73,10 +73,9 @@ class RegionPictures:
             return None
         maps = []
         for name in run.main_maps[:1]:
-            there = [label for label in run.labels if material.group_view(label, name) is not None]
-            first = material.group_view(there[0], name) if there else None
-            for label in there if first is not None else ():
-                scale = first.scale(GROUP_PERCENTILES)
+            views = {label: view for label in run.labels if (view := material.group_view(label, name)) is not None}
+            for label in views:
+                scale = next(iter(views.values())).scale(GROUP_PERCENTILES)
                 image = BrainImage.read(run.layout.group_map(label, name))
                 maps.append(MeanMap(f"{map_title(name)}, mean of {label}", image, scale))
         if not maps:

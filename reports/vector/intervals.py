@@ -34,6 +34,10 @@ class IntervalRow:
     link: str | None = None
 
 
+_NAMES, _LETTER = 300, 6.6
+"""Width of the widest column of names, and of a letter."""
+
+
 def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
     """A forest of estimates.
 
@@ -47,8 +51,9 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
     at : float, optional
         Where there is no effect.
     """
-    left, right, height, top = 370, 130, 24, 8
-    drawing = Drawing(790, top + height * len(rows) + 44, title)
+    left = min(_NAMES, round(_LETTER * max(len(row.name) for row in rows))) + 70
+    right, height, top = 130, 24, 8
+    drawing = Drawing(left + 420, top + height * len(rows) + 44, title)
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
     axis = Axis.around(values, left, drawing.width - right, at)
     bottom = top + height * len(rows)
