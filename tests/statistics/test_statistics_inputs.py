@@ -7,13 +7,15 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import fast, inputs_of, made_up_run, people, predictions_of, relevance_of
+from made_up import fast, made_up_run, people, predictions_of, relevance_of
 
 import pipeline.statistics.stage as stage
 from pipeline.cohort.records import ScanTable
+from pipeline.cohort.splits import Fold, Split
+from pipeline.run.config import load_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.inputs import files_read, read_inputs
+from pipeline.statistics.inputs import files_read, read_inputs, without_contradictions
 from pipeline.statistics.stage import Analysis, analyse
 
 
@@ -55,11 +57,55 @@ def test_a_participant_with_two_sexes_has_none_and_is_named(tmp_path):
     assert f"{person} has two sexes" in notes.loc["inputs", "reason"]
 
 
-def test_one_person_under_two_names_is_one_participant():
-    scans = [dataclasses.replace(s, participant_id=f"sub-ADNI{i:03d}S0295") for i, s in enumerate(people(1, (1,)))]
-    inputs = inputs_of(scans)
-    assert inputs.frame["participant_id"].nunique() == 2
-    assert inputs.by_person["participant_id"].tolist() == ["sub-ADNI000S0295"] * 2
+def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
+    """The same run twice: later visits of some people under the name of another site, or under their first one."""
+    scans = people(6, (1, 2, 3))
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(s.participant_id for s in scans))}
+    relevance, predicted = relevance_of(scans), predictions_of(scans)
+    others = {"shortcuts", "site_prediction", "progression", "main_effects"}
+    chosen = tuple(one for one in stage.ANALYSES if one.name not in others)
+    monkeypatch.setattr(stage, "ANALYSES", chosen)
+    config = load_config(
+        overrides={"statistics": {"permutations": 99, "bootstrap_samples": 100,
+                                  "normative": {"resamples": 20, "max_subtypes": 2},
+                                  "harmonisation": {"min_participants": 2, "relevance_covariates": ""}}, "seed": 3},
+    )  # fmt: skip
+    layouts = []
+    for run, sites in (("one", (2, 2)), ("two", (2, 131))):
+        names = [f"sub-ADNI{sites[s.session_id != 'ses-M000']:03d}S{numbers[s.participant_id]:04d}" for s in scans]
+        own = [
+            dataclasses.replace(scan, participant_id=name, site="AB"[int(name[-4:]) // 4 % 2])
+            for scan, name in zip(scans, names, strict=True)
+        ]
+        layouts.append(made_up_run(tmp_path / run, own, relevance))
+        folds = predicted.assign(participant_id=names)
+        parts = [set(folds.loc[folds["fold"] == k, "participant_id"]) for k in (0, 1)]
+        Split(tuple(Fold(k, tuple(parts[1 - k]), (), tuple(parts[k])) for k in (0, 1))).write(layouts[-1].splits)
+        analyse(layouts[-1], own, folds, config)
+    of_scans = {"volume_points", "w_scores", "harmonised_relevance", "harmonised_volumes"}
+    tables = [table for analysis in chosen for table in analysis.tables]
+    for name in tables:
+        one, two = (read_table(layout.statistics(name)) for layout in layouts)
+        if name in of_scans:
+            later = one["session_id"] != "ses-M000"
+            assert two["participant_id"].str.startswith("sub-ADNI131").tolist() == later.tolist(), name
+            one, two = (table.drop(columns="participant_id") for table in (one, two))
+        pd.testing.assert_frame_equal(one, two)
+    one, two = (read_table(layout.statistics("notes")) for layout in layouts)
+    assert set(two["reason"]) - set(one["reason"]) == {
+        "sub-ADNI131S0002 is sub-ADNI002S0002, sub-ADNI131S0003 is sub-ADNI002S0003, sub-ADNI131S0004 is "
+        "sub-ADNI002S0004 and 5 more: one person under two names (one RID) is one participant here. Tables with a row "
+        "per scan name them as the input does."
+    }
+
+
+def test_two_names_with_two_sexes_are_one_doubtful_person():
+    scans = people(1, (1,))
+    pair = [dataclasses.replace(s, participant_id=f"sub-ADNI{i:03d}S0295", sex="FM"[i]) for i, s in enumerate(scans)]
+    settled, said = without_contradictions(pair)
+    assert [s.sex for s in settled] == [None, None]
+    assert len(said) == 1
+    assert "sub-ADNI000S0295 has two sexes" in said[0]
 
 
 def test_scans_outside_the_contrast_come_with_their_facts(tmp_path):
