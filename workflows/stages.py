@@ -141,7 +141,7 @@ def explain(work: Work) -> Result:
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     scans, predictions = work.predicted(), read_table(layout.predictions)
     outcomes = explain_scans(layout, scans, work.split, predictions, atlas, config, work.executor, work.digests)
-    applied = explain_applied(layout, work.applied(), work.split, atlas, config, work.executor, work.digests)
+    applied = explain_applied(layout, work.applied(), atlas, config, work.executor, work.digests)
     return Result([*outcomes, *applied])
 
 

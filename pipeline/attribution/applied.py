@@ -23,8 +23,7 @@ from pipeline.attribution.stage import (
     remove_maps,
 )
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Split
-from pipeline.cohort.unseen import networks_for
+from pipeline.cohort.unseen import networks_that_answered
 from pipeline.regions.territory import Territory
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, unit_key
@@ -36,7 +35,6 @@ from pipeline.run.tables import write_table
 def explain_applied(
     layout: RunLayout,
     scans: Sequence[Scan],
-    split: Split,
     atlas: Atlas,
     config: Config,
     executor: Executor,
@@ -48,8 +46,7 @@ def explain_applied(
     ----------
     layout : RunLayout
     scans : sequence of Scan
-        Registered, without a label, and predicted by the networks that are to explain them.
-    split : Split
+        Registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
     atlas : Atlas
         On the template grid.
     config : Config
@@ -63,8 +60,8 @@ def explain_applied(
         One per scan.
     """
     territory = Territory.of(atlas)
-    networks = networks_for([scan.participant_id for scan in scans], split)
-    jobs = [_job(layout, scan, networks[scan.participant_id], territory, config, digests) for scan in scans]
+    answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans]) if scans else {}
+    jobs = [_job(layout, scan, answered[scan.scan_id], territory, config, digests) for scan in scans]
     digests.save()
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pipeline.cohort.persons import same_person
 from pipeline.cohort.splits import Split
 from pipeline.run.errors import BadInputError
+from pipeline.run.tables import read_table
 
 
 def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[int, ...]]:
@@ -30,6 +32,22 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
         person: tuple(index for index, people in seen.items() if not own[person] & people)
         for person in dict.fromkeys(participants)
     }
+
+
+def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Folds whose networks predicted each scan outside the contrast, by ``predictions_applied.tsv``.
+
+    Raises
+    ------
+    BadInputError
+        If a scan has no row.
+    """
+    predictions = read_table(table, ["scan_id", "networks"], ("networks",))
+    named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
+    lonely = [scan_id for scan_id in scan_ids if scan_id not in named]
+    if lonely:
+        raise BadInputError(f"{table}: scan {lonely[0]} has no row. Run training again.")
+    return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
 
 
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.cohort.records import Scan
+from pipeline.cohort.unseen import networks_that_answered
 from pipeline.regions.metrics import density, gain
 from pipeline.regions.stage import PACKAGES, scan_table
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, text_digest
-from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table, write_table
@@ -118,10 +118,6 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
 
 def _networks(layout: RunLayout, scans: Sequence[Scan]) -> pd.DataFrame:
     """A row per scan and network."""
-    predictions = read_table(layout.predictions_applied, ["scan_id", "networks"], ("networks",))
-    named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
-    lonely = [scan.scan_id for scan in scans if scan.scan_id not in named]
-    if lonely:
-        raise BadInputError(f"{layout.predictions_applied}: scan {lonely[0]} has no row. Run training again.")
-    rows = [(scan.scan_id, int(fold)) for scan in scans for fold in str(named[scan.scan_id]).split(";")]
+    answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans])
+    rows = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
     return pd.DataFrame(rows, columns=["scan_id", "fold"])

@@ -1,7 +1,8 @@
 """The networks applied to kept scans outside the contrast: MCI, above all.
 
 No network is ever asked about someone it was trained or selected with. A participant with labelled scans too has one
-network left, that of the fold that tests them; everyone else has all folds' networks, and their answers are averaged:
+network left, that of the fold that tests them; everyone else has all folds' networks, or those that could be trained,
+and their answers are averaged:
 the mean of the logits, and the mean of the softmax probabilities (a vote of the networks). With the mean logit, or the
 mean probability, as start value the explanation of the average is the average of the explanations; see
 `pipeline.attribution.ensemble`.
@@ -101,8 +102,8 @@ def apply_networks(
     layout : RunLayout
     scans : sequence of Scan
         Registered, without a label. Those for whom no network is left have no row (a single split trains its one
-        network with their labelled scans), nor have those who need a network that could not be trained; both are
-        counted in the log.
+        network with their labelled scans, or the only one that may be asked could not be trained); they are counted
+        in the log.
     split : Split
     trained : sequence of int
         Folds whose networks are there.
@@ -113,8 +114,8 @@ def apply_networks(
     Returns
     -------
     list of Outcome
-        One per network asked. ``predictions_applied.tsv`` has the scans of whom all networks answered; it is removed
-        where there is none.
+        One per network asked. ``predictions_applied.tsv`` has the scans that a network answered about, averaged over
+        those that did; its rows say which. It is removed where there is none.
 
     Raises
     ------
@@ -136,18 +137,18 @@ def apply_networks(
         if fold.index not in asked:
             _remove(layout.fold(fold.index).predictions_applied)
     done = {outcome.job.arguments[0].fold for outcome in outcomes if outcome.ok}
-    complete = [scan for scan in scans if networks[scan.participant_id] and done >= {*networks[scan.participant_id]}]
-    answers = [read_table(layout.fold(fold).predictions_applied, list(NETWORK_COLUMNS)) for fold in sorted(done)]
-    if len(complete) < len(scans):
-        log.warning(
-            "%d scans outside the contrast have no prediction: no network has not seen them, or one of those failed.",
-            len(scans) - len(complete),
-        )
-    if not complete:
+    answered = [done & {*networks[scan.participant_id]} for scan in scans]
+    none = sum(not folds for folds in answered)
+    fewer = sum(0 < len(own) < len(networks[scan.participant_id]) for scan, own in zip(scans, answered, strict=True))
+    if none:
+        log.warning("%d scans outside the contrast have no prediction: each network saw them, or failed.", none)
+    if fewer:
+        log.warning("%d scans outside the contrast are predicted by fewer networks than there should be.", fewer)
+    if not any(answered):
         _remove(layout.predictions_applied)
         return outcomes
+    answers = [read_table(layout.fold(fold).predictions_applied, list(NETWORK_COLUMNS)) for fold in sorted(done)]
     frame = mean_over_networks(pd.concat(answers, ignore_index=True), (config.cohort.negative, config.cohort.positive))
-    frame = frame[frame["scan_id"].isin([scan.scan_id for scan in complete])]
     write_table(layout.predictions_applied, frame, APPLIED_COLUMNS)
     return outcomes
 

@@ -67,7 +67,7 @@ class OutsideRun:
     def explain(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER), config: Config = CONFIG) -> list[Outcome]:
         with ThreadPoolExecutor(1) as executor:
             digests = DigestCache(self.layout.digests)
-            return explain_applied(self.layout, scans, SPLIT, ATLAS, config, executor, digests)
+            return explain_applied(self.layout, scans, ATLAS, config, executor, digests)
 
     def aggregate_labelled(self) -> None:
         """Predictions, maps and tables of the labelled scans."""

@@ -147,11 +147,12 @@ def test_a_second_run_does_nothing_and_one_new_network_only_what_depends_on_it(r
 
 
 def test_a_scan_that_gets_a_label_is_explained_again(run: OutsideRun) -> None:
+    unlabelled = tuple(replace(scan, label=None) for scan in LABELLED[:1])
+    run.predict((STRANGER, *unlabelled))
     run.aggregate_labelled()
     run.explain((STRANGER,))
     receipts = run.layout.logs / "receipts"
     assert (receipts / "attribution-applied" / "sub-5.json").is_file()
-    unlabelled = tuple(replace(scan, label=None) for scan in LABELLED[:1])
     run.explain(unlabelled)
     assert not (receipts / "attribution" / "sub-1.json").exists()
     run.aggregate_labelled()
@@ -180,6 +181,19 @@ def test_without_such_scans_nothing_is_left(run: OutsideRun) -> None:
     assert left == []
 
 
+def test_a_network_that_fails_costs_its_own_answer_only(run: OutsideRun) -> None:
+    run.predict()
+    both = read_table(run.layout.predictions_applied).set_index("scan_id")
+    run.layout.fold(0).description.write_text("{}")
+    assert [outcome.status for outcome in run.predict()] == ["failed", "unchanged"]
+    table = read_table(run.layout.predictions_applied, text_columns=["networks"]).set_index("scan_id")
+    assert table["networks"].to_dict() == {"I5": "1", "I6": "1"}
+    assert table.loc["I6", "probability"] != both.loc["I6", "probability"]
+    assert {outcome.status for outcome in run.explain()} == {"done"}
+    for name, values in single_maps(run, STRANGER, 1).items():  # explained by who answered
+        np.testing.assert_array_equal(written_map(run, STRANGER, name), values)
+
+
 def test_an_old_network_that_knows_the_participant_is_refused(run: OutsideRun) -> None:
     model = run.layout.fold(1)
     text = model.description.read_text()
@@ -189,8 +203,8 @@ def test_an_old_network_that_knows_the_participant_is_refused(run: OutsideRun) -
     outcome = run.predict((STRANGER,))[1]
     assert outcome.status == "failed"
     assert "trained or selected with sub-5" in outcome.message
-    assert not run.layout.predictions_applied.is_file()  # an answer of network 0 alone would be another estimate
-    assert run.explain((STRANGER,))[0].status == "failed"
+    table = read_table(run.layout.predictions_applied, text_columns=["networks"])
+    assert table["networks"].tolist() == ["0"]
 
 
 def test_a_scan_with_a_label_is_none_of_these(run: OutsideRun) -> None:
