@@ -4,6 +4,9 @@ for (const root of document.querySelectorAll(".explorer")) startExplorer(root);
 
 // Lines of a tab-separated file and their cells; a cell that holds a tab, a quote or a line break is quoted.
 function recordsOf(text) {
+  if (!text.includes('"')) {
+    return text.replace(/\n$/, "").split("\n").map((line) => ({ line, cells: line.split("\t") }));
+  }
   const records = [];
   let [cells, start] = [[], 0];
   for (const { 0: all, 1: cell, 2: end, index } of text.matchAll(/("(?:[^"]|"")*"|[^\t\n]*)([\t\n])/g)) {

@@ -10,7 +10,12 @@ window.heatlas ??= (() => {
     axial: { through: 2, across: 0, up: 1, edges: ["L", "R"] },
   };
 
-  const bytesOf = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  function bytesOf(base64) {
+    const letters = atob(base64);
+    const bytes = new Uint8Array(letters.length);
+    for (let place = 0; place < bytes.length; place++) bytes[place] = letters.charCodeAt(place); // a volume: no callbacks
+    return bytes;
+  }
 
   async function unpacked(base64) {
     const stream = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("deflate"));
