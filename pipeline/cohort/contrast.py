@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.records import Scan
+from pipeline.cohort.values import code_text
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
@@ -26,7 +27,7 @@ def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
     if column in SCAN_TABLE_COLUMNS:
         value = getattr(candidate.scan, column)
         if value is not None:
-            found.append(f"{value:g}" if isinstance(value, float) else str(value))
+            found.append(code_text(value))
     source = candidate.columns.get(column)
     return (*found, source) if source is not None and source not in found else tuple(found)
 

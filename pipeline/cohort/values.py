@@ -90,6 +90,19 @@ def identifier(text: str | None) -> str | None:
     return None if text is None else re.sub(r"^(\d+)\.0+$", r"\1", text.strip())
 
 
+def code_text(value: object) -> str:
+    """Text of a code that a table may hold as a number; no digit of it is lost, and a whole number has no point.
+
+    Examples
+    --------
+    >>> code_text(4177011.0), code_text(1.5), code_text("007")
+    ('4177011', '1.5', '007')
+    """
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(float(value))
+    return str(value)
+
+
 def diagnosis(text: str | None) -> str | None:
     """CN, MCI or AD; None for anything else. For a change at the visit (old ADNIMERGE), what it changed to.
 

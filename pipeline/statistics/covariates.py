@@ -17,6 +17,7 @@ from formulaic import Formula
 from formulaic.errors import FormulaicError
 from numpy.typing import NDArray
 
+from pipeline.cohort.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
@@ -111,7 +112,7 @@ class CovariateColumns:
                 if reasons[row] is None and pd.isna(value):
                     reasons[row] = f"{name} is n/a"
                 elif reasons[row] is None and name in self.levels and value not in self.levels[name]:
-                    shown = f"{value:g}" if isinstance(value, float) else value
+                    shown = code_text(value)
                     reasons[row] = f"{name} {shown} is not among those the model was fitted on"
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
@@ -170,7 +171,7 @@ def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:
         if pd.api.types.is_numeric_dtype(column) and name not in ALWAYS_CATEGORIES:
             table[name] = column.astype(float).where(np.isfinite(column.astype(float)))
         elif pd.api.types.is_numeric_dtype(column):
-            table[name] = column.astype(float).map("{:g}".format, na_action="ignore").astype(object)
+            table[name] = column.astype(float).map(code_text, na_action="ignore").astype(object)
         else:
             table[name] = column.astype(object).map(str, na_action="ignore").astype(object)
     return pd.DataFrame(table, columns=list(variables), index=frame.index).reset_index(drop=True)

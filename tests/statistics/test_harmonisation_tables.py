@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
+from pipeline.run.statistics_config import SubgroupsConfig
+from pipeline.statistics.covariates import CovariateColumns
+from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.harmonisation.fold_wise import fold_model
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.harmonisation.tables import (
@@ -20,6 +24,7 @@ from pipeline.statistics.harmonisation.tables import (
     harmonisation_tables,
 )
 from pipeline.statistics.inputs import one_name_per_person
+from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.region_features import FoldedScans
 
 
@@ -242,6 +247,25 @@ def test_sites_named_by_numbers_are_names():
     site = frame["site"].tolist()
     test, _ = site_effect("location", values, site, "age", frame, 99, np.random.default_rng(0))
     assert test.df_tested == 2
+
+
+def test_serial_numbers_of_scanners_are_told_apart_to_the_last_digit():
+    """Told by seven digits: 4177011 and 4177012 are two scanners, also in a column that is read as numbers."""
+    inputs = site_cohort(n=36, config=quick_config(harmonisation={"site_column": "serial"}))
+    serial = [4177010.0 + int(s.site) - 100 for s in inputs.scans]
+    clinical = pd.DataFrame({"serial": serial}, index=pd.Index([s.scan_id for s in inputs.scans], name="scan_id"))
+    inputs = dataclasses.replace(inputs, clinical=clinical)
+    models = harmonisation_tables(inputs)["harmonisation_models"][0]
+    assert set(models["site"]) == {"4177010", "4177011", "4177012"}
+    frame = inputs.frame.assign(site=serial)
+    assert design_of("~ site + age", "site", frame).tested.shape[1] == 2
+    columns = CovariateColumns.of("site", frame)
+    assert len(columns.names) == 2
+    assert (
+        columns.matrix(frame.assign(site=4177019.0))[1][0] == "site 4177019 is not among those the model was fitted on"
+    )
+    assert levels_of("site", frame, SubgroupsConfig()).names == ("4177010", "4177011", "4177012")
+    assert levels_of("serial", frame, SubgroupsConfig()).names == ("4177010", "4177011", "4177012")
 
 
 def test_scale_is_brown_and_forsythe_without_covariates():

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.cohort.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.run.statistics_config import SubgroupsConfig
 from pipeline.statistics.linear.design import ALWAYS_CATEGORIES
@@ -86,8 +87,8 @@ def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig) -> 
     if variable == "mmse":
         return _banded(variable, values, settings.mmse_bands)
     if values.nunique() <= MAX_VALUES:
-        text = values.map(lambda number: f"{number:g}", na_action="ignore").astype(object)
-        return _ordered(variable, text, [f"{number:g}" for number in sorted(values.dropna().unique())], False)
+        text = values.map(code_text, na_action="ignore").astype(object)
+        return _ordered(variable, text, [code_text(number) for number in sorted(values.dropna().unique())], False)
     per_person = values.groupby(frame["participant_id"].to_numpy()).first().dropna()
     return _banded(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
 
@@ -100,7 +101,7 @@ def of_person(column: pd.Series, participants: pd.Series, is_category: bool) -> 
     if pd.api.types.is_numeric_dtype(column) and not is_category:
         return column.astype(float).groupby(people).transform("mean")
     if pd.api.types.is_numeric_dtype(column):
-        column = column.map(lambda number: f"{number:g}", na_action="ignore")
+        column = column.map(code_text, na_action="ignore")
     known = column.astype(object).where(column.notna(), None)
     chosen = {
         person: _most_frequent([value for value in own if value is not None]) for person, own in known.groupby(people)

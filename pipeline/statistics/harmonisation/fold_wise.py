@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.cohort.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.run.statistics_config import HarmonisationConfig
 from pipeline.statistics.covariates import CovariateColumns
@@ -111,7 +112,7 @@ def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings
     used = np.array([reason is None for reason in reasons], dtype=bool)
     combat = fit(
         features.values[rows][used],
-        _sites(training[used], settings),
+        [code_text(name) for name in training.loc[used, settings.site_column]],
         columns[used],
         training_covariates=extra_columns[used],
         empirical_bayes=settings.empirical_bayes,
@@ -136,7 +137,7 @@ def _apply(
     columns, notes = model.covariates.matrix(frame)
     known = frame[settings.site_column].notna().to_numpy(bool)
     harmonised = np.full_like(values, np.nan)
-    sites = _sites(frame[known], settings)
+    sites = [code_text(name) for name in frame.loc[known, settings.site_column]]
     harmonised[known] = model.combat.transform(values[known], sites, columns[known])
     harmonised[[note is not None for note in notes]] = np.nan
     named = iter(sites)
@@ -149,8 +150,3 @@ def _apply(
             treated = "unchanged" if serving is None else "treated as the pool of small sites"
             notes[row] = f"site {site} has no parameters of its own in this fold: {treated}"
     return harmonised, notes
-
-
-def _sites(frame: pd.DataFrame, settings: HarmonisationConfig) -> list[str]:
-    """Sites as text; 1.5 and 3 are names too."""
-    return [f"{name:g}" if isinstance(name, float) else str(name) for name in frame[settings.site_column]]

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
+from pipeline.cohort.values import code_text
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
@@ -149,13 +150,13 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
     rows = []
     for fold, model in done.models.items():
         combat, groups = model.combat, done.features.groups
-        tested = scans.frame[column][scans.tested(fold)].dropna().map(_name)
+        tested = scans.frame[column][scans.tested(fold)].dropna().map(code_text)
         tested_here = Counter(tested)
         said = [f"{n} participants left out: {reason}" for reason, n in model.left_out.items()]
         said += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
         said += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
-        trained.update(_name(name) for name in scans.frame[column][scans.training(fold)].dropna())
+        trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
             serving = None if site in combat.left_out else _serving(combat, site)
             own: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
@@ -171,10 +172,6 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
-
-
-def _name(site: Any) -> str:
-    return f"{site:g}" if isinstance(site, float) else str(site)
 
 
 def _serving(combat: Any, site: str) -> str | None:
@@ -196,7 +193,7 @@ def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFra
     settings, source = config.statistics.harmonisation, done.features.source
     rows = np.flatnonzero(scans.first & ~np.isnan(done.values).all(axis=1))
     frame = scans.frame.iloc[rows].reset_index(drop=True)
-    names = frame[settings.site_column].map(_name)
+    names = frame[settings.site_column].map(code_text)
     counts = names.value_counts()
     small = set(counts.index[counts < settings.min_participants])
     joined = names.where(~names.isin(small), POOL)

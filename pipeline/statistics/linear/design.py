@@ -17,6 +17,7 @@ from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term
 from numpy.typing import NDArray
 
+from pipeline.cohort.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
 
@@ -140,7 +141,7 @@ def _clean(column: pd.Series, name: str) -> pd.Series:
         numbers = column.astype(float).replace([np.inf, -np.inf], np.nan)
         if name not in ALWAYS_CATEGORIES:
             return numbers
-        column = numbers.map(lambda value: f"{value:g}", na_action="ignore")
+        column = numbers.map(code_text, na_action="ignore")
     text = column.astype(object).map(lambda value: str(value).strip(), na_action="ignore")
     known = text.where(text.notna() & ~text.isin(["n/a", "", "nan", "None", "<NA>"]), np.nan).astype(object)
     return _numbers(known) if name not in ALWAYS_CATEGORIES and known.notna().any() else known
