@@ -59,7 +59,7 @@ OTHER_NAMES = {
 
 TIMES = {
     "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
-    "failing that by age",
+    "failing that by age; n/a if several visits have one age",
     "converted": "1 if AD was diagnosed after the scan and holds at the last diagnosis, 0 if not; for CN and MCI only",
     "months_to_conversion": "Months from the diagnosis at the scan to the first of AD; n/a if there was none",
     "months_followed": "Months from the diagnosis at the scan to the last one (0: none later), the time of censoring "
@@ -124,7 +124,7 @@ def clinical_table(
         data[field] = [getattr(scan, field) for scan in shown]
     for name in MEASURES:
         data[name] = [found.measure(name, row) for row in cells]
-    data["years_since_first_scan"] = list(_years(kept))
+    data["years_since_first_scan"], undated = _years(kept)
     later = [one.follow_up for one in kept]
     data["converted"] = [None if one is None else int(one.converted) for one in later]
     data["months_to_conversion"] = [None if one is None else one.months_to_conversion for one in later]
@@ -137,7 +137,7 @@ def clinical_table(
     empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
     frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
     frame = frame.infer_objects()
-    return Clinical(frame, {name: told[name] for name in frame.columns}), found.notes()
+    return Clinical(frame, {name: told[name] for name in frame.columns}), [*found.notes(), *undated]
 
 
 class _Found:
@@ -178,12 +178,17 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _years(kept: Sequence[Candidate]) -> list[float | None]:
-    """Years since the first kept scan of the participant."""
+def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
+    """Years since the first kept scan of the participant, and a note on participants of whom they are not known.
+
+    One age at several visits is the age of the person, as participants.tsv has it, not that of the visits.
+    """
     months: dict[str, list[float]] = {}
     ages: dict[str, list[float]] = {}
+    sessions: dict[str, set[str | None]] = {}
     when = [_months(candidate.scan) for candidate in kept]
     for candidate, month in zip(kept, when, strict=True):
+        sessions.setdefault(candidate.scan.participant_id, set()).add(candidate.scan.session_id)
         if month is not None:
             months.setdefault(candidate.scan.participant_id, []).append(month)
         if candidate.scan.age is not None:
@@ -192,15 +197,20 @@ def _years(kept: Sequence[Candidate]) -> list[float | None]:
     years: list[float | None] = []
     for candidate, month in zip(kept, when, strict=True):
         person, age = candidate.scan.participant_id, candidate.scan.age
-        if n_scans[person] == 1:
+        if len(sessions[person]) == 1:
             years.append(0.0)
         elif month is not None and len(months[person]) == n_scans[person]:
             years.append(round((month - min(months[person])) / 12, 3))
-        elif age is not None and len(ages[person]) == n_scans[person]:
+        elif age is not None and len(ages[person]) == n_scans[person] and len(set(ages[person])) > 1:
             years.append(round(age - min(ages[person]), 3))
         else:
             years.append(None)
-    return years
+    unknown = {candidate.scan.participant_id for candidate, own in zip(kept, years, strict=True) if own is None}
+    note = (
+        f"{len(unknown)} participants with several sessions: neither the months of the sessions nor ages that differ "
+        "say when their scans were made, so years_since_first_scan is n/a"
+    )
+    return years, [note] if unknown else []
 
 
 def _months(scan: Scan) -> int | None:

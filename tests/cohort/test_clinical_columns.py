@@ -77,6 +77,19 @@ def test_sessions_that_are_no_months_go_by_age(bids: BidsTree) -> None:
     assert pd.isna(years["sub-2", "ses-two"])  # nothing tells
 
 
+def test_one_age_of_a_person_does_not_date_their_visits(bids: BidsTree) -> None:
+    """As in many public datasets: participants.tsv has one age, sessions.tsv none."""
+    for person in ("1", "2"):
+        for session in ("one", "two")[: int(person)]:
+            bids.image(f"sub-{person}/ses-{session}/anat/sub-{person}_ses-{session}_T1w.nii")
+    bids.table("participants.tsv", "participant_id diagnosis age", "sub-1 CN 70", "sub-2 AD 71")
+    cohort = bids.read()
+    years = clinical_of(cohort).frame.set_index(["participant_id", "session_id"])["years_since_first_scan"]
+    assert years["sub-1", "ses-one"] == 0
+    assert years["sub-2"].isna().all()
+    assert any("1 participants with several sessions: neither" in note for note in cohort.notes)
+
+
 def diagnoses(*known: tuple[float, str]) -> list[Diagnosis]:
     start = datetime.date(2006, 4, 10)
     return [

@@ -20,7 +20,7 @@ from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.progression.tables import progression_tables
-from pipeline.statistics.progression.visits import log_odds
+from pipeline.statistics.progression.visits import log_odds, years_since_first
 
 NONE = np.zeros((40, 0))
 
@@ -260,11 +260,36 @@ def test_nobody_with_mci_and_no_times_are_named(tmp_path) -> None:
     with pytest.raises(BadInputError, match=r"predictions_applied\.tsv"):
         progression_tables(inputs_of(tmp_path, people(), np.zeros(len(people()))))
     scans, clinical, risk = mci_people(12)
-    with pytest.raises(BadInputError, match=r"clinical\.tsv: column converted, months_to_conversion, months_followed"):
+    with pytest.raises(BadInputError, match=r"clinical\.tsv: column converted, months_followed"):
         conversions(applied_to(scans, clinical[["years_since_first_scan"]], risk, risk))
     others = [dataclasses.replace(scan, diagnosis="CN") for scan in scans]
     with pytest.raises(BadInputError, match="has MCI"):
         conversions(applied_to(others, clinical, risk, risk))
+
+
+def test_where_nobody_converted_everybody_is_censored_and_the_rows_say_so(tmp_path) -> None:
+    """clinical.tsv has no months_to_conversion then: a column without a value is left out of it."""
+    scans, clinical, risk = mci_people(20)
+    none = clinical.assign(converted=0.0).drop(columns="months_to_conversion")
+    cohort = conversions(applied_to(scans, none, risk, risk))
+    assert not cohort.event.any()
+    assert cohort.time.tolist() == none["months_followed"].tolist()
+    table = cox_table(cohort, FAST.statistics, 0)
+    assert table["p"].isna().all()
+    assert (table["n_events"] == 0).all()
+    assert table["note"].str.contains("0 conversions").all(), table["note"].unique()
+
+
+def test_one_age_at_several_visits_dates_none_of_them() -> None:
+    frame = pd.DataFrame(
+        {
+            "participant_id": ["a", "a", "b", "b", "c", "d", "d"],
+            "session_id": ["ses-1", "ses-2", "ses-1", "ses-2", "ses-1", "ses-1", "ses-2"],
+            "age": [70.0, 70.0, 70.0, 71.0, 80.0, 90.0, 90.0],
+            "years_since_first_scan": [np.nan] * 5 + [0.0, 1.5],
+        }
+    )
+    np.testing.assert_allclose(years_since_first(frame), [np.nan, np.nan, 0, 1, 0, 0, 1.5])
 
 
 def test_logits_are_taken_where_they_are_and_probabilities_where_not() -> None:

@@ -99,13 +99,14 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     mci = frame[frame["diagnosis"] == "MCI"]
     if mci.empty:
         raise BadInputError("scans.tsv: column diagnosis: no scan that the networks were applied to has MCI.")
-    missing = [name for name in (CONVERTED, TO_CONVERSION, FOLLOWED) if name not in frame.columns]
+    missing = [name for name in (CONVERTED, FOLLOWED) if name not in frame.columns]
     if missing:
         raise BadInputError(
             f"clinical.tsv: column {', '.join(missing)} is missing, so nothing is known of conversion. The input's "
             "visits table (ADNIMERGE, DXSUM) gives it; a BIDS dataset may have it in sessions.tsv."
         )
     first = first_visits(mci)
+    first = first.reindex(columns=first.columns.union([TO_CONVERSION], sort=False))  # not there if nobody converted
     event = first[CONVERTED].astype(float) == 1
     time = first[TO_CONVERSION].astype(float).where(event, first[FOLLOWED].astype(float))
     time = time.where(first[CONVERTED].notna())

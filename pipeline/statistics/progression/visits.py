@@ -21,19 +21,22 @@ def years_since_first(frame: pd.DataFrame) -> pd.Series:
     Parameters
     ----------
     frame : pandas.DataFrame
-        With ``participant_id``, ``age`` and, where the run has it, `YEARS`.
+        With ``participant_id``, ``session_id``, ``age`` and, where the run has it, `YEARS`.
 
     Returns
     -------
     pandas.Series
-        NaN where neither is known. A participant's scans are all dated by one of the two: two clocks in one person
-        would make change out of their difference.
+        NaN where neither is known; one age at several visits is that of the person and tells nothing. A participant's
+        scans are all dated by one of the two: two clocks in one person would make change out of their difference.
     """
     age = frame["age"].astype(float)
     known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
-    whole = known.notna().groupby(frame["participant_id"]).transform("all")
-    clock = known.where(whole, age)
-    return clock - clock.groupby(frame["participant_id"]).transform("min")
+    person = frame["participant_id"]
+    whole = known.notna().groupby(person).transform("all")
+    one_visit = frame["session_id"].groupby(person).transform("nunique") < 2
+    of_visits = one_visit | (age.groupby(person).transform("nunique") > 1)
+    clock = known.where(whole, age.where(of_visits))
+    return clock - clock.groupby(person).transform("min")
 
 
 def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
