@@ -12,7 +12,16 @@ from mci_cohort import applied_to, inputs_of, with_settings
 from scipy.stats import f_oneway, ttest_1samp, ttest_ind
 
 from pipeline.cohort.records import Scan
-from pipeline.statistics.progression.mixed_model import BOTH, INTERCEPT, NEITHER, slopes_by_group
+from pipeline.statistics.progression import mixed_model
+from pipeline.statistics.progression.mixed_model import (
+    BOTH,
+    FAILED,
+    INTERCEPT,
+    NEITHER,
+    _rises_from_zero,
+    slopes_by_group,
+)
+from pipeline.statistics.progression.permuted_change import p_of_change
 from pipeline.statistics.progression.trajectories import trajectory_table
 from pipeline.statistics.progression.visits import first_visits, years_since_first
 
@@ -75,6 +84,63 @@ def test_a_slope_without_variance_is_given_up_and_said() -> None:
     assert "no random effects" in nobody.note
 
 
+def test_a_fit_that_does_not_converge_has_no_p_and_is_no_simpler_model(monkeypatch) -> None:
+    """Least squares over scans, or a random intercept alone, would understate the error of slopes."""
+    values, years, group, person = balanced(4, 2)
+    monkeypatch.setattr(mixed_model, "OPTIMISERS", ())
+    fitted = slopes_by_group(values, years, group, person, np.zeros((len(values), 0)), True)
+    assert fitted.random == FAILED
+    assert "did not converge" in fitted.note
+    assert np.isnan(fitted.contrast(np.array([-1.0, 1.0]), 0.95)).all()
+    assert np.isnan(fitted.equal_slopes()).all()
+
+
+def test_people_who_do_not_differ_are_told_from_a_fit_that_failed() -> None:
+    """statsmodels raises for a variance of 0; the score of the likelihood there says whether that is the answer."""
+    rng = np.random.default_rng(8)
+    person, fixed = np.repeat(np.arange(N), 3), np.ones((3 * N, 1))
+    noise = rng.normal(size=3 * N)
+    alike = noise - pd.Series(noise).groupby(person).transform("mean").to_numpy()
+    assert not _rises_from_zero(alike, fixed, person)
+    assert _rises_from_zero(alike + rng.normal(size=N)[person], fixed, person)
+
+
+def test_permuted_difference_in_change_is_welch_s_t_on_own_slopes() -> None:
+    values, years, group, person = balanced(4, 2)
+    slopes = own_slopes(values, years, person)
+    expected = ttest_ind(slopes[0::2], slopes[1::2], equal_var=False).pvalue
+    made = np.column_stack([values, values + 0.3 * (group == 0) * years, 0.1 * person**2.0])
+    p = p_of_change(made, years, person, group, 4999, np.random.default_rng(0))
+    np.testing.assert_allclose(p[0], expected, atol=0.02)
+    closer = ttest_ind(slopes[0::2] + 0.3, slopes[1::2], equal_var=False).pvalue
+    np.testing.assert_allclose(p[1], closer, atol=0.03)
+
+
+def test_permuted_change_of_a_group_is_exact_for_few_visits() -> None:
+    """Three people with two visits who all rise: 2 of the 8 orders are as extreme."""
+    years, person = np.tile([0.0, 1.0], 3), np.repeat(np.arange(3), 2)
+    p = p_of_change(np.array([[0, 1, 5, 7, 2, 5.0]]).T, years, person, np.zeros(6, int), 999, np.random.default_rng(0))
+    np.testing.assert_allclose(p, 2 / 8)
+
+
+def test_permuted_tests_of_change_hold_their_level() -> None:
+    """8 people who differ much in change against 24 who differ little, at 2 to 4 visits; and nobody changes."""
+    rng = np.random.default_rng(4)
+    rejected = []
+    for _ in range(6):
+        times = rng.integers(2, 5, 32)
+        person, columns = np.repeat(np.arange(32), times), 200
+        years = np.concatenate([0.5 * np.sort(rng.choice(9, t, replace=False)) for t in times])
+        group = (person >= 8).astype(np.intp)
+        noise = rng.normal(size=(len(person), columns)) + 2 * rng.normal(size=(32, columns))[person]
+        change = rng.normal(size=(32, columns))[person] * np.where(group, 0.1, 0.6)[:, None]
+        of_groups = p_of_change(noise + change * years[:, None], years, person, group, 199, rng)
+        of_all = p_of_change(noise, years, person, np.zeros_like(group), 199, rng)
+        rejected.append([(of_groups <= 0.05).mean(), (of_all <= 0.05).mean()])
+    assert (np.mean(rejected, axis=0) >= 0.03).all()
+    assert (np.mean(rejected, axis=0) <= 0.07).all(), rejected
+
+
 def test_time_that_does_not_vary_and_too_few_people_are_named() -> None:
     person = np.repeat(np.arange(4), 2)
     values, none = np.arange(8.0) ** 2, np.zeros((8, 0))
@@ -116,6 +182,9 @@ def test_planted_change_is_found_and_the_numbers_of_repeats_are_told(tmp_path) -
     np.testing.assert_allclose(row["estimate"] * spread.std(ddof=1), 0.8, atol=0.15)
     assert row["ci_low"] > 0
     assert row["p_fdr"] < 1e-4
+    assert row["p_permutation"] < 0.02
+    assert table.loc[("Cuneus", "AD - CN"), "p_permutation"] > 0.01
+    assert table.loc[("Hippocampus", "slope AD"), "p_permutation"] < 0.02
     assert table.loc[("Hippocampus", "slope CN"), "ci_low"] < 0 < table.loc[("Hippocampus", "slope CN"), "ci_high"]
     assert table.loc[("Hippocampus", "group x time"), "p"] == pytest.approx(row["p"])
     assert table.loc[("Cuneus", "group x time"), "p"] > 0.01

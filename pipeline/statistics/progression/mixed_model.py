@@ -20,7 +20,12 @@ from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversion
 Floats = NDArray[np.float64]
 
 BOTH, INTERCEPT, NEITHER = "intercept and slope", "intercept", "none"
-NO_VARIANCE = 1e-6
+FAILED = "not converged"
+BOUNDARY = "no variance"
+"""The likelihood is largest where the random effects have none."""
+OPTIMISERS = ("lbfgs", "bfgs", "powell")
+"""In turn until one converges. Near the boundary the first two often stop short; Powell's needs no gradient."""
+NO_VARIANCE = 1e-4
 """Smallest eigenvalue of the random effects' covariance, relative to the residual variance, that counts as more than
 none."""
 
@@ -37,9 +42,10 @@ class Slopes:
         Of the estimates.
     df : int
         Participants with repeated scans, less groups.
-    random : {"intercept and slope", "intercept", "none"}
+    random : {"intercept and slope", "intercept", "none", "not converged"}
+        Where the fit did not converge, estimate and covariance are NaN: a simpler model would understate the error.
     note : str or None
-        Why there is no random slope, or none at all.
+        Why there is no random slope, none at all, or no estimate.
     """
 
     estimate: Floats
@@ -84,7 +90,7 @@ def slopes_by_group(
     levels : array, shape (scans, q)
         Further fixed effects on the level, of full rank beside the groups.
     random_slope : bool
-        Whether to try one; it is given up where it has no variance or the fit does not converge.
+        Whether to try one; it is given up where it has no variance.
 
     Returns
     -------
@@ -104,32 +110,56 @@ def slopes_by_group(
     note = None
     if random_slope:
         fit = _fit(values, fixed, participant, np.column_stack([intercept, years]))
-        if fit is not None:
+        if fit == FAILED:
+            return _unknown(own.shape[1], df)
+        if not isinstance(fit, str):
             return Slopes(fit[0][place], fit[1][place, place], df, BOTH, None)
-        note = "no random slope: it has no variance beyond that of the scans, or the fit did not converge"
+        note = "no random slope: it has no variance beyond that of the scans"
     fit = _fit(values, fixed, participant, intercept)
-    if fit is not None:
+    if fit == FAILED:
+        return _unknown(own.shape[1], df)
+    if not isinstance(fit, str):
         return Slopes(fit[0][place], fit[1][place, place], df, INTERCEPT, note)
     coefficients, covariance = _ordinary(values, fixed)
-    note = "no random effects: participants differ no more than scans do, or the fit did not converge"
+    note = "no random effects: participants differ no more than scans do"
     return Slopes(coefficients[place], covariance[place, place], df, NEITHER, note)
 
 
-def _fit(values: Floats, fixed: Floats, participant: NDArray[np.intp], random: Floats) -> tuple[Floats, Floats] | None:
-    """Fixed effects and their covariance; None if singular or not converged."""
-    with warnings.catch_warnings():
-        for category in (ConvergenceWarning, HessianInversionWarning, RuntimeWarning, UserWarning):
-            warnings.simplefilter("ignore", category)  # judged below
-        try:
-            fit = MixedLM(values, fixed, groups=participant, exog_re=random).fit(reml=True, method=["lbfgs", "bfgs"])
-        except (np.linalg.LinAlgError, ValueError):
-            return None
+def _unknown(groups: int, df: int) -> Slopes:
+    nothing = np.full((groups, groups), np.nan)
+    return Slopes(nothing[0], nothing, df, FAILED, "the mixed model did not converge: no estimate and no p from it")
+
+
+def _fit(values: Floats, fixed: Floats, participant: NDArray[np.intp], random: Floats) -> tuple[Floats, Floats] | str:
+    """Fixed effects and their covariance; or `BOUNDARY` or `FAILED`."""
     k = fixed.shape[1]
-    covariance = np.asarray(fit.cov_params())[:k, :k]
-    variance = np.linalg.eigvalsh(np.asarray(fit.cov_re))
-    if not fit.converged or variance.min() < NO_VARIANCE * fit.scale or not np.isfinite(covariance).all():
-        return None
-    return np.asarray(fit.fe_params, float), covariance
+    for method in OPTIMISERS:
+        with warnings.catch_warnings():
+            for category in (ConvergenceWarning, HessianInversionWarning, RuntimeWarning, UserWarning):
+                warnings.simplefilter("ignore", category)  # judged below
+            try:
+                fit = MixedLM(values, fixed, groups=participant, exog_re=random).fit(reml=True, method=[method])
+                covariance = np.asarray(fit.cov_params())[:k, :k]
+            except (np.linalg.LinAlgError, ValueError):  # a singular covariance of the random effects, mostly
+                if random.shape[1] == 1 and not _rises_from_zero(values, fixed, participant):
+                    return BOUNDARY
+                continue
+        if not fit.converged or not np.isfinite(covariance).all():
+            continue
+        if np.linalg.eigvalsh(np.asarray(fit.cov_re)).min() < NO_VARIANCE * fit.scale:
+            return BOUNDARY
+        return np.asarray(fit.fe_params, float), covariance
+    return FAILED
+
+
+def _rises_from_zero(values: Floats, fixed: Floats, participant: NDArray[np.intp]) -> bool:
+    """Whether the restricted likelihood rises as the variance of a random intercept leaves 0 (its score there)."""
+    basis = np.linalg.qr(fixed)[0]
+    residual = values - basis @ (basis.T @ values)
+    members = np.eye(int(participant.max()) + 1)[participant]
+    variance = float(residual @ residual) / (len(values) - fixed.shape[1])
+    expected = len(values) - float(((basis.T @ members) ** 2).sum())  # tr((I - H) Z Z')
+    return bool(((members.T @ residual) ** 2).sum() > variance * expected)
 
 
 def _ordinary(values: Floats, fixed: Floats) -> tuple[Floats, Floats]:

@@ -15,10 +15,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
+from pipeline.statistics.progression.permuted_change import p_of_change
 from pipeline.statistics.progression.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 
 Floats = NDArray[np.float64]
@@ -39,10 +41,13 @@ TRAJECTORY_COLUMNS = {
     "ci_high": "Upper bound",
     "statistic": "t, or F for group x time (Wald, REML)",
     "df": "Denominator degrees of freedom: participants with repeated scans, less groups",
-    "p": "Two-sided p of the statistic",
+    "p": "Two-sided p of the statistic; n/a where the mixed model did not converge",
+    "p_permutation": "Two-sided p by permutation, (b+1)/(m+1) or exact: of a slope, visits change places within "
+    "participants (against no change in anybody); of a difference and of group x time, participants change groups with "
+    "all their visits, one residual variance per group",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
-    "random_effects": "Of participants: intercept and slope, intercept, or none",
+    "random_effects": "Of participants: intercept and slope, intercept, or none; or not converged",
     "n_participants": "Participants in the model",
     "n_scans": "Their scans",
     "n_repeated": "Participants with two or more scans: those who tell about change",
@@ -65,8 +70,10 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
     settings = inputs.config.statistics
     frame = _visits(inputs)
     rows = []
-    for response in _responses(inputs, frame):
-        rows += _rows(response, frame, inputs.config.cohort.negative, settings)
+    responses = list(_responses(inputs, frame))
+    permuted = _Permuted(frame, responses, settings.permutations, inputs.seed)
+    for response in responses:
+        rows += _rows(response, frame, inputs.config.cohort.negative, settings, permuted)
         if rows[0]["n_repeated"] < settings.progression.min_participants and response.name == "model":
             break  # the model answers for every scan: no other response has more visits, and one row says so
     table = pd.DataFrame(rows)
@@ -109,7 +116,37 @@ def _column(sums: Floats, maps: tuple[str, ...], groups: tuple[str, ...], map_na
     return column
 
 
-def _rows(response: _Response, frame: pd.DataFrame, reference: str, settings: StatisticsConfig) -> list[dict[str, Any]]:
+class _Permuted:
+    """Permutation tests of change, made once for all responses that are known of the same scans."""
+
+    def __init__(self, frame: pd.DataFrame, responses: list[_Response], m: int, seed: int) -> None:
+        self._frame, self._m, self._seed = frame, m, seed
+        self._columns: dict[bytes, list[_Response]] = {}
+        for one in responses:
+            self._columns.setdefault(np.isnan(one.values).tobytes(), []).append(one)
+        self._found: dict[tuple[bytes, tuple[str, ...]], Floats] = {}
+
+    def p(self, response: _Response, groups: tuple[str, ...]) -> float:
+        """Of change in one group, or of its difference between several."""
+        key = np.isnan(response.values).tobytes(), groups
+        together = self._columns[key[0]]
+        if key not in self._found:
+            usable = self._frame["_years"].notna() & self._frame["_group"].isin(groups) & ~np.isnan(response.values)
+            rows = self._frame[usable].sort_values(["participant_id", "_years", "scan_id"])
+            self._found[key] = p_of_change(
+                np.column_stack([one.values[rows.index] for one in together]),
+                rows["_years"].to_numpy(float),
+                pd.factorize(rows["participant_id"])[0].astype(np.intp),
+                np.array([groups.index(name) for name in rows["_group"]], dtype=np.intp),
+                self._m,
+                generator(self._seed, "statistics", "trajectories", *groups),
+            )
+        return float(self._found[key][together.index(response)])
+
+
+def _rows(
+    response: _Response, frame: pd.DataFrame, reference: str, settings: StatisticsConfig, permuted: _Permuted
+) -> list[dict[str, Any]]:
     known = frame.assign(_value=response.values)
     known = known[known["_value"].notna() & known["_years"].notna() & known["_group"].notna()]
     repeated = known.groupby("participant_id")["_value"].transform("size") > 1
@@ -121,6 +158,7 @@ def _rows(response: _Response, frame: pd.DataFrame, reference: str, settings: St
     visits = known.groupby("participant_id").size()
     base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
         "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan, "p": np.nan,
+        "p_permutation": np.nan,
         "n_participants": len(visits), "n_scans": len(known), "n_repeated": int((visits > 1).sum()),
         "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
     }  # fmt: skip
@@ -138,7 +176,10 @@ def _rows(response: _Response, frame: pd.DataFrame, reference: str, settings: St
         return [base | {"note": "; ".join([slopes, *said])}]
     base |= {"random_effects": slopes.random, "df": slopes.df}
     base["note"] = "; ".join(filter(None, [slopes.note, *said])) or None
-    return [base | row for row in _terms(slopes, groups, settings.confidence)]
+    return [
+        base | row | {"p_permutation": permuted.p(response, own)}
+        for own, row in _terms(slopes, groups, settings.confidence)
+    ]
 
 
 def _fitted(known: pd.DataFrame, groups: list[str], random_slope: bool) -> Slopes | str:
@@ -159,14 +200,19 @@ def _network_levels(network: pd.Series, groups: Floats) -> Floats:
     return kept[:, groups.shape[1] :]
 
 
-def _terms(slopes: Slopes, groups: list[str], confidence: float) -> Iterator[dict[str, Any]]:
+def _terms(
+    slopes: Slopes, groups: list[str], confidence: float
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:  # fmt: skip
+    """Rows of all terms, each with the groups it is about."""
     unit = np.eye(len(groups))
-    contrasts = {f"slope {name}": unit[i] for i, name in enumerate(groups)}
+    contrasts: dict[str, tuple[tuple[str, ...], Floats]] = {
+        f"slope {name}": ((name,), unit[i]) for i, name in enumerate(groups)
+    }
     for i, name in enumerate(groups):
-        contrasts |= {f"{name} - {other}": unit[i] - unit[j] for j, other in enumerate(groups[:i])}
-    for term, weights in contrasts.items():
+        contrasts |= {f"{name} - {other}": ((name, other), unit[i] - unit[j]) for j, other in enumerate(groups[:i])}
+    for term, (own, weights) in contrasts.items():
         value, low, high, t, p = slopes.contrast(weights, confidence)
-        yield {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t, "p": p}
+        yield own, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t, "p": p}
     if len(groups) > 1:
         statistic, p = slopes.equal_slopes()
-        yield {"term": GROUP_BY_TIME, "statistic": statistic, "p": p}
+        yield tuple(groups), {"term": GROUP_BY_TIME, "statistic": statistic, "p": p}
