@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import scipy.ndimage
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from atlases.brain_box import brain_box
 from atlases.templates import Template
 from reports.figures.brain import AXIS, BrainImage, Plane
+from reports.figures.lettering import font
 
 CUTS: tuple[tuple[tuple[Plane, float], ...], ...] = (
     (("sagittal", -26.0), ("sagittal", 2.0), ("sagittal", 30.0)),
@@ -101,9 +102,9 @@ def _padded(row: np.ndarray, width: int) -> np.ndarray:
 def _with_text(picture: Image.Image, lines: Sequence[str]) -> Image.Image:
     sheet = Image.new("RGB", (picture.width, picture.height + BAR_PIXELS * len(lines) + 6))
     sheet.paste(picture, (0, 0))
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    draw, letters = ImageDraw.Draw(sheet), font(12)
     for number, line in enumerate(lines):
-        draw.text((6, picture.height + BAR_PIXELS * number), line, fill=TEXT_COLOUR, font=font)
+        draw.text((6, picture.height + BAR_PIXELS * number), line, fill=TEXT_COLOUR, font=letters)
     return sheet
 
 
