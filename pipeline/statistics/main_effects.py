@@ -25,6 +25,8 @@ from pipeline.statistics.notes import joined
 from pipeline.statistics.region_features import VOLUME, RegionFeatures, region_features
 
 CLASS = "label"
+FEWEST_KNOWN = 0.8
+"""Share of participants of whom a covariate must be known: one that few have would take the others out of every test."""
 
 MAIN_EFFECTS_COLUMNS = {
     "source": "Relevance map (densities), or volume: log of volume over intracranial volume",
@@ -87,12 +89,12 @@ def _tested(
     variables = settings.main_effects.variables
     if variable not in frame.columns:
         raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
-    others = [name for name in variables if name != variable and name in frame.columns]
     known = np.isfinite(values).any(axis=1)
     if not known.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
     lacking = f"{int((~known).sum())} scans without a value in any group" if not known.all() else None
     frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
+    others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()
     if key not in models:
         models[key] = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
@@ -108,8 +110,16 @@ def _tested(
         source=features.source, variable=variable, contrast=_contrast(design, variable, test.df_tested),
         df_tested=test.df_tested, covariates=", ".join(model.covariates) or None, n_participants=test.n_units,
         n_permutations=test.n_permutations, exact=test.exact,
-        note=np.array([joined(problem, lacking, design.note) for problem in test.problems], dtype=object),
+        note=np.array([joined(problem, lacking, sparse, design.note) for problem in test.problems], dtype=object),
     )  # fmt: skip
+
+
+def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:
+    """Columns that enough participants have; and which are left out, with their numbers."""
+    known = frame[[name for name in names if name in frame.columns]].notna().groupby(frame["participant_id"]).any()
+    kept = [str(name) for name in known if known[name].mean() >= FEWEST_KNOWN]
+    said = [f"{name} ({int(known[name].sum())} of {len(known)})" for name in known if name not in kept]
+    return kept, f"not held, known of too few participants: {', '.join(said)}" if said else None
 
 
 def _contrast(design: Design, variable: str, df_tested: int) -> str | None:

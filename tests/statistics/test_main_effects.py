@@ -104,6 +104,22 @@ def test_someone_without_head_size_costs_nobody_else_the_test() -> None:
     assert "2 scans without a value" in row["note"]
 
 
+def test_a_column_that_few_have_is_tested_and_costs_the_others_nothing() -> None:
+    """Education of 12 of 36 people: with it in every model, 24 would be lost to every test."""
+    inputs = cohort(0.1)
+    few = inputs.clinical.copy()
+    owner = pd.Series({scan.scan_id: int(scan.participant_id[-3:]) for scan in inputs.scans})
+    few.loc[owner[few.index].to_numpy() >= 12, "education"] = np.nan
+    table = table_of(dataclasses.replace(inputs, clinical=few))
+    row = table.loc[("volume", "sex", "Putamen")]
+    assert row["n_participants"] == 36
+    assert "not held, known of too few participants: education (12 of 36)" in row["note"]
+    assert "education" not in row["covariates"]
+    own = table.xs("education", level="variable")
+    assert own["n_participants"].eq(12).all()
+    assert "not held" not in str(own["note"].iloc[0])
+
+
 def test_without_head_sizes_volumes_cannot_be_compared_and_relevance_can() -> None:
     inputs = cohort()
     scans = tuple(dataclasses.replace(scan, tiv_mm3=None) for scan in inputs.scans)
