@@ -26,7 +26,7 @@ from pipeline.statistics.region_features import VOLUME, RegionFeatures, region_f
 
 CLASS = "label"
 FEWEST_KNOWN = 0.8
-"""Share of participants of whom a covariate must be known: one that few have would take the others out of every test."""
+"""Share of participants of whom a covariate must be known; one that few have would cost the others every test."""
 
 MAIN_EFFECTS_COLUMNS = {
     "source": "Relevance map (densities), or volume: log of volume over intracranial volume",

@@ -1,9 +1,9 @@
 """Difference in relevance density between the classes, per bilateral group, corrected over all groups and maps.
 
-The comparison of `pipeline.statistics.groups.comparisons`, positive class against negative class, for density alone and
-without covariates but the test fold: Welch's t with participants reassigned, the same way for all maps and groups
-(Westfall & Young 1993). A studentised statistic keeps its level under unequal variances, also in unequal groups
-(Janssen 1997).
+The density rows of the comparison in `pipeline.statistics.groups.comparisons`, positive class against negative class,
+without covariates but the test fold; the p values are the same in both tables. Welch's t with participants reassigned,
+the same way for all maps and groups (Westfall & Young 1993). A studentised statistic keeps its level under unequal
+variances, also in unequal groups (Janssen 1997).
 """
 
 from __future__ import annotations

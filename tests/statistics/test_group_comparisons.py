@@ -13,6 +13,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import TwoGroups, hedges_g
+from pipeline.statistics.region_effects import region_effects
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -107,6 +108,22 @@ def test_someone_of_both_classes_is_a_patient_by_those_scans():
     row = hippocampus(table_of(inputs))
     assert (row["n_first"], row["n_second"], row["n_both"]) == (6, 6, 1)
     assert "count as AD, by those scans" in row["note"]
+    reverse = TwoGroups.of(inputs, "negative", "positive")
+    np.testing.assert_array_equal(reverse.rows, two.rows)
+    np.testing.assert_array_equal(reverse.is_first, ~two.is_first)
+    assert (reverse.n_both, reverse.note) == (two.n_both, two.note)
+
+
+def test_density_rows_are_those_of_region_effects_whatever_other_metrics_are_compared():
+    """One hypothesis, one family: the metrics beside density must not change its p values."""
+    inputs = inputs_of(people(8), only("positive/negative", group_comparisons={"metrics": ["gain", "density", "sum"]}))
+    table = table_of(inputs)
+    own, effects = table[table["metric"] == "density"].reset_index(drop=True), region_effects(inputs)
+    assert (own[["map", "group"]] == effects[["map", "group"]]).all(axis=None)
+    assert own["p"].notna().any()
+    for column in ("t", "df", "p", "p_fwe", "p_fdr", "difference", "hedges_g", "n_permutations", "exact"):
+        np.testing.assert_array_equal(own[column], effects[column], err_msg=column)
+    assert set(table["family"]) == {f"{own['p'].notna().sum()} regions x maps: {m}" for m in ("density", "sum", "gain")}
 
 
 def test_a_group_of_one_has_rows_that_say_so():

@@ -5,15 +5,16 @@ reassigned between them: for the classes they belong to the positive one, by tho
 for outcomes they are left out. Both are counted.
 
 The difference is tested by permuting participants with one residual variance per group (Welch's t without covariates),
-since patients vary more than controls; the same permutation for all regions, maps and metrics gives family-wise p
-values. The same test is done with covariates (Freedman-Lane). Both hold the test fold
-(`pipeline.statistics.fold_effect`).
+since patients vary more than controls; the same permutation for all regions and maps gives family-wise p values. A
+metric is a family of its own, so the density rows are those of ``region_effects.tsv``. The same test is done with
+covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.fold_effect`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,7 +56,7 @@ COMPARISONS_COLUMNS = {
     "t": "Welch's t; with fold held the same of the model with fold, one residual variance per group",
     "df": "Its degrees of freedom (Welch-Satterthwaite)",
     "p": "Two-sided p from reassigning participants to the groups, within folds if held, (b+1)/(m+1)",
-    "p_fwe": "p corrected for the family by the largest |t| of each permutation",
+    "p_fwe": "p corrected for the family (all regions and maps of the metric) by the largest |t| of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "difference_adjusted": "Difference with the covariates held",
     "t_adjusted": "Its t, one residual variance per group",
@@ -166,7 +167,7 @@ def compare(
         return Compared(table.assign(note=joined(*few, two.note)), means, of_first, False)
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
     try:
-        fold, notes = _test(table, columns.values[two.rows], frame, settings, generator(*seed, "permutation"))
+        fold, notes = _test(table, columns.values[two.rows], frame, settings, (*seed, "permutation"))
     except BadInputError as error:  # the groups follow from fold
         why = str(error).replace("_first", "group")
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
@@ -178,41 +179,57 @@ def compare(
 
 
 def _test(
-    table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator
+    table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
 ) -> tuple[NDArray[np.intp], list[str | None]]:
     """Enter both tests; return the fold of each participant (all 0 if not held) and a note per row."""
-    plain, model = _permute(values, frame, "", settings, rng)
+    families = [own.index.to_numpy() for _, own in table.groupby("metric", sort=False)]
+    tests, model = _permute(values, frame, "", settings, families, seed)
     fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
     table["fold_held"] = model.held
     names = {"statistic": "t", "df": "df", "p": "p", "p_fwe": "p_fwe", "p_fdr": "p_fdr"}
-    for field, column in names.items():
-        table[column] = getattr(plain, field)
-    table["n_permutations"], table["exact"] = plain.n_permutations, plain.exact
-    n_tests = int(np.isfinite(plain.p).sum())
-    table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
-    notes = [joined(problem, model.design.note) for problem in plain.problems]
+    notes: list[str | None] = [None] * len(table)
+    for own, test in zip(families, tests, strict=True):
+        for field, column in names.items():
+            table.loc[own, column] = getattr(test, field)
+        n_tests = int(np.isfinite(test.p).sum())
+        table.loc[own, "family"] = f"{n_tests} regions x maps: {table['metric'][own[0]]}" if n_tests else "none"
+        for row, problem in zip(own, test.problems, strict=True):
+            notes[row] = joined(problem, model.design.note)
+    table["n_permutations"], table["exact"] = tests[0].n_permutations, tests[0].exact
     if not settings.covariates.strip():
         return fold, notes
     try:
-        adjusted, model = _permute(values, frame, settings.covariates, settings, rng)
+        tests, model = _permute(values, frame, settings.covariates, settings, families, seed)
     except BadInputError as error:
         return fold, [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes]
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
-    for field, column in names.items():
-        table[column] = getattr(adjusted, field)
+    for own, test in zip(families, tests, strict=True):
+        for field, column in names.items():
+            table.loc[own, column] = getattr(test, field)
     table["covariates"] = ", ".join(model.covariates) or None
     said = f"adjusted: {model.design.note}" if model.design.note else None
     return fold, [joined(note, said) for note in notes]
 
 
 def _permute(
-    values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig, rng: np.random.Generator
-) -> tuple[PermutationTest, FoldModel]:
-    """The test and its model."""
+    values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig,
+    families: Sequence[NDArray[np.intp]], seed: tuple[Any, ...],
+) -> tuple[list[PermutationTest], FoldModel]:  # fmt: skip
+    """The test of each family, all with the same permutations, and the model."""
     groups = frame["_first"].tolist()
     model = model_within_folds(f"{covariates or '1'} + _first", "_first", frame, settings.fold_effect, groups)
-    test = freedman_lane(values, model.design, model.exchange, settings.permutations, rng, variance_groups=groups)
-    return test, model
+    tests = [
+        freedman_lane(
+            values[:, own],
+            model.design,
+            model.exchange,
+            settings.permutations,
+            generator(*seed),
+            variance_groups=groups,
+        )
+        for own in families
+    ]
+    return tests, model
 
 
 def _estimate(

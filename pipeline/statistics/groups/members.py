@@ -59,10 +59,11 @@ class TwoGroups:
         both = set(people[in_first]) & set(people[in_second])
         of_both = people.isin(both).to_numpy(bool)
         note = None
-        if (first, second) == CLASSES:
-            used = in_first | (in_second & ~of_both)
+        if {first, second} == set(CLASSES):
+            in_positive, in_negative = (in_first, in_second) if first == CLASSES[0] else (in_second, in_first)
+            used = in_positive | (in_negative & ~of_both)
             if both:
-                label = label_of(inputs, first)
+                label = label_of(inputs, CLASSES[0])
                 note = f"{len(both)} participants with scans of both classes count as {label}, by those scans"
         else:
             used = (in_first | in_second) & ~of_both
