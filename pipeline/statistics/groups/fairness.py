@@ -27,6 +27,9 @@ from pipeline.statistics.values import participant_codes, participant_means
 
 Floats = NDArray[np.float64]
 
+PERMUTATIONS_AT_ONCE = 500
+"""Bounds memory (500 permutations x 1,000 scans: 4 MB for each of a dozen arrays)."""
+
 FAIRNESS_METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 
 FAIRNESS_COLUMNS = {
@@ -126,13 +129,14 @@ def _of_level(
     everyone, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
     estimate = both(everyone, is_inside)[0]
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
-    moved = inside[_exchanges(has[1].astype(np.intp), settings.permutations, rng)].astype(float)
+    moved = inside[_exchanges(has[1].astype(np.intp), settings.permutations, rng)]
     strata = [0] * len(names)
     found = bootstrap_intervals(
         lambda weights: both(weights, is_inside), strata, settings.bootstrap_samples, settings.confidence, rng
     )
     k = len(FAIRNESS_METRICS)
-    null = both(np.ones((1, len(names))), moved)[:, k:]
+    starts = range(0, len(moved), PERMUTATIONS_AT_ONCE)
+    null = np.concatenate([both(everyone, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
     scored = np.where(np.isnan(estimate[k:]), np.nan, two_sided_p(estimate[k:], np.nan_to_num(null, nan=np.inf), False))
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     notes = [_note(value, difference) for value, difference in zip(estimate[:k], estimate[k:], strict=True)]
