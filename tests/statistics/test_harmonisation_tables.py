@@ -169,8 +169,15 @@ def test_a_site_of_one_participant_stays_as_it_is_and_is_named():
 @pytest.mark.parametrize("setting", ["unseen_site", "small_site"])
 def test_a_site_of_one_participant_is_refused_by_option(setting):
     config = quick_config(harmonisation={setting: "refuse"})
-    with pytest.raises(BadInputError, match=r"fold \d: .*site lonely"):
-        harmonisation_tables(with_a_lonely_site(site_cohort(n=36, config=config)))
+    made = harmonisation_tables(with_a_lonely_site(site_cohort(n=36, config=config)))
+    models, values = made["harmonisation_models"][0], made["harmonised_relevance"][0]
+    refused = models["note"].str.contains("site lonely", na=False)
+    # Fold 0 tests the participant: its scans are refused, or those of the folds that train with them.
+    assert set(models.loc[refused, "fold"]) == ({"0"} if setting == "unseen_site" else {"1", "2"})
+    in_refused = values["fold"].isin(set(models.loc[refused, "fold"]))
+    assert values.loc[in_refused, "harmonised"].isna().all()
+    assert values.loc[in_refused, "note"].str.contains("site lonely").all()
+    assert values.loc[~in_refused, "harmonised"].notna().all()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +188,10 @@ def test_a_site_of_one_participant_is_refused_by_option(setting):
         ({"volume_covariates": "age + diagnosis"}, "volume_covariates = 'age . diagnosis': diagnosis tells the class"),
         ({"relevance_covariates": "age + smoking"}, "no column 'smoking'"),
         ({"reference_site": "Mars"}, "reference site Mars"),
-        ({"relevance_covariates": "age + site"}, "site.T.10.. follows from the site"),
+        (
+            {"relevance_covariates": "age + site", "volume_covariates": "age + site"},
+            "site.T.10.. follows from the site",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(settings, said):
@@ -247,6 +257,45 @@ def test_sites_named_by_numbers_are_names():
     site = frame["site"].tolist()
     test, _ = site_effect("location", values, site, "age", frame, 99, np.random.default_rng(0))
     assert test.df_tested == 2
+
+
+def test_a_source_that_cannot_be_fitted_costs_no_other_its_rows(small):
+    """Volumes are known at one site only, so there is nothing to harmonise them over."""
+    inputs = site_cohort(n=36)
+    known = {s.scan_id for s in inputs.scans if s.site == "100"}
+    volumes = inputs.volumes.assign(
+        volume_mm3=inputs.volumes["volume_mm3"].where(inputs.volumes["scan_id"].isin(known))
+    )
+    made = harmonisation_tables(dataclasses.replace(inputs, volumes=volumes))
+    pd.testing.assert_frame_equal(made["harmonised_relevance"][0], small["harmonised_relevance"][0])
+    for name in ("harmonisation_models", "site_effects"):
+        (one, _), (all_sources, _) = made[name], small[name]
+        lost = one[one["source"] == "volume"]
+        assert lost["note"].notna().all(), name
+        kept = all_sources[all_sources["source"] != "volume"]
+        own = one[one["source"] != "volume"]
+        pd.testing.assert_frame_equal(
+            own.reset_index(drop=True), kept.reset_index(drop=True), check_dtype=False, check_categorical=False
+        )
+    volumes_made = made["harmonised_volumes"][0]
+    assert volumes_made["harmonised"].isna().all()
+    assert volumes_made["note"].notna().all()
+
+
+def test_a_fold_that_cannot_be_fitted_costs_no_other_its_values():
+    """All people outside fold 0 are from one site; fold 0 has the other one."""
+    inputs = site_cohort(n=36)
+    fold = dict(zip(inputs.predictions["scan_id"], inputs.predictions["fold"], strict=True))
+    scans = tuple(dataclasses.replace(s, site="A" if fold[s.scan_id] else "AB"[int(s.participant_id[4:]) // 2 % 2])
+                  for s in inputs.scans)  # fmt: skip
+    made = harmonisation_tables(dataclasses.replace(inputs, scans=scans))
+    values, models = made["harmonised_relevance"][0], made["harmonisation_models"][0]
+    lost = values["fold"] == "0"
+    assert values.loc[lost, "harmonised"].isna().all()
+    assert values.loc[lost, "note"].str.contains("1 site to compare").all()
+    assert values.loc[~lost, "harmonised"].notna().all()
+    assert models.loc[models["fold"] == "0", "note"].str.contains("1 site to compare").all()
+    assert made["site_effects"][0]["note"].str.contains("1 site to compare").all()
 
 
 def test_serial_numbers_of_scanners_are_told_apart_to_the_last_digit():

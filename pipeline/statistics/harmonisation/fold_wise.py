@@ -1,7 +1,9 @@
 """ComBat on region features, fitted for every test fold on the people outside it.
 
 What is known of the participants of a fold, their values, sites and covariates, never enters the model that is applied
-to them.
+to them. For volumes that is all. Relevance of the people that a model is fitted on was made by the networks of their
+own folds, and those were trained with the participants of this one: the model is not independent of them, though no
+value of theirs is in it.
 """
 
 from __future__ import annotations
@@ -54,35 +56,35 @@ class Harmonised:
         Of each scan: why not, or that its site was not known to the model.
     models : mapping of str to FoldModel
         By fold.
+    problems : mapping of str to str
+        Why a fold has none.
     """
 
     features: RegionFeatures
     values: Floats
     notes: tuple[str | None, ...]
     models: Mapping[str, FoldModel]
+    problems: Mapping[str, str]
 
 
 def harmonise(features: RegionFeatures, scans: FoldedScans, settings: HarmonisationConfig) -> Harmonised:
-    """Fit and apply one model per fold.
-
-    Raises
-    ------
-    BadInputError
-        Naming fold and source, if a model cannot be fitted or a site is refused.
-    """
+    """Fit and apply one model per fold; where that cannot be done, or a site is refused, the fold has a problem."""
     values = np.full_like(features.values, np.nan)
     notes: list[str | None] = [None] * len(scans.frame)
     models: dict[str, FoldModel] = {}
+    problems: dict[str, str] = {}
     for fold in scans.folds:
         rows = np.flatnonzero(scans.tested(fold))
         try:
-            models[fold] = fold_model(features, scans, fold, settings)
-            values[rows], said = _apply(models[fold], features.values[rows], scans.frame.iloc[rows], settings)
+            model = fold_model(features, scans, fold, settings)
+            values[rows], said = _apply(model, features.values[rows], scans.frame.iloc[rows], settings)
+            models[fold] = model
         except BadInputError as error:
-            raise BadInputError(f"{features.source}, fold {fold}: {error}") from error
+            problems[fold] = str(error)
+            said = [problems[fold]] * len(rows)
         for row, note in zip(rows, said, strict=True):
             notes[row] = note
-    return Harmonised(features, values, tuple(notes), models)
+    return Harmonised(features, values, tuple(notes), models, problems)
 
 
 def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig) -> FoldModel:

@@ -55,7 +55,8 @@ MODEL_COLUMNS = {
     "gamma": "Median over groups of the site's shift, in standard deviations within sites",
     "scale": "Median over groups of the site's standard deviation over that within sites",
     "covariates": "Columns whose effect is kept",
-    "note": "Participants and covariates left out of the fit, and groups given back unchanged, each with the reason",
+    "note": "Why there is no model; participants and covariates left out of the fit, and groups given back unchanged, "
+    "each with the reason",
 }
 EFFECT_COLUMNS = {
     "source": "Relevance map (densities), or volume",
@@ -91,13 +92,16 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.Data
     Raises
     ------
     BadInputError
-        If the settings name a column that is not there or tells the class, or no model can be fitted (one site only, a
-        site refused); the message says which.
+        If the settings name a column that is not there or tells the class, or no model of any source and fold can be
+        fitted (one site only, a site refused); the message says why. Where some can, the rows of others say it.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)
     _require_settings(scans.frame, config)
     done = [harmonise(features, scans, config.statistics.harmonisation) for features in scans.sources]
+    if not any(one.models for one in done):
+        problems = [f"{one.features.source}, fold {fold}: {why}" for one in done for fold, why in one.problems.items()]
+        raise BadInputError(problems[0])
     maps = [one for one in done if one.features.source != VOLUME]
     volumes = [one for one in done if one.features.source == VOLUME]
     relevance = [_values(one, scans, config, "density").assign(map=one.features.source) for one in maps]
@@ -145,9 +149,11 @@ def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -
 
 
 def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
-    """One row per fold and site."""
+    """One row per fold and site; one for a fold without a model."""
     column = config.statistics.harmonisation.site_column
-    rows = []
+    rows: list[dict[str, Any]] = [
+        {"source": done.features.source, "fold": fold, "note": why} for fold, why in done.problems.items()
+    ]
     for fold, model in done.models.items():
         combat, groups = model.combat, done.features.groups
         tested = scans.frame[column][scans.tested(fold)].dropna().map(code_text)
@@ -171,7 +177,7 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
                     "covariates": ", ".join(model.covariates.names) or None, "note": "; ".join(said) or None,
                 }
             )  # fmt: skip
-    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
+    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).astype({"n_training": "Int64", "n_tested": "Int64"})
 
 
 def _serving(combat: Any, site: str) -> str | None:
@@ -189,8 +195,18 @@ def _treatment(site: str, serving: str | None, reference: str | None) -> str:
 
 
 def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
-    """Tests of location and scale, before and after, on the same participants and permutations."""
+    """Tests of location and scale, before and after, on the same participants and permutations, or why not."""
+    try:
+        return _tests(done, scans, config)
+    except BadInputError as error:
+        why = joined_notes(*dict.fromkeys(done.problems.values()), str(error) if done.models else None)
+        return pd.DataFrame([{"source": done.features.source, "note": why}], columns=list(EFFECT_COLUMNS))
+
+
+def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
     settings, source = config.statistics.harmonisation, done.features.source
+    if not done.models:
+        raise BadInputError("no fold could be harmonised")
     rows = np.flatnonzero(scans.first & ~np.isnan(done.values).all(axis=1))
     frame = scans.frame.iloc[rows].reset_index(drop=True)
     names = frame[settings.site_column].map(code_text)
@@ -202,6 +218,7 @@ def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFra
     frame, site, rows = frame[keep].reset_index(drop=True), joined[keep].tolist(), rows[keep]
     said = [f"{len(small)} small sites count as one"] if POOL in site else []
     said += [f"{int((~keep).sum())} participants of small sites left out"] if not keep.all() else []
+    said += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
     formula = " + ".join(
         part for part in (covariates_of(done.features, settings), settings.training_covariates) if part
     )
