@@ -113,7 +113,8 @@ NORMS = Analysis(
     (
         View(
             "w_calibration", "Do the norms fit? Controls scored against the others, worst first.",
-            ("source", "group", "n_controls", "mean_z", "sd_z", "beyond", "note"), order=("-mean_z",), shown=10,
+            ("source", "group", "n_controls", "mean_z", "sd_z", "beyond", "note"), where={"fold": ("all",)},
+            order=("-mean_z",), shown=10,
         ),
         View(
             "subtype_numbers", "How many subtypes.",

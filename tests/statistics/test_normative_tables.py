@@ -72,11 +72,19 @@ def test_patients_stand_out_where_it_was_planted_and_controls_nowhere(plain):
 
 
 def test_controls_scored_against_others_are_standard_normal(plain):
-    calibration = plain["w_calibration"]
+    of_folds = plain["w_calibration"]
+    calibration = of_folds[of_folds["fold"] == "all"]
     assert (calibration["n_controls"] == 36).all()
     assert calibration["mean_z"].abs().max() < 0.6
     assert calibration["sd_z"].mean() == pytest.approx(1, abs=0.1)
     assert calibration["beyond"].mean() < 0.1
+    scores = plain["w_scores"]
+    scores = scores[(scores["label"] == "CN") & ~scores.duplicated(["participant_id", "source", "group"])]
+    means = scores.groupby(["source", "fold", "group"])["z"].mean()
+    own = of_folds[of_folds["fold"] != "all"].set_index(["source", "fold", "group"])
+    assert (own["n_controls"] == 12).all()
+    assert len(own) == len(means)
+    np.testing.assert_allclose(own["mean_z"], means[own.index], atol=1e-12)
 
 
 def test_nobody_is_normed_against_themselves(small):
@@ -120,6 +128,9 @@ def test_planted_subtypes_are_found_and_compared(planted):
     assert compared.loc[("gb", "age"), "p_fdr"] > 0.05
     assert compared.loc[("gb", "subtypes by volume"), "value"] > 0.8
     assert np.isnan(compared.loc[("gb", "level"), "p"])
+    # Explained by the very network whose output it is; not so for volumes.
+    assert compared.loc[[("gb", "probability"), ("lrpB050", "probability")], "p"].isna().all()
+    assert compared.loc[("gb", "probability"), "note"].endswith("this very output, so a p would say nothing")
     assert "(n 18)" in compared.loc[("gb", "mmse"), "means"]
 
 
@@ -195,11 +206,18 @@ def test_scans_outside_the_contrast_are_scored_and_are_in_no_norm(small):
         Scan("sub-001", "ses-M024", "M2", None, "MCI", None, age=80.0, sex="F", field_strength=1.5),
     ]
     more = with_applied(inputs, mci, np.full((2, 2, 6), 30.0))
+    assert more.applied is not None
+    seen = more.applied.values.scans.assign(n_networks=[3, 1])
+    values = dataclasses.replace(more.applied.values, scans=seen)
+    more = dataclasses.replace(more, applied=dataclasses.replace(more.applied, values=values))
     before, after = small, normative_tables(more)
     scores = after["w_scores"][0]
     new = scores[scores["scan_id"].isin(["M1", "M2"]) & (scores["source"] != "volume")]
     assert new.groupby("scan_id")["fold"].first().to_dict() == {"M1": "all", "M2": "0"}
     assert (new["z"] > 3).all()
+    notes = new.set_index("scan_id")["note"]
+    assert notes["M1"].str.startswith("mean over 3 networks, scored against maps of single networks").all()
+    assert notes["M2"].isna().all()
     labelled = scores[~scores["scan_id"].isin(["M1", "M2"])].reset_index(drop=True)
     key = ["scan_id", "source", "group"]
     assert labelled.sort_values(key)["w"].tolist() == before["w_scores"][0].sort_values(key)["w"].tolist()

@@ -42,7 +42,7 @@ COMPARED = (
     "age", "education", "apoe4", "abeta", "tau", "ptau", "probability",
 )  # fmt: skip
 """What subtypes are compared in, where the run knows it; severity first."""
-OF_VOLUME = ("level", "hippocampus_mm3", "hippocampus/tiv")
+OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 """Already in the volumes that groups by volume were made of."""
 
 SUBTYPE_COLUMNS = {
@@ -278,6 +278,8 @@ def _compared(one: Subtypes, name: str, values: pd.Series, config: Config) -> di
     row["note"] = test.problems[0]
     if (one.source == VOLUME and name in OF_VOLUME) or name == "level":
         return row | {"note": "the groups were made of what this measures, so a p would say nothing"}
+    if one.source != VOLUME and name == "probability":
+        return row | {"note": "the groups were made of relevance of this very output, so a p would say nothing"}
     f = float(test.statistic[0]) ** (2 if test.df_tested == 1 else 1)
     return row | {"f": f, "p": float(test.p[0]), "n_permutations": test.n_permutations, "exact": test.exact}
 

@@ -6,6 +6,7 @@ first scan each, and explained, as everybody is, by networks that never saw them
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from pipeline.run.config import Config
 from pipeline.statistics.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
-from pipeline.statistics.region_features import VOLUME, FoldedScans, RegionFeatures
+from pipeline.statistics.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +34,7 @@ W_SCORE_COLUMNS = {
     "group": "Bilateral group",
     "w": "Residual from the controls' regression over its standard deviation; negative volumes are small ones",
     "z": "The same with account of how few the controls are: standard normal in new controls, whatever their number",
-    "note": "Why there is no score",
+    "note": "Why there is no score, or what to know of it",
 }
 NORM_COLUMNS = {
     "source": "Relevance map (densities), or volume",
@@ -47,8 +48,9 @@ NORM_COLUMNS = {
 }
 CALIBRATION_COLUMNS = {
     "source": "Relevance map (densities), or volume",
+    "fold": "Test fold of the controls, all of whose scores come from one norm; all: of all folds",
     "group": "Bilateral group",
-    "n_controls": "Controls scored against the others, one scan each",
+    "n_controls": "Controls scored against others, one scan each",
     "mean_w": "Mean w of these controls; 0 where norms fit",
     "sd_w": "Standard deviation of w; above 1 where norms are made of few",
     "mean_z": "Mean z; 0 where norms fit",
@@ -128,13 +130,22 @@ def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
     table["fold"], table["source"] = np.array(scans.fold, dtype=object)[rows], scores.features.source
     table["group"] = list(groups) * len(frame)
     table["w"], table["z"] = scores.w.ravel(), scores.z.ravel()
+    means = _means_of_networks(scans, scores.features.source)
     problems = [
-        problem or note or ("no value" if np.isnan(value) else None)
-        for note, fold, own in zip(scores.notes, scans.fold, scores.features.values, strict=True)
+        problem or note or ("no value" if np.isnan(value) else mean)
+        for note, mean, fold, own in zip(scores.notes, means, scans.fold, scores.features.values, strict=True)
         for problem, value in zip(scores.norms[fold][0].problems, own, strict=True)
     ]
     table["note"] = pd.Series(problems, dtype=object)
     return table[list(W_SCORE_COLUMNS)]
+
+
+def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
+    """What to know of each scan's relevance if it is the mean over several networks."""
+    if source == VOLUME or "n_networks" not in scans.frame:
+        return [None] * len(scans.frame)
+    said = "mean over {:g} networks, scored against maps of single networks, which scatter more: another scale"
+    return [said.format(n) if n > 1 else None for n in scans.frame["n_networks"]]
 
 
 def norm_table(scores: Scores) -> pd.DataFrame:
@@ -154,10 +165,11 @@ def norm_table(scores: Scores) -> pd.DataFrame:
 def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.DataFrame:
     """Controls scored against norms they are no part of; columns of `CALIBRATION_COLUMNS`."""
     controls = scans.first & (scans.frame["label"] == negative).to_numpy(bool)
+    folds = {NO_FOLD: controls} | {fold: controls & scans.tested(fold) for fold in scans.folds if fold != NO_FOLD}
     rows = []
-    for i, group in enumerate(scores.features.groups):
-        w, z = (one[controls, i][~np.isnan(one[controls, i])] for one in (scores.w, scores.z))
-        row = {"source": scores.features.source, "group": group, "n_controls": len(z)}
+    for (fold, own), (i, group) in itertools.product(folds.items(), enumerate(scores.features.groups)):
+        w, z = (one[own, i][~np.isnan(one[own, i])] for one in (scores.w, scores.z))
+        row = {"source": scores.features.source, "fold": fold, "group": group, "n_controls": len(z)}
         row |= dict.fromkeys(("mean_w", "sd_w", "mean_z", "sd_z", "beyond"), np.nan)
         row["note"] = None if len(z) > 1 else f"{len(z)} controls have a score; 2 or more are needed"
         if len(z) > 1:
