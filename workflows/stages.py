@@ -157,6 +157,14 @@ def aggregate(work: Work) -> Result:
     return Result(outcomes, done or others)
 
 
+INFERENCE_PACKAGES = (
+    "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds", "pipeline.training.control",
+    "pipeline.cohort.candidates", "pipeline.cohort.persons", "pipeline.cohort.records", "pipeline.cohort.splits",
+    "pipeline.cohort.values",
+)  # fmt: skip
+"""Code that the tables of the statistics stage depend on, beside reading and writing."""
+
+
 def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
     layout, config = work.layout, work.config
@@ -174,9 +182,9 @@ def infer(work: Work) -> Result:
         return written
 
     inputs = [*files_read(layout), work.truth, work.truth.with_name("effects.json")]
-    packages = ["pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds"]
-    parameters = [config.statistics, config.cohort, config.attribution, config.seed]
-    return Result(step_done=run_step(layout, "statistics", inputs, parameters, packages, statistics, work.digests))
+    parameters = [config.statistics, config.cohort, config.attribution, config.training.control, config.seed]
+    done = run_step(layout, "statistics", inputs, parameters, INFERENCE_PACKAGES, statistics, work.digests)
+    return Result(step_done=done)
 
 
 def report(work: Work) -> Result:

@@ -23,6 +23,7 @@ import torch
 from pipeline.attribution.explained_scan import (
     ExplainedScan,
     ScanToExplain,
+    cached_model,
     explained_scan,
     write_map,
     write_scan_tables,
@@ -30,6 +31,7 @@ from pipeline.attribution.explained_scan import (
 from pipeline.attribution.ledger import Ledger, LedgerEntry, sum_per_volume
 from pipeline.attribution.records import Attribution
 from pipeline.cohort.unseen import require_unseen
+from pipeline.models.device import chosen_device
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import ScanFiles
 
@@ -82,8 +84,9 @@ def mean_explanation(members: Sequence[ScanToExplain]) -> ExplainedScan:
     first: ExplainedScan | None = None
     means: dict[str, RunningMean] = {}
     for member in members:
+        network = cached_model(member.model, member.weights_digest, chosen_device(member.training))
+        require_unseen(network.description, str(member.model.description), [member.scan.participant_id])
         explained = explained_scan(member)
-        require_unseen(explained.loaded.description, str(member.model.description), [member.scan.participant_id])
         if first is None:
             first = explained
         elif explained.loaded.input != first.loaded.input:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
+from pipeline.attribution import ensemble
+from pipeline.attribution.explained_scan import ExplainedScan, ScanToExplain, explained_scan
 from pipeline.attribution.guided_backprop import guided_backprop
 from pipeline.attribution.ledger import LOSSES
 from pipeline.attribution.lrp import lrp_beta
@@ -205,6 +207,27 @@ def test_an_old_network_that_knows_the_participant_is_refused(run: OutsideRun) -
     assert "trained or selected with sub-5" in outcome.message
     table = read_table(run.layout.predictions_applied, text_columns=["networks"])
     assert table["networks"].tolist() == ["0"]
+
+
+def test_a_network_that_knows_the_participant_is_not_even_asked_to_explain(
+    run: OutsideRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.predict((STRANGER,))
+    model = run.layout.fold(1)
+    known = json.loads(model.description.read_text())
+    known["participants"]["train"].append("sub-5")
+    model.description.write_text(json.dumps(known))
+    asked: list[int] = []
+
+    def noted(member: ScanToExplain) -> ExplainedScan:
+        asked.append(member.fold)
+        return explained_scan(member)
+
+    monkeypatch.setattr(ensemble, "explained_scan", noted)
+    (outcome,) = run.explain((STRANGER,))
+    assert outcome.status == "failed"
+    assert "trained or selected with sub-5" in outcome.message
+    assert asked == [0]
 
 
 def test_a_scan_with_a_label_is_none_of_these(run: OutsideRun) -> None:
