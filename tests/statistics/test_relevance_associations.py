@@ -88,6 +88,26 @@ def test_what_is_planted_is_found_and_nothing_else():
     assert (pearson["family"] == "12 regions x maps x metrics").all()
 
 
+@pytest.mark.parametrize("biomarker", ["mmse", "own volume"])
+def test_partial_spearman_is_the_partial_correlation_of_all_ranks(biomarker):
+    scans = people(10)
+    volumes = volumes_of(scans, np.random.default_rng(4))
+    inputs = inputs_of(scans, only([biomarker], covariates="age + sex", fold_effect=False), volumes=volumes)
+    row = row_of(table_of(inputs), estimator="partial spearman", map=MAPS[0], group="Hippocampus")
+    own = volumes[volumes["group"] == "Hippocampus"].groupby("scan_id")["volume_mm3"].sum()
+    frame = inputs.frame.assign(male=(inputs.frame["sex"] == "M").astype(float))
+    frame["own volume"] = frame["scan_id"].map(own)
+    frame["density"] = inputs.values.densities[:, 0, GROUPS.index("Hippocampus")]
+    means = frame.dropna(subset=[biomarker]).groupby("participant_id")[["density", biomarker, "age", "male"]].mean()
+    ranked = means.rank()
+    covariates = sm.add_constant(ranked[["age", "male"]])
+    left = [sm.OLS(ranked[name], covariates).fit().resid for name in ("density", biomarker)]
+    assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)
+    assert np.isnan(row["slope"])
+    assert row["interval"] == "Bonett-Wright"
+    assert row["covariates"] == "age, sex[T.M]"
+
+
 def volumes_of(scans, rng):
     rows = [
         {"scan_id": scan.scan_id, "name": f"{side} {group}", "hemisphere": side, "group": group,
@@ -234,7 +254,7 @@ def test_a_group_without_a_voxel_has_a_row_that_says_so():
     relevance.loc[relevance["group"] == "Amygdala", ["density", "gain"]] = np.nan
     table = table_of(inputs_of(people(5), only(["age"]), relevance=relevance))
     empty = table[table["group"] == "Amygdala"]
-    assert len(empty) == 9
+    assert len(empty) == 12
     assert empty["p"].isna().all()
     assert empty["note"].str.contains("no value in").all()
     assert (table.loc[table["group"] != "Amygdala", "family"] == "9 regions x maps x metrics").all()

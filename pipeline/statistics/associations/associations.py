@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
@@ -30,21 +29,28 @@ from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, permutation_test
+from pipeline.statistics.linear.freedman_lane import PermutationTest
+from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
 from pipeline.statistics.notes import joined
 from pipeline.statistics.relevance_columns import RelevanceColumns
 
 Floats = NDArray[np.float64]
 
-ESTIMATORS = ("pearson", "spearman", "partial")
+METHODS: Mapping[str, Method] = {
+    "pearson": "pearson",
+    "spearman": "spearman",
+    "partial": "pearson",
+    "partial spearman": "spearman",
+}
+PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
 """With three, every correlation over participants is compatible with anything."""
 
 ASSOCIATIONS_COLUMNS = {
     "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group",
     "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
-    "estimator": "pearson, spearman, or partial: Pearson with the covariates taken out of both. Of all three the test "
-    "fold is taken out (of spearman: of the ranks), where covariates names it",
+    "estimator": "pearson, spearman; partial: Pearson with the covariates taken out of both; partial spearman: the "
+    "same of ranks of everything. Of all the test fold is taken out (of spearman: of the ranks), where covariates names it",
     "covariates": "Columns that were adjusted for: for pearson and spearman the test fold at most; n/a for none",
     "map": "Relevance map; n/a in a row about a biomarker that cannot be used",
     "group": "Bilateral group of regions",
@@ -53,8 +59,8 @@ ASSOCIATIONS_COLUMNS = {
     "from the means of folds; the effect size",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound of the interval over participants",
-    "interval": "BCa or percentile bootstrap over participants; Bonett-Wright (closed) for spearman; none",
-    "slope": "Change of relevance per unit of the biomarker, covariates held; n/a for spearman",
+    "interval": "BCa or percentile bootstrap over participants; Bonett-Wright (closed) for ranks; none",
+    "slope": "Change of relevance per unit of the biomarker, covariates held; n/a for ranks",
     "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
     "p_fwe": "p corrected for the family by the largest |r| of each permutation",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
@@ -119,14 +125,14 @@ def _of_biomarker(
     settings = inputs.config.statistics
     members = members_of(inputs, scan_group)
     blocks: list[pd.DataFrame] = []
-    known: dict[str, Points] = {}  # pearson and spearman share theirs
-    for estimator in ESTIMATORS if settings.covariates.strip() else ESTIMATORS[:2]:
+    known: dict[str, Points] = {}  # of the same covariates
+    for estimator in METHODS if settings.covariates.strip() else ("pearson", "spearman"):
         base = {
             "biomarker": biomarker.name,
             "scan_group": label_of(inputs, scan_group),
             "estimator": estimator,
         }
-        covariates = settings.covariates if estimator == "partial" else ""
+        covariates = settings.covariates if estimator in PARTIAL else ""
         try:
             points = known[covariates] = known.get(covariates) or _points(
                 inputs, columns, biomarker, members, covariates
@@ -198,9 +204,9 @@ def _block(
     rng: np.random.Generator,
 ) -> pd.DataFrame:
     """Rows of all columns of relevance."""
-    relevance, tested = points.relevance, points.biomarker
-    if estimator == "spearman":
-        relevance, tested = _ranks(relevance), _ranks(tested)
+    method = METHODS[estimator]
+    of_units = ranks if method == "spearman" else np.asarray
+    relevance, tested, nuisance = (of_units(own) for own in (points.relevance, points.biomarker, points.nuisance))
     table = columns.assign(
         covariates=", ".join(points.covariates) or None, n_participants=len(relevance), n_scans=points.n_scans
     )
@@ -208,39 +214,32 @@ def _block(
         groups = list(dict.fromkeys(columns["group"]))
         which = columns["group"].map({group: i for i, group in enumerate(groups)}).to_numpy(np.intp)
         permutations = points.exchange.permutations(settings.permutations, rng)
-        result = matched_test(relevance, tested, which, points.nuisance, permutations)
+        result = matched_test(relevance, tested, which, nuisance, permutations)
         table = table.assign(n_permutations=len(permutations), exact=permutations.exact)
         table = table.assign(r=result.partial_r, slope=result.slope, p=result.p, p_fwe=result.p_fwe)
         problems = result.problems
     else:
         which = np.zeros(len(columns), np.intp)
-        test = _common_test(relevance, tested, points, biomarker.name, settings.permutations, rng)
+        test = _common_test(points.relevance, points, biomarker.name, method, settings.permutations, rng)
         table = table.assign(n_permutations=test.n_permutations, exact=test.exact)
-        table = table.assign(r=test.partial_r, slope=test.estimate, p=test.p, p_fwe=test.p_fwe)
+        table = table.assign(r=test.partial_r, slope=test.coefficients[0], p=test.p, p_fwe=test.p_fwe)
         problems = test.problems
-    if estimator == "spearman":
+    if method == "spearman":
         table["slope"] = np.nan
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
     n_tests = int(table["p"].notna().sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
     table["note"] = [joined(problem, points.note) for problem in problems]
-    return _with_intervals(table, relevance, tested, which, points.nuisance, estimator, settings, rng)
+    return _with_intervals(table, relevance, tested, which, nuisance, method, settings, rng)
 
 
 def _common_test(
-    relevance: Floats, tested: Floats, points: Points, name: str, m: int, rng: np.random.Generator
+    relevance: Floats, points: Points, name: str, method: Method, m: int, rng: np.random.Generator
 ) -> PermutationTest:
     """Test one biomarker in all columns."""
     names = (name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
-    design = Design(tested, points.nuisance, np.arange(len(relevance), dtype=np.intp), {}, names, {})
-    model = LinearModel.of(design, points.exchange)
-    return permutation_test(relevance, model, points.exchange.permutations(m, rng, model.alike.tolist()))
-
-
-def _ranks(values: Floats) -> Floats:
-    """Ranks within each column; a column with a missing value has none."""
-    known = np.isfinite(values).all(axis=0)
-    return np.where(known, rankdata(np.where(known, values, 0.0), axis=0), np.nan)
+    design = Design(points.biomarker, points.nuisance, np.arange(len(relevance), dtype=np.intp), {}, names, {})
+    return partial_correlation(relevance, design, points.exchange, m, rng, method)
 
 
 def _with_intervals(
@@ -249,18 +248,18 @@ def _with_intervals(
     tested: Floats,
     which: NDArray[np.intp],
     nuisance: Floats,
-    estimator: str,
+    method: Method,
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
     there = np.flatnonzero(table["r"].notna())
     bounds = Intervals.absent(len(table))
-    method = np.full(len(table), NO_INTERVAL, dtype="<U13")
-    if estimator == "spearman":
+    kind = np.full(len(table), NO_INTERVAL, dtype="<U13")
+    if method == "spearman":
         r = table["r"].to_numpy(float)[there]
         n = len(relevance) - nuisance.shape[1] + 1  # a degree of freedom for each column held
         bounds.low[there], bounds.high[there] = spearman_interval(r, n, settings.confidence)
-        method[there] = np.where(np.isnan(bounds.low[there]), NO_INTERVAL, "Bonett-Wright")
+        kind[there] = np.where(np.isnan(bounds.low[there]), NO_INTERVAL, "Bonett-Wright")
     elif len(there):
 
         def statistic(weights: Floats) -> Floats:
@@ -268,8 +267,8 @@ def _with_intervals(
 
         strata = [0] * len(relevance)
         found = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
-        bounds.low[there], bounds.high[there], method[there] = found.low, found.high, found.method
-    return table.assign(ci_low=bounds.low, ci_high=bounds.high, interval=method)
+        bounds.low[there], bounds.high[there], kind[there] = found.low, found.high, found.method
+    return table.assign(ci_low=bounds.low, ci_high=bounds.high, interval=kind)
 
 
 def _unusable(biomarker: str, why: str) -> pd.DataFrame:
