@@ -124,7 +124,8 @@ def clinical_table(
         data[field] = [getattr(scan, field) for scan in shown]
     for name in MEASURES:
         data[name] = [found.measure(name, row) for row in cells]
-    data["years_since_first_scan"], undated = _years(kept)
+    years, undated = _years(kept)
+    data["years_since_first_scan"] = list(years)
     later = [one.follow_up for one in kept]
     data["converted"] = [None if one is None else int(one.converted) for one in later]
     data["months_to_conversion"] = [None if one is None else one.months_to_conversion for one in later]

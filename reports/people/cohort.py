@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from pipeline.cohort.persons import name_of_person
 from reports.run_record import RunRecord
 
 FEWEST_CONTROLS = 5
@@ -128,11 +129,17 @@ class People:
         table = self.run.tables["w_fingerprints"]
         table = table[table["source"].isin(self.run.main_maps)]
         grouped = table.groupby(["source", "participant_id"])
-        return {(str(name), str(who)): rows.groupby("group")["w"].mean() for (name, who), rows in grouped}
+        return {(str(name), self._person[str(who)]): rows.groupby("group")["w"].mean() for (name, who), rows in grouped}
+
+    @cached_property
+    def _person(self) -> Mapping[str, str]:
+        scored = self.run.tables["w_fingerprints"]["participant_id"] if self.run.has("w_fingerprints") else ()
+        return name_of_person([*self.visits["participant_id"], *scored])
 
     def w_scores(self, map_name: str, participant_id: str) -> pd.Series:
         """W-scores by bilateral group: adjusted for the covariates of the norm; empty where there are none."""
-        return self._w_scores.get((map_name, participant_id), pd.Series(dtype=float))
+        person = self._person[participant_id]  # statistics have one name per person
+        return self._w_scores.get((map_name, person), pd.Series(dtype=float))
 
     @cached_property
     def _controls(self) -> dict[str, pd.DataFrame]:

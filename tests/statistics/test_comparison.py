@@ -29,8 +29,22 @@ from pipeline.statistics.comparison.runs import (
     mcnemar_table,
     run_agreement_table,
     votes,
+    with_one_name_per_person,
 )
 from pipeline.statistics.values import RelevanceValues
+
+
+def test_one_person_under_two_names_has_one_vote() -> None:
+    scans = people(4, (2,))
+    names = [f"sub-ADNI{(2, 131)[s.session_id != 'ses-M000']:03d}S{int(s.participant_id[4:]):04d}" for s in scans]
+    predictions = predictions_of(scans).assign(participant_id=names)
+    values = RelevanceValues.of(relevance_table(scans, np.zeros(len(scans))), predictions)
+    runs = [Run(name, FAST, predictions, values) for name in "ab"]
+    assert len(votes(runs[0], common_scans(runs))) == 16
+    joined = with_one_name_per_person(runs)
+    table = mcnemar_table(joined, common_scans(joined), 0)
+    assert table["n_participants"].tolist() == [8]
+    assert set(run_agreement_table(joined, common_scans(joined), 0)["n_participants"]) == {8, 4}
 
 
 @pytest.mark.parametrize("ties", [False, True])
