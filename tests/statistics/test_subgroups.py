@@ -76,6 +76,15 @@ def test_a_participant_is_in_one_subgroup():
     assert levels_of("x", flags, SubgroupsConfig()).names == ("no", "yes")
 
 
+@pytest.mark.parametrize("values", [[True, False, None, True], [True, False, np.nan, True], [True, False, True, True]])
+def test_yes_and_no_are_levels_also_beside_unknown_ones(values):
+    frame = frame_of(*[[value] for value in values])
+    levels = levels_of("x", frame, SubgroupsConfig())
+    assert levels.names == ("no", "yes")
+    assert levels.of_scan[:2].tolist() == ["yes", "no"]
+    assert levels.n_unknown == (0 if values[2] is True else 1)
+
+
 def test_bounds_of_bands_belong_to_the_upper_band():
     frame = frame_of([23.9], [24.0], [26.9], [27.0], column="mmse")
     levels = levels_of("mmse", frame, SubgroupsConfig())

@@ -96,8 +96,9 @@ def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig) -> 
 def of_person(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
     """One value per participant for all of their scans: the mean of numbers, the most frequent category."""
     people = participants.to_numpy()
-    if pd.api.types.is_bool_dtype(column):
-        column = column.map({True: "yes", False: "no"})
+    yes_no = {True: "yes", False: "no"}
+    if column.map(lambda value: isinstance(value, bool | np.bool_)).any():  # n/a among them makes a column of objects
+        column = column.map(lambda value: yes_no[bool(value)] if isinstance(value, bool | np.bool_) else value)
     if pd.api.types.is_numeric_dtype(column) and not is_category:
         return column.astype(float).groupby(people).transform("mean")
     if pd.api.types.is_numeric_dtype(column):
