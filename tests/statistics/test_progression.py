@@ -205,6 +205,17 @@ def test_missing_and_constant_covariates_are_counted_and_named(cohort) -> None:
     assert "mmse: not known of anyone" in row["note"]
 
 
+def test_regions_known_of_fewer_people_are_a_family_of_their_own_and_say_so(cohort) -> None:
+    assert not cox_table(cohort, FAST.statistics, 3)["note"].str.contains("p_fwe").any()
+    relevance = cohort.relevance.copy()
+    relevance[0, :, list(cohort.groups).index("Cuneus")] = np.nan
+    table = cox_table(dataclasses.replace(cohort, relevance=relevance), FAST.statistics, 3)
+    own = table[(table["predictor"] == "relevance") & (table["model"] == "alone")].set_index("group")
+    assert own.loc["Cuneus", "note"].str.contains("p_fwe is over the regions").all()
+    assert own.loc["Hippocampus", "note"].str.contains("p_fwe is over the regions").all()
+    assert not table.loc[table["predictor"] == "age", "note"].str.contains("p_fwe", na=False).any()
+
+
 def test_prediction_of_conversion_is_the_roc_area_and_its_rank_test(cohort) -> None:
     table = progression_table(cohort, with_settings(permutations=1999).statistics, 3)
     table = table.set_index(["predictor", "measure"])

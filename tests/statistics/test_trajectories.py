@@ -23,7 +23,7 @@ from pipeline.statistics.progression.mixed_model import (
 )
 from pipeline.statistics.progression.permuted_change import p_of_change
 from pipeline.statistics.progression.trajectories import trajectory_table
-from pipeline.statistics.progression.visits import first_visits, years_since_first
+from pipeline.statistics.progression.visits import first_visits, networks_of, years_since_first
 
 N = 24
 
@@ -267,6 +267,14 @@ def test_one_clock_per_person_and_the_first_visit_by_it() -> None:
     np.testing.assert_allclose(years_since_first(frame), [0, 1.4, 0, 3, np.nan])
     assert list(first_visits(frame)["scan_id"]) == ["v", "x", "z"]
     assert list(first_visits(frame.assign(age=np.nan, years_since_first_scan=np.nan))["scan_id"]) == ["w", "x", "z"]
+
+
+@pytest.mark.parametrize("networks", [[1, 0], ["1", "0;1"], [1.0, np.nan], [1.0, 0.0]])
+@pytest.mark.parametrize("fold", [[1, 0], [1.0, 0.0], ["1", "0"]])
+def test_a_person_s_network_has_one_name_in_both_tables(networks, fold) -> None:
+    """Someone with labelled scans of fold 1 who had MCI before: one network, whatever type the tables have."""
+    labelled, applied = pd.DataFrame({"fold": fold}), pd.DataFrame({"networks": networks})
+    assert networks_of(labelled, "fold")[0] == networks_of(applied)[0] == "1"
 
 
 @pytest.mark.slow

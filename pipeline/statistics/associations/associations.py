@@ -50,7 +50,7 @@ ASSOCIATIONS_COLUMNS = {
     "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group",
     "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
     "estimator": "pearson, spearman; partial: Pearson with the covariates taken out of both; partial spearman: the "
-    "same of ranks of everything. Of all the test fold is taken out (of spearman: of the ranks), where covariates names it",
+    "same of ranks. Of all the test fold is taken out (of spearman: of the ranks), where covariates names it",
     "covariates": "Columns that were adjusted for: for pearson and spearman the test fold at most; n/a for none",
     "map": "Relevance map; n/a in a row about a biomarker that cannot be used",
     "group": "Bilateral group of regions",

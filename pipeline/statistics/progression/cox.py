@@ -13,7 +13,7 @@ is taken as deviations from the mean of those with the same networks, and partic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ Flags = NDArray[np.bool_]
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"
 COVARIATES = ("age", "sex", "mmse")
+PARTIAL_FAMILY = "p_fwe is over the regions and maps known of the same participants, which are not all"
 WELL_POWERED = 2
 """Times the fewest events per variable: 10, the rule of Peduzzi et al. (1995)."""
 
@@ -57,7 +58,8 @@ COX_COLUMNS = {
     "ci_high": "Upper bound",
     "p": "Two-sided p of the score of the predictor from permuting participants, (b+1)/(m+1); the covariates taken "
     "out of the predictor first",
-    "p_fwe": "The same against the largest of all regions and maps (max-T): family-wise; n/a for other predictors",
+    "p_fwe": "The same against the largest of the regions and maps that are known of the same participants (max-T): "
+    "family-wise over these, by permuting them alike; the note says so where that is not all; n/a for other predictors",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
     "n_permutations": "Permutations used",
@@ -103,6 +105,7 @@ class _Fitted:
     network: NDArray[np.intp] | None
     covariates: Mapping[str, Floats]
     notes: Sequence[str]
+    family: str | None = None
 
     @property
     def columns(self) -> Floats:
@@ -115,7 +118,7 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, covariates in ((ALONE, {}), (ADJUSTED, covariate_columns(cohort.frame))):
-        for together in _alike(everything, covariates):
+        for together in _named(_alike(everything, covariates)):
             for predictor, row in zip(together.members, _rows(cohort, together, settings, seed), strict=True):
                 rows[everything.index(predictor), model] = row | {"model": model}
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
@@ -151,6 +154,13 @@ def _alike(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) ->
         yield _Fitted(members, complete, None if network is None else network[complete], kept, notes)
 
 
+def _named(families: Iterator[_Fitted]) -> list[_Fitted]:
+    """Families of regions and maps, each with a note where there are several."""
+    found = list(families)
+    several = sum(any(one.name == RELEVANCE for one in own.members) and own.complete.any() for own in found) > 1
+    return [replace(own, family=PARTIAL_FAMILY if several else None) for own in found]
+
+
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     time, event = cohort.time[together.complete], cohort.event[together.complete]
     pairs = comparable_pairs(time, event)
@@ -169,6 +179,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
             Hazard.none(refused) if refused else hazard_per_sd(time, event, x, together.columns, settings.confidence)
         )
         notes = [hazard.note, None if refused else _few(event, together, settings), *together.notes, cohort.note]
+        notes += [together.family] if predictor.name == RELEVANCE else []
         rows.append(
             base
             | {name: values[place] for name, values in tests.items()}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.correction_family import add_false_discovery_rate
+from pipeline.statistics.fold_effect import FOLD
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
 from pipeline.statistics.progression.permuted_change import p_of_change
@@ -87,7 +88,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
     """All scans, those of the contrast first: years, group at the first scan, network."""
-    frames = [inputs.frame.assign(_network=inputs.frame["fold"].astype(str))]
+    frames = [inputs.frame.assign(_network=networks_of(inputs.frame, FOLD))]
     if inputs.applied is not None:
         frames.append(inputs.applied.frame.assign(_network=networks_of(inputs.applied.frame)))
     frame = pd.concat(frames, ignore_index=True)

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.cohort.values import code_text
+
 Floats = NDArray[np.float64]
 
 YEARS = "years_since_first_scan"
@@ -54,14 +56,15 @@ def course_of(frame: pd.DataFrame) -> pd.Series:
     return course.where(course.notna(), frame["label"])
 
 
-def networks_of(frame: pd.DataFrame) -> pd.Series:
-    """Which networks answered for a scan outside the contrast: folds as in ``predictions_applied.tsv``, 0 or 0;1;2.
+def networks_of(frame: pd.DataFrame, column: str = NETWORKS) -> pd.Series:
+    """Which networks answered for a scan: folds as in ``predictions_applied.tsv``, 0 or 0;1;2; or the fold itself.
 
-    Someone with labelled scans is given the network of their fold alone, everybody else the mean of all.
+    Someone with labelled scans is given the network of their fold alone, everybody else the mean of all; so all scans
+    of a person have one name, in whatever type a table was read.
     """
-    if NETWORKS not in frame.columns:
+    if column not in frame.columns:
         return pd.Series("applied", frame.index)
-    return frame[NETWORKS].map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
+    return frame[column].map(lambda value: code_text(value) if isinstance(value, float) else str(value)).astype(object)
 
 
 def log_odds(frame: pd.DataFrame) -> Floats:
