@@ -137,12 +137,12 @@ def _of_biomarker(
             points = known[covariates] = known.get(covariates) or _points(
                 inputs, columns, biomarker, members, covariates
             )
+            # The same stream for every biomarker and estimator: equal participants are exchanged in equal ways.
+            rng = generator(inputs.seed, "statistics", "associations", scan_group)
+            block = _block(points, columns.table, biomarker, estimator, settings, rng)
         except BadInputError as error:
-            blocks.append(_unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name)).assign(**base))
-            continue
-        # The same stream for every biomarker and estimator: equal participants are exchanged in equal ways.
-        rng = generator(inputs.seed, "statistics", "associations", scan_group)
-        blocks.append(_block(points, columns.table, biomarker, estimator, settings, rng).assign(**base))
+            block = _unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name))
+        blocks.append(block.assign(**base))
     return blocks
 
 
