@@ -178,6 +178,7 @@ def test_a_site_of_one_participant_is_refused_by_option(setting):
     assert values.loc[in_refused, "harmonised"].isna().all()
     assert values.loc[in_refused, "note"].str.contains("site lonely").all()
     assert values.loc[~in_refused, "harmonised"].notna().all()
+    assert made["site_effects"][0]["note"].str.contains(r"fold \d left out: .*site lonely").all()
 
 
 @pytest.mark.parametrize(
