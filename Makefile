@@ -12,6 +12,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable .
+	$(BIN)/python -m compileall -q atlases pipeline reports workflows
 	touch $@
 
 demo: $(VENV)/.installed   ## the synthetic cohort, everything run on it, a report

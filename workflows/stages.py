@@ -170,7 +170,8 @@ def infer(work: Work) -> Result:
     layout, config = work.layout, work.config
 
     def statistics() -> list[Path]:
-        written = analyse(layout, work.predicted("attribution"), read_table(layout.predictions), config)
+        scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
+        written = analyse(layout, scans, predictions, config, work.executor)
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
             written.append(layout.statistics("planted_recovery"))

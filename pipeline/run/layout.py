@@ -149,7 +149,7 @@ class ScanFiles:
 
     @property
     def portrait(self) -> Path:
-        """This scan's leading relevance maps on its own brain, with regions outlined (PNG)."""
+        """The leading relevance maps of the scan on its own brain, with regions outlined (PNG)."""
         return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
 
     @property

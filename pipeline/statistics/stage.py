@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.run.config import Config
-from pipeline.run.errors import BadInputError
+from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.statistics.associations.associations import associations_tables
@@ -99,7 +101,13 @@ ANALYSES = (
 """All analyses, in order. A new one is one line here."""
 
 
-def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config) -> list[Path]:
+def analyse(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    predictions: pd.DataFrame,
+    config: Config,
+    executor: Executor | None = None,
+) -> list[Path]:
     """Write all statistics tables of a run, each with its data dictionary.
 
     Parameters
@@ -110,6 +118,8 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
     predictions : pandas.DataFrame
         ``predictions.tsv``; performance is over all of it.
     config : Config
+    executor : concurrent.futures.Executor, optional
+        Does analyses side by side; each has random numbers of its own, so the tables are the same.
 
     Returns
     -------
@@ -118,6 +128,8 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
 
     Raises
     ------
+    ResumableError
+        If a worker process was killed.
     BadInputError
         If a table of the run itself is broken (`read_inputs`). Data that do not allow an analysis (one class, too
         few participants, no volumes) are no error: its rows, or its note, say why.
@@ -125,8 +137,7 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]
     written = []
-    for analysis in ANALYSES:
-        tables, problem = _attempt(analysis, inputs)
+    for analysis, (tables, problem) in zip(ANALYSES, _attempts(inputs, executor), strict=True):
         if problem:
             notes.append((analysis.name, ", ".join(analysis.tables), problem))
         for name in analysis.tables:
@@ -139,6 +150,19 @@ def analyse(layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame,
                 path.with_suffix(".json").unlink(missing_ok=True)
     write_table(layout.statistics("notes"), pd.DataFrame(notes, columns=list(NOTES_COLUMNS)), NOTES_COLUMNS)
     return [*written, layout.statistics("notes")]
+
+
+def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple[Tables, str | None]]:
+    """Each analysis, in the order of `ANALYSES`."""
+    if executor is None:
+        return [_attempt(analysis, inputs) for analysis in ANALYSES]
+    try:
+        return list(executor.map(_attempt, ANALYSES, [inputs] * len(ANALYSES)))
+    except BrokenProcessPool as error:
+        raise ResumableError(
+            "statistics: a worker process was killed, most often for want of memory. Run the same command again with "
+            "fewer --n-procs; finished work is kept."
+        ) from error
 
 
 def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:

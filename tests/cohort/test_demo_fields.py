@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import ndimage
 
 from pipeline.cohort.demo.fields import (
     compose,
@@ -98,3 +99,14 @@ def test_divergence_of_a_bump_is_what_was_asked_for() -> None:
     inner = (slice(2, -2),) * 3
     assert_allclose(divergence[inner], (bump - bump.mean())[inner], atol=0.03)
     assert velocity[0, 26, 18, 20] > 0 > velocity[0, 6, 18, 20]  # away from a source
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_sampling_equals_scipy_inside_on_and_outside_the_edges(kind):
+    rng = np.random.default_rng(3)
+    image = (10 * rng.standard_normal((7, 5, 9)) ** 2).astype(kind)
+    points = rng.uniform(-3, 12, (3, 40, 50)).astype(np.float32)
+    points[:, 0, :10] = np.arange(10)
+    expected = ndimage.map_coordinates(image, points, output=np.float32, order=1, mode="nearest")
+    assert_allclose(sample(image, points), expected, rtol=2e-7, atol=1e-7)
+    assert_allclose(sample(image[::-1], points[:, ::2, ::3]), sample(image[::-1].copy(), points)[::2, ::3], rtol=0)

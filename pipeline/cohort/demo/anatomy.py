@@ -67,8 +67,6 @@ class ReferenceAnatomy:
         Disease at severity 1 on the 3 mm grid, per group of `CHANGES`.
     sex_velocity : array, shape (3, X, Y, Z)
         Half the difference between men and women: what is added in men and taken off in women.
-    digests : tuple of str
-        Source digests of template and atlas.
     """
 
     origin: NDArray[np.float64]
@@ -79,7 +77,6 @@ class ReferenceAnatomy:
     regions: Array
     velocities: Array
     sex_velocity: Array
-    digests: tuple[str, str]
 
     def disease_velocity(self, severities: tuple[float, ...]) -> Array:
         """Velocity field of the disease at given severities per group."""
@@ -106,6 +103,12 @@ class ReferenceAnatomy:
         return inside, np.stack([sample(region, selected) for region in self.regions])
 
 
+def reference_digests() -> dict[str, str]:
+    """Digests of what everyone is made from."""
+    template = load_template(1.0)
+    return {"template": template.source_digest, "atlas": load_atlas(ATLAS, template.grid).source_digest}
+
+
 @functools.cache
 def reference_anatomy() -> ReferenceAnatomy:
     """Read template and atlas and prepare the disease; the same for every person, made once per process."""
@@ -130,7 +133,6 @@ def reference_anatomy() -> ReferenceAnatomy:
         regions=np.stack([_antialiased(np.isin(inside, group)) for group in numbers]),
         velocities=resizing_velocities(coarse[:-1], brain, [change.log_size for change in CHANGES]),
         sex_velocity=resizing_velocities(coarse, brain, dimorphism).sum(axis=0),
-        digests=(template.source_digest, atlas.source_digest),
     )
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from atlases.spaces import template_grid
 from pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
-from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shape, reference_anatomy
+from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shape, reference_anatomy, reference_digests
 from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
 from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
 from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
@@ -104,16 +104,16 @@ def write_demo_cohort(
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
-    reference = reference_anatomy()
-    digests = dict(zip(("template", "atlas"), reference.digests, strict=True))
-    key = unit_key(digests, settings, "pipeline.cohort.demo", "pipeline.run.seeds")
+    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo", "pipeline.run.seeds")
     if _claim(folder, settings, key):
         return folder
     try:
         people = draw_people(seed, participants)
         scanned = _write_images(folder, seed, people, resolution_mm, executor)
         _write_tables(folder, seed, people, scanned)
-        (folder / "truth" / "severity_map.nii.gz").write_bytes(nifti_bytes(severity_map(reference), compressed=True))
+        (folder / "truth" / "severity_map.nii.gz").write_bytes(
+            nifti_bytes(severity_map(reference_anatomy()), compressed=True)
+        )
         write_text(folder / "README.txt", README.format(table=FILE_NAME, **settings))
         effects = [effect.record() for effect in EFFECTS]
         write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})

@@ -5,10 +5,15 @@ the point ``x`` to ``x + u(x)``. A stationary velocity field ``v`` is integrated
 (Arsigny et al. 2006, doi:10.1007/11866565_113), which gives a diffeomorphism whose inverse is the integral of ``-v``.
 
 Own code because the registration libraries at hand integrate fields only inside an optimiser or a network.
+Interpolation is compiled by numba: nine tenths of the time of the cohort was `scipy.ndimage.map_coordinates`, which
+the loop equals to the last bit of single precision.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, ndimage
@@ -28,7 +33,31 @@ def sample(image: NDArray[np.generic], points: Array) -> Array:
     points : array, shape (3, ...)
         Voxel coordinates.
     """
-    values: Array = ndimage.map_coordinates(image, points, output=np.float32, order=1, mode="nearest")
+    places = np.ascontiguousarray(points.reshape(3, -1))
+    values: Array = _trilinear(np.ascontiguousarray(image), places).reshape(points.shape[1:])
+    return values
+
+
+@numba.njit(cache=True, nogil=True)
+def _trilinear(image: Any, points: Any) -> Any:
+    """`sample` of points of shape (3, n); weights and sums are rounded as scipy's are."""
+    values = np.empty(points.shape[1], np.float32)
+    last = (image.shape[0] - 1, image.shape[1] - 1, image.shape[2] - 1)
+    for n in range(points.shape[1]):
+        x = min(max(np.float64(points[0, n]), 0.0), np.float64(last[0]))
+        y = min(max(np.float64(points[1, n]), 0.0), np.float64(last[1]))
+        z = min(max(np.float64(points[2, n]), 0.0), np.float64(last[2]))
+        i, j, k = int(x), int(y), int(z)
+        total = 0.0
+        for a in range(2):
+            u = 1.0 - (1.0 - (x - i)) if a else 1.0 - (x - i)
+            for b in range(2):
+                v = 1.0 - (1.0 - (y - j)) if b else 1.0 - (y - j)
+                for c in range(2):
+                    w = 1.0 - (1.0 - (z - k)) if c else 1.0 - (z - k)
+                    value = np.float64(image[min(i + a, last[0]), min(j + b, last[1]), min(k + c, last[2])])
+                    total += value * u * v * w
+        values[n] = total
     return values
 
 
