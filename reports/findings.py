@@ -17,7 +17,7 @@ VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷\xa0intracranial"}
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, what it rests on, and for a test its p."""
+    """A number with its interval, what it rests on, for a test its p, and whether it is one within test folds."""
 
     value: float
     low: float
@@ -25,6 +25,8 @@ class Estimate:
     participants: int
     scans: int
     p: float = float("nan")
+    p_fdr: float = float("nan")
+    fold_held: bool = False
 
 
 def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
@@ -63,7 +65,15 @@ def volume_estimate(run: RunRecord, map_name: str, estimator: str = "pearson") -
     row = volume_row(run, map_name, estimator)
     if row is None or is_missing(row["r"]):
         return None
-    return Estimate(row["r"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]), row["p"])
+    return Estimate(
+        row["r"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]), row["p"],
+        row["p_fdr"], bool(row["fold_held"]),
+    )  # fmt: skip
+
+
+def within_folds(estimate: Estimate) -> str:
+    """Words to stand after r: whether it is a correlation within test folds."""
+    return " within test folds" if estimate.fold_held else ""
 
 
 def leading_by_summary(run: RunRecord, map_name: str, metric: str, scan_group: str, top: int) -> list[str]:

@@ -12,7 +12,7 @@ from pipeline.statistics.volume_association import ADJUSTED
 from reports.content.beta import beta_of
 from reports.figures.gallery import Picture
 from reports.figures.volume import draw_beta_curve, draw_volume_scatter
-from reports.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row
+from reports.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
 from reports.material import Material
 from reports.numbers import count, fixed, interval, listing, number, p_cell, p_value
 from reports.run_record import RunRecord
@@ -23,6 +23,10 @@ _LEAD = (
     "smaller hippocampus should have more relevance there. Each point is one participant, the mean of their scans; "
     "participants, not scans, are permuted."
 )
+_WITHIN = (
+    " Maps of different test folds come from different networks, so relevance and volume are taken minus their mean in "
+    "the participant's test fold: every r marked so is a correlation within test folds."
+)
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
     Column("title", "Map"),
@@ -30,6 +34,7 @@ _COLUMNS = (
     Column("unit", "Unit"),
     Column("estimator", "Coefficient"),
     numeric("r", "r", lambda x: fixed(x, 3)),
+    Column("folds", "Within test folds"),
     numeric("ci_low", "from", lambda x: fixed(x, 3)),
     numeric("ci_high", "to", lambda x: fixed(x, 3)),
     numeric("p", "p", p_cell),
@@ -46,54 +51,69 @@ def build(material: Material) -> Mapping[str, Any]:
     table = run.tables["volume_association"]
     known = table["r"].notna().any()
     shown = table.assign(title=table["map"].map(map_title), volume_title=table["volume"].map(VOLUME_TITLES))
+    shown = shown.assign(folds=table["fold_held"].map({True: "yes", False: "no"}))
     notes = [] if known else [f"No correlation is known: {listing(sorted(set(table['note'].dropna())))}."]
     shown = shown[shown["r"].notna()]
     primary = shown[(shown["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
+    within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
+    caption = _CAPTION + (", within test folds" if within == {True} else "")
     return {
-        "lead": _LEAD,
+        "lead": _LEAD + (_WITHIN if shown["fold_held"].any() else ""),
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
-        "table": page_table(primary.drop(columns="unit"), _COLUMNS, f"{_CAPTION}, one point per participant.")
+        "table": page_table(primary.drop(columns="unit"), _COLUMNS, f"{caption}, one point per participant.")
         if known
         else None,
-        "all": page_table(shown, _COLUMNS, f"{_CAPTION}, every analysis.") if known else None,
+        "all": page_table(shown, _COLUMNS, f"{caption}, every analysis.") if known else None,
     }
 
 
 def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
-    """One row per participant: mean relevance and mean primary volume of their true-positive scans."""
+    """One row per participant: mean relevance and mean primary volume of their true-positive scans.
+
+    Both are deviations from the mean of the participant's test fold where the correlation is one within folds, so that
+    what is drawn is what r is of.
+    """
     points = run.tables["volume_points"]
     column = "hippocampus_per_tiv" if primary_volume(run) == ADJUSTED else "hippocampus_mm3"
     points = points[(points["map"] == map_name) & points[column].notna() & points["relevance_sum"].notna()]
-    means = points.groupby("participant_id")[[column, "relevance_sum"]].mean()
+    of_participants = points.groupby("participant_id")
+    means = of_participants[[column, "relevance_sum"]].mean()
+    estimate = volume_estimate(run, map_name)
+    if estimate is not None and estimate.fold_held:
+        means -= means.groupby(of_participants["fold"].first()).transform("mean")
     return means.rename(columns={column: "volume", "relevance_sum": "relevance"})
 
 
 def _scatter(material: Material) -> Picture | None:
     run = material.run
-    points, texts = {}, {}
+    points, texts, centred = {}, {}, []
     for name in run.main_maps:
         estimate = volume_estimate(run, name)
         if estimate is None or not run.has("volume_points"):
             continue
         title = map_title(name)
         points[title] = participant_points(run, name)
-        within = interval(estimate.low, estimate.high, 2, run.config.statistics.confidence)
+        bounds = interval(estimate.low, estimate.high, 2, run.config.statistics.confidence)
+        if estimate.fold_held:
+            centred.append(title)
         texts[title] = (
-            f"r = {fixed(estimate.value, 3)}, {p_value(estimate.p)}, n = {number(estimate.participants)}\n{within}"
+            f"r = {fixed(estimate.value, 3)}{within_folds(estimate)}, {p_value(estimate.p)}, "
+            f"n = {number(estimate.participants)}\n{bounds}"
         )
     if not points:
         return None
     adjusted = primary_volume(run) == ADJUSTED
     axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
     return material.gallery.add(
-        draw_volume_scatter(points, texts, axis),
+        draw_volume_scatter(points, texts, axis, centred),
         "fig-08_volume-scatter",
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
         "Figure 8. Relevance summed over both hippocampi against their volume, true positives, one point per "
-        f"participant. {'Volumes are divided by intracranial volume.' if adjusted else ''} The line is a least-squares "
-        "fit, to guide the eye.",
+        f"participant. {'Volumes are divided by intracranial volume. ' if adjusted else ''}"
+        f"{'Both are minus the mean of the test fold; r is within test folds. ' if centred else ''}The line is a "
+        "least-squares fit, to guide the eye.",
     )
 
 
@@ -108,9 +128,10 @@ def _curve(material: Material) -> Picture | None:
         frame = pd.DataFrame([row for row in rows if row is not None])
         curves[estimator.capitalize()] = frame.rename(columns={"r": "estimate", "ci_low": "low", "ci_high": "high"})
     n = int(curves["Pearson"]["n_participants"].max())
+    within = ", within test folds" if all(curve["fold_held"].all() for curve in curves.values()) else ""
     return material.gallery.add(
         draw_beta_curve([beta_of(name) for name in names], curves),
         "fig-08b_volume-by-beta",
-        f"Correlation of hippocampal relevance with volume by beta, {count(n, 'participant')}.",
-        f"Figure 8b. The same correlation for each β, with its interval; n = {count(n, 'participant')}.",
+        f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
+        f"Figure 8b. The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
 
 
-def draw_volume_scatter(points: Mapping[str, pd.DataFrame], texts: Mapping[str, str], volume_title: str) -> Figure:
+def draw_volume_scatter(
+    points: Mapping[str, pd.DataFrame], texts: Mapping[str, str], volume_title: str, centred: Collection[str] = ()
+) -> Figure:
     """Relevance of the hippocampus against its volume, one panel per map, one point per participant.
 
     Parameters
@@ -24,6 +26,8 @@ def draw_volume_scatter(points: Mapping[str, pd.DataFrame], texts: Mapping[str, 
         Coefficient, interval, p and n of each panel.
     volume_title : str
         With its unit.
+    centred : collection of str
+        Titles of the panels whose values are deviations from the means of test folds.
     """
     figure = new_figure(4.3 * len(points), 3.6)
     axes = figure.subplots(1, len(points), squeeze=False)[0]
@@ -32,8 +36,9 @@ def draw_volume_scatter(points: Mapping[str, pd.DataFrame], texts: Mapping[str, 
         _fit_line(ax, frame["volume"].to_numpy(float), frame["relevance"].to_numpy(float))
         ax.set_title(f"{title}\n{texts[title]}", fontsize=8.5, fontweight="normal")
         ax.xaxis.set_major_locator(MaxNLocator(4))
-        ax.set_xlabel(volume_title)
-        ax.set_ylabel("susceptibility" if title.startswith("Guided") else "relevance sum, hippocampus")
+        less = "\nminus the mean of the test fold" if title in centred else ""
+        ax.set_xlabel(volume_title + less)
+        ax.set_ylabel(("susceptibility" if title.startswith("Guided") else "relevance sum, hippocampus") + less)
     return figure
 
 

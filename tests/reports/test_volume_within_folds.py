@@ -1,0 +1,57 @@
+"""Relevance against atrophy as the report tells it: what is drawn is what r is of, and the answer is a word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from run_factory import RunPlan, make_run
+
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from reports.content.volume import build, participant_points
+from reports.figures.volume import draw_volume_scatter
+from reports.findings import volume_estimate
+from reports.material import Material
+from reports.run_record import read_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    """A run with enough true positives for fold to be held, whose networks differ in scale."""
+    layout = make_run(tmp_path_factory.mktemp("volume") / "run", RunPlan(betas=(0.0, 1.0), people=12))
+    return layout
+
+
+@pytest.mark.parametrize("name", ["lrpB000", "gb"])
+def test_the_points_drawn_are_those_that_r_is_of(run, name):
+    record = read_run(run)
+    estimate, points = volume_estimate(record, name), participant_points(record, name)
+    assert estimate.fold_held
+    assert np.corrcoef(points["volume"], points["relevance"])[0, 1] == pytest.approx(estimate.value, abs=1e-9)
+    assert points.mean().abs().max() < 1e-9
+    figure = draw_volume_scatter({"A": points, "B": points}, {"A": "", "B": ""}, "volume", ["A"])
+    ends = figure.axes[0].lines[0].get_xydata()
+    slope = (ends[1, 1] - ends[0, 1]) / (ends[1, 0] - ends[0, 0])
+    assert slope == pytest.approx(estimate.value * points["relevance"].std() / points["volume"].std())
+    assert figure.axes[0].get_ylabel().endswith("minus the mean of the test fold")
+    assert "minus" not in figure.axes[1].get_xlabel()
+
+
+def test_points_are_as_they_are_where_fold_is_not_held(run):
+    path = run.statistics("volume_association")
+    before = path.read_bytes()
+    try:
+        write_table(path, read_table(path).assign(fold_held=False))
+        record = read_run(run)
+        assert participant_points(record, "lrpB000")["volume"].min() > 0
+        content = build(Material.of(run, False))
+        assert "within test folds" not in content["lead"] + content["scatter"].caption + content["table"].caption
+    finally:
+        path.write_bytes(before)
+
+
+def test_section_says_that_r_is_within_test_folds(run):
+    content = build(Material.of(run, False))
+    for text in (content["lead"], content["scatter"].caption, content["scatter"].alt, content["curve"].caption,
+                 content["table"].caption, content["all"].caption):  # fmt: skip
+        assert "within test folds" in text
