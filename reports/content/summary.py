@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,10 +11,12 @@ from pipeline.run.layout import map_title
 from pipeline.statistics.volume_association import ADJUSTED
 from reports.content.planted import recovery_sentence
 from reports.findings import (
+    Estimate,
     leading_by_summary,
     performance_estimate,
     primary_volume,
     volume_estimate,
+    within_folds,
 )
 from reports.numbers import count, fixed, interval, listing, number, p_value
 from reports.run_record import RunRecord
@@ -149,19 +152,42 @@ def _volume(run: RunRecord) -> Answer:
         return Answer(question, "Not known: the statistics have not been run yet.")
     if estimate is None:
         return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
-    adjusted = ", divided by intracranial volume" if primary_volume(run) == ADJUSTED else ""
-    comma = "," if adjusted else ""
-    direction = "the smaller the hippocampus, the more relevance it gets" if estimate.value < 0 else (
-        "the larger the hippocampus, the more relevance it gets, the opposite of what atrophy predicts")  # fmt: skip
-    clear = f"That is the direction: {direction}." if estimate.p < 0.05 else "Chance alone could give this."
-    confidence = run.config.statistics.confidence
-    text = (
-        f"Among {count(estimate.participants, 'true-positive participant')}, relevance in the hippocampus "
-        f"({map_title(name)}) and its volume{adjusted}{comma} correlate with r\xa0=\xa0{fixed(estimate.value)} "
-        f"({interval(estimate.low, estimate.high, 2, confidence)}, {p_value(estimate.p)}). {clear}"
-    )
     guided = volume_estimate(run, "gb")
+    known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
+    adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
+    confidence = run.config.statistics.confidence
+    each = [
+        f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
+        f"corrected {p_value(one.p_fdr)}: {'survives correction' if one.p_fdr < CLEAR else 'does not survive it'})"
+        for title, one in known
+    ]
+    text = (
+        f"{_verdict([one for _, one in known])} Among {count(estimate.participants, 'true-positive participant')}, "
+        f"relevance in the hippocampus and its volume{adjusted} correlate so: {'; '.join(each)}. Corrected is for all "
+        "maps, by false discovery rate. Atrophy predicts a negative r: the smaller the hippocampus, the more relevance."
+    )
     if guided is not None:
-        text += f" For guided backpropagation r\xa0=\xa0{fixed(guided.value)} ({p_value(guided.p)})."
+        same = (guided.value < 0) == (estimate.value < 0)
+        text += f" The two maps point {'the same way' if same else 'opposite ways'}."
     figure = f"r = {fixed(estimate.value)}"
-    return Answer(question, text, figure, f"relevance and volume, n = {number(estimate.participants)}")
+    caption = (
+        f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
+        f"corrected {p_value(estimate.p_fdr)}"
+    )
+    return Answer(question, text, figure, caption)
+
+
+CLEAR = 0.05
+"""A corrected p below this survives correction."""
+
+
+def _verdict(estimates: Sequence[Estimate]) -> str:
+    """The answer in a word, from what survives correction; the headline map comes first."""
+    signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
+    if not signs:
+        return "Not shown."
+    if len(signs) == 2:
+        return "The maps contradict each other."
+    if not estimates[0].p_fdr < CLEAR:
+        return "Not shown by the headline map."
+    return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."

@@ -8,6 +8,7 @@ from run_factory import RunPlan, make_run
 
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from reports.content.summary import summarise
 from reports.content.volume import build, participant_points
 from reports.figures.volume import draw_volume_scatter
 from reports.findings import volume_estimate
@@ -55,3 +56,31 @@ def test_section_says_that_r_is_within_test_folds(run):
     for text in (content["lead"], content["scatter"].caption, content["scatter"].alt, content["curve"].caption,
                  content["table"].caption, content["all"].caption):  # fmt: skip
         assert "within test folds" in text
+
+
+@pytest.mark.parametrize(
+    ("headline", "guided", "answer"),
+    [
+        ((-0.6, 0.2), (0.5, 0.1), "Not shown. "),
+        ((-0.6, 0.01), (-0.5, 0.2), "Yes. "),
+        ((0.6, 0.01), (0.5, 0.2), "No: the opposite"),
+        ((-0.6, 0.01), (0.5, 0.02), "The maps contradict each other. "),
+        ((-0.6, 0.2), (0.5, 0.02), "Not shown by the headline map. "),
+    ],
+)
+def test_agreement_with_atrophy_is_answered_by_what_survives_correction(run, headline, guided, answer):
+    path = run.statistics("volume_association")
+    before = path.read_bytes()
+    try:
+        table = read_table(path)
+        for name, (r, p_fdr) in {"lrpB000": headline, "gb": guided}.items():
+            table.loc[table["map"] == name, ["r", "p", "p_fdr"]] = [r, 0.004, p_fdr]
+        write_table(path, table)
+        card = next(one for one in summarise(read_run(run)).answers if one.question == "Does it agree with atrophy?")
+    finally:
+        path.write_bytes(before)
+    assert card.text.startswith(answer)
+    assert "0.004" not in card.text.replace("\xa0", " ")
+    assert card.text.count("within test folds") == 2
+    assert ("does not survive" in card.text) == (max(headline[1], guided[1]) >= 0.05)
+    assert ("opposite ways" in card.text) == (headline[0] * guided[0] < 0)
