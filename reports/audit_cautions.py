@@ -57,14 +57,22 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     ]
     if table.empty:
         return None
-    found = table.sort_values("enrichment", ascending=False).drop_duplicates("compartment")
-    places = listing([f"{worded(row['compartment'])} ({fixed(row['enrichment'], 1)} times its share)"
-                      for row in found.to_dict("records")])  # fmt: skip
+    headline, *others = run.main_maps
+    first = _places(table, headline) or "nothing that stands out"
+    beside = [f"{map_title(name)}: {places}" for name in others if (places := _places(table, name))]
+    more = f" In other maps: {'; '.join(beside)}." if beside else ""
     return Caution(
         "note", "Relevance gathers where there is no tissue.",
-        f"More than an even spread would put there: {places}. A mask, a registration or the scanner can be behind it.",
+        f"More than an even spread would put there: {map_title(headline)}: {first}.{more} A mask, a registration or "
+        "the scanner can be behind it.",
         "shortcuts",
     )  # fmt: skip
+
+
+def _places(table: pd.DataFrame, map_name: str) -> str:
+    """Compartments of one map with their enrichment, the highest first."""
+    rows = table[table["map"] == map_name].sort_values("enrichment", ascending=False).to_dict("records")
+    return listing([f"{worded(row['compartment'])} ({fixed(row['enrichment'], 1)} times its share)" for row in rows])
 
 
 def _unlike_classes(run: RunRecord) -> Caution | None:

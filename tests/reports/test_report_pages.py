@@ -171,6 +171,24 @@ def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
         path.unlink() if before is None else path.write_bytes(before)
 
 
+def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="regions", people=2, betas=(0.0,)))
+    rows = [
+        {"map": "gb", "compartment": "fluid", "enrichment": 5.9, "ci_low": 5.0},
+        {"map": "lrpB000", "compartment": "dark", "enrichment": 1.8, "ci_low": 1.6},
+        {"map": "lrpB000", "compartment": "rim", "enrichment": 1.2, "ci_low": 0.9},
+    ]
+    for kept, said in (
+        (rows, "LRP β=0: dark voxels (1.8 times its share). In other maps: Guided backpropagation: fluid (5.9 times"),
+        (rows[:1], "LRP β=0: nothing that stands out. In other maps: Guided backpropagation: fluid (5.9 times"),
+        (rows[1:], "LRP β=0: dark voxels (1.8 times its share). A mask"),
+    ):
+        write_table(layout.statistics("shortcuts"), pd.DataFrame(kept))
+        found = [one.text for one in find_cautions(read_run(layout)) if one.section == "shortcuts"]
+        assert len(found) == 1
+        assert said in found[0]
+
+
 def test_classes_of_different_age_are_a_warning(run):
     path = run.statistics("demographic_tests")
     before = path.read_bytes()
