@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -29,22 +30,39 @@ def _binarised(run: RunRecord) -> Caution | None:
 
 
 def _readable_site(run: RunRecord) -> Caution | None:
-    """Site or scanner that can be read from relevance."""
+    """Site or scanner that can be read from relevance.
+
+    Its corrected p is over the maps of one target; serious is what the leading map shows, or what holds over the
+    targets too (Bonferroni).
+    """
     if not run.has("site_prediction"):
         return None
     table = run.tables["site_prediction"]
-    p = "p_fwe" if "p_fwe" in table else "p"
-    found = table[table[p].notna() & (table[p] < 0.05)]
+    tested = table[table["p_fwe"].notna()]
+    found = tested[tested["p_fwe"] < 0.05]
     if found.empty:
         return None
-    worst = found.sort_values("balanced_accuracy", ascending=False).iloc[0]
-    names = listing(sorted({str(name).replace("_", " ") for name in found["target"]}))
+    leading = tested[tested["map"] == run.main_maps[0]]
+    serious = (leading["p_fwe"] < 0.05).any() or found["p_fwe"].min() * tested["target"].nunique() < 0.05
+    passing = [_predicted(row, with_map=True) for row in found.sort_values("p_fwe").head(3).to_dict("records")]
+    more = f" and {number(len(found) - 3)} more" if len(found) > 3 else ""
+    own = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
     return Caution(
-        "serious", "Relevance tells the scanner.",
-        f"{names.capitalize()} can be predicted from regional relevance ({map_title(str(worst['map']))}: balanced "
-        f"accuracy {fixed(worst['balanced_accuracy'])}, chance {fixed(worst['chance'])}, {p_value(worst[p])}). "
-        "What looks like disease may in part be the scanner.", "shortcuts",
+        "serious" if serious else "note", "Relevance tells the scanner.",
+        f"{number(len(found))} of {count(len(tested), 'prediction')} from regional relevance "
+        f"{'passes' if len(found) == 1 else 'pass'} correction over the maps: {'; '.join(passing)}{more}. The leading "
+        f"map, {map_title(run.main_maps[0])}: {own}. What looks like disease may in part be the scanner.",
+        "shortcuts",
     )  # fmt: skip
+
+
+def _predicted(row: Mapping[str, Any], with_map: bool) -> str:
+    """How well a site or scanner is predicted from a map."""
+    source = f" from {map_title(str(row['map']))}" if with_map else ""
+    return (
+        f"{str(row['target']).replace('_', ' ')}{source} (balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
+        f"{fixed(row['chance'])}, corrected {p_value(row['p_fwe'])})"
+    )
 
 
 def _gathered_outside(run: RunRecord) -> Caution | None:

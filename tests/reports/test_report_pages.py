@@ -171,6 +171,24 @@ def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
         path.unlink() if before is None else path.write_bytes(before)
 
 
+def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="regions", people=2, betas=(0.0, 1.0), guided=False))
+    chance = {"site": 1 / 3, "field_strength": 0.5}
+    for p_leading, p_other, level in ((0.9, 0.011, "serious"), (0.9, 0.04, "note"), (0.04, 0.9, "serious")):
+        rows = [
+            {"target": target, "map": name, "balanced_accuracy": 0.57 if p < 0.05 else 0.28, "chance": chance[target],
+             "p": p / 5, "p_fwe": p}
+            for target, name, p in (("site", "lrpB000", p_leading), ("site", "lrpB100", p_other),
+                                    ("field_strength", "lrpB000", 1.0), ("field_strength", "lrpB100", np.nan))
+        ]  # fmt: skip
+        write_table(layout.statistics("site_prediction"), pd.DataFrame(rows))
+        caution = next(one for one in find_cautions(read_run(layout)) if one.title == "Relevance tells the scanner.")
+        assert caution.level == level
+        assert "1 of 3 predictions from regional relevance passes" in caution.text
+        own = fixed(0.57 if p_leading < 0.05 else 0.28)
+        assert f"The leading map, LRP β=0: site (balanced accuracy {own}, chance 0.33, corrected p" in caution.text
+
+
 def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="regions", people=2, betas=(0.0,)))
     rows = [
