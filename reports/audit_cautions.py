@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -56,7 +56,7 @@ def _readable_site(run: RunRecord) -> Caution | None:
     )  # fmt: skip
 
 
-def _predicted(row: Mapping[str, Any], with_map: bool) -> str:
+def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
     """How well a site or scanner is predicted from a map."""
     source = f" from {map_title(str(row['map']))}" if with_map else ""
     return (
