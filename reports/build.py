@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from pipeline.cohort.reading import PLANTED
 from pipeline.run.config import read_config
 from pipeline.run.errors import BadInputError
+from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_text
 from reports.cautions import find_cautions
@@ -27,7 +29,7 @@ from reports.viewer.of_run import shared_data
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
-    """Return the files of a run that its report is made from, and the report's own templates.
+    """Return the files of a run that its report is made from, what was planted, and the report's own templates.
 
     Provenance is left out: its time of day alone is no reason to build the report again.
     """
@@ -35,8 +37,10 @@ def report_inputs(layout: RunLayout) -> list[Path]:
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
     of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
     of_the_scans = [*_maps_of_the_pairs(layout), *_pictures_of_scans(layout)]
+    truth = read_run_input(layout).input / PLANTED
     return [
         *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_scans, *sorted(template_files()),
+        *([truth] if truth.is_file() else []),
     ]  # fmt: skip
 
 

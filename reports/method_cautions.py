@@ -32,7 +32,8 @@ def _planted_missed(run: RunRecord) -> Caution | None:
     )
 
 
-def _scaled_by_probability(run: RunRecord) -> Caution | None:
+def scaled_by_probability(run: RunRecord) -> Caution | None:
+    """Relevance that is larger everywhere where the prediction is; pages of regions repeat it."""
     if not run.has("relevance") or run.config.attribution.start_value != "probability":
         return None
     return Caution(
@@ -90,5 +91,5 @@ def _atlas(run: RunRecord) -> Caution | None:
 
 
 METHOD_CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _planted_missed, _unseen, _scaled_by_probability, _several_networks, _atlas,
+    _planted_missed, _unseen, scaled_by_probability, _several_networks, _atlas,
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Everything the report reads from a run folder: settings, tables, training histories. Nothing else is read.
 
+The exception is what was planted in synthetic people, which lies with the input.
+
 A run may have stopped after any stage. A table that is not there, or has no rows, is absent from the record, and
 the sections that need it say so.
 """
@@ -16,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.cohort.reading import PLANTED
+from pipeline.evaluation.planted import read_planted
 from pipeline.run.config import Config, read_config
 from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
@@ -115,6 +118,12 @@ class RunRecord:
             return bool(stated)
         truth = (TABLES["planted_recovery"](self.layout), self.source.input / PLANTED)
         return any(path.is_file() for path in truth)
+
+    @cached_property
+    def planted(self) -> frozenset[str]:
+        """Bilateral groups with planted disease; empty for real people, and where the input is no longer at hand."""
+        path = self.source.input / PLANTED
+        return frozenset(read_planted(path)) if path.is_file() else frozenset()
 
     @cached_property
     def map_names(self) -> tuple[str, ...]:

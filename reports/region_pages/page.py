@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,10 @@ from reports.caution import Caution
 from reports.content.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
+from reports.method_cautions import scaled_by_probability
 from reports.numbers import count, fixed, listing, number, p_cell, p_value
 from reports.region_pages.picture import RegionPictures
-from reports.run_record import OUTCOMES
+from reports.run_record import OUTCOMES, RunRecord
 from reports.tables import Column, PageTable, numeric, page_table
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
 
@@ -146,9 +147,32 @@ def _cautions(material: Material, group: str) -> list[Caution]:
     if voxels < 50:
         found.append(Caution("note", "A small region.", f"It has {count(voxels, 'voxel')} at this resolution: a slight "
                              "misregistration moves its relevance next door."))  # fmt: skip
+    scaled = scaled_by_probability(run)
+    if scaled is not None:
+        found.insert(0, replace(scaled, section=""))  # its section is on another page
     if run.is_synthetic:
-        found.append(Caution("note", "Synthetic people.", "Nothing here says anything about Alzheimer's disease."))
+        said = f"Nothing here says anything about Alzheimer's disease.{_planted(run, group)}"
+        found.append(Caution("note", "Synthetic people.", said))
     return found
+
+
+def _planted(run: RunRecord, group: str) -> str:
+    """Whether disease was planted in a group, and its place by density in true positives, as recovery counts it."""
+    if not run.planted:
+        return ""
+    said = f" Disease was {'planted here' if group in run.planted else 'not planted here'}"
+    if not run.has("region_summary"):
+        return f"{said}."
+    table, name = run.tables["region_summary"], run.main_maps[0]
+    rows = table[(table["map"] == name) & (table["scan_group"] == "TP") & table["mean_density"].notna()]
+    density = rows.set_index("group")["mean_density"]
+    if group not in density:
+        return f"{said}."
+    place = int((density > density[group]).sum()) + 1
+    return (
+        f"{said}; by density in true positives ({map_title(name)}) it is number {number(place)} of "
+        f"{number(len(density))}."
+    )
 
 
 def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:

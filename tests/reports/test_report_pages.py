@@ -14,12 +14,14 @@ import pytest
 from run_factory import RunPlan, make_run
 
 from pipeline.run.layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.build import build_report, written_files
+from pipeline.run.tables import read_table, write_json, write_table
+from reports.build import build_report, report_inputs, written_files
 from reports.cautions import find_cautions
 from reports.links import participant_file, region_files
+from reports.material import Material
 from reports.numbers import fixed, number
 from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
+from reports.region_pages.page import RegionMaterial, region_content
 from reports.run_record import read_run
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
@@ -151,6 +153,28 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     summary = read_table(run.statistics("region_summary"))
     row = summary[(summary["group"] == "Hippocampus") & (summary["scan_group"] == "AD")].iloc[0]
     assert number(row["mean_density"]) in page
+
+
+def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_scaled(tmp_path):
+    plan = RunPlan(people=3, betas=(0.0,), guided=False, preset="demo",
+                   overrides={"attribution": {"start_value": "probability", "keep_maps": "none"}})  # fmt: skip
+    layout = make_run(tmp_path / "run", plan)
+    truth = tmp_path / "input" / "truth" / "planted.json"
+    write_json(truth, {"planted": ["Hippocampus", "Amygdala"]})
+    assert truth in report_inputs(layout)
+    table = read_table(layout.statistics("region_summary"))
+    density = table[(table["map"] == "lrpB000") & (table["scan_group"] == "TP")].set_index("group")["mean_density"]
+    density = density.dropna()
+    material = Material.of(layout, False)
+    for group, said in (("Hippocampus", "planted here"), ("Putamen", "not planted here")):
+        cautions = region_content(RegionMaterial(material), group)["cautions"]
+        assert cautions[0].title == "Maps are scaled by the prediction."
+        assert cautions[0].section == ""
+        place = density.rank(ascending=False)[group]
+        assert (
+            f"Disease was {said}; by density in true positives (LRP β=0) it is number {place:.0f} of {len(density)}."
+            in cautions[-1].text
+        )
 
 
 def titles(layout: RunLayout) -> set[str]:
