@@ -139,7 +139,7 @@ KILL_WHEN: dict[str, Callable[[RunLayout], bool]] = {
     "registration": lambda run: any((run.logs / "receipts" / "registration").glob("*")),
     "training": lambda run: any(run.root.glob("models/*/checkpoint*")) or any(run.root.glob("models/*/history.tsv")),
     "attribution": lambda run: any((run.logs / "receipts" / "attribution").glob("*")),
-    "regions": lambda run: any((run.logs / "receipts" / "regions").glob("*")),
+    "regions": lambda run: any((run.logs / "receipts" / "group-maps").glob("*")),
     "statistics": lambda run: any((run.group / "statistics").glob("performance*")),
 }
 
