@@ -62,14 +62,14 @@ class Transforms:
 
 
 def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: Path) -> Transforms:
-    """Register a scan to the template: rigid, affine, then SyN, all driven by mutual information.
+    """Register a scan to the template: rigid, affine, then SyN.
 
     Parameters
     ----------
     fixed, moving : Volume
         Template and scan.
     transform : str
-        ANTs name of the parameter set; ``antsRegistrationSyNQuick[s]`` is that of the founding study.
+        ANTs name of the parameter set (`pipeline.run.config.RegistrationConfig`).
     seed : int
         For the sampling of the metric. With one thread it makes the result repeatable to the bit.
     prefix : Path
