@@ -13,7 +13,7 @@ atlas there (Dice of its 134 regions). Volumes of the hippocampi from the Jacobi
 manual ones over people.
 
 Every result is a file in WORK, so that a killed run goes on where it was: start the same command again. A result made
-by other code, other settings or another version of ANTsPy is made again. One person at 1 mm takes about 15 minutes.
+by other code, other settings or another version of ANTsPy is made again. One person at 1 mm takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from pipeline.registration.ants_transform import (
     read_affine,
     read_displacement,
     resample,
+    run_ants,
     to_ants,
 )
 from pipeline.registration.images import load_labels, load_t1w
@@ -145,12 +146,8 @@ def plain(
     """What a user of ANTsPy would write; the seed has to go through its settings."""
     ants.config.set_ants_deterministic(on=False, seed_value=options.seed)
     try:
-        ants.registration(
-            fixed=to_ants(Volume(template.t1w, template.grid.affine)),
-            moving=ants.image_read(str(image)),
-            type_of_transform=options.transform,
-            outprefix=str(prefix),
-        )
+        fixed = to_ants(Volume(template.t1w, template.grid.affine))
+        run_ants(fixed, ants.image_read(str(image)), options.transform, str(prefix))
     finally:
         ants.config.set_ants_deterministic(on=False, seed_value=None)
     names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
