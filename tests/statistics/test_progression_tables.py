@@ -20,7 +20,7 @@ from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.progression.tables import progression_tables
-from pipeline.statistics.progression.visits import log_odds, years_since_first
+from pipeline.statistics.visits import log_odds, years_since_first
 
 NONE = np.zeros((40, 0))
 

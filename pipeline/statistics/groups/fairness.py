@@ -18,7 +18,7 @@ from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.groups.levels import COURSE, Levels, levels_of
+from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.notes import joined
@@ -34,7 +34,7 @@ FAIRNESS_METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 
 FAIRNESS_COLUMNS = {
     "variable": "What subgroups differ in",
-    "level": "Subgroup; n/a in a row about a variable that cannot be used",
+    "level": LEVEL_IS,
     "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
     "estimate": "Value in the subgroup",
     "ci_low": "Lower bound of its interval, participants drawn with all their scans",
@@ -67,7 +67,7 @@ def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame
         if variable == COURSE:  # it is what is predicted
             continue
         try:
-            levels = levels_of(variable, frame, settings.subgroups)
+            levels = subgroup_levels(inputs, variable).of_rows(np.arange(len(frame)))
         except BadInputError as error:
             blocks.append(_blank(variable, None, str(error)))
             continue

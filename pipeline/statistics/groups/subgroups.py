@@ -18,7 +18,7 @@ from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.fold_effect import fold_of_participants
-from pipeline.statistics.groups.levels import Levels, levels_of
+from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, hedges_g
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.notes import joined
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 SUBGROUPS_COLUMNS = {
     "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
-    "level": "Subgroup; n/a in a row about a variable that cannot be used",
+    "level": LEVEL_IS,
     "map": "Relevance map; n/a for a suppressed subgroup",
     "group": "Bilateral group of regions",
     "n_participants": "Participants of the subgroup",
@@ -54,11 +54,12 @@ SUBGROUPS_COLUMNS = {
 def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     settings = inputs.config.statistics
-    frame, densities = _all_scans(inputs)
+    everyone = inputs.everyone
+    frame, densities = everyone.frame, everyone.values.densities.reshape(len(everyone.frame), -1)
     blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
     for variable in settings.subgroups.variables:
         try:
-            levels = levels_of(variable, frame, settings.subgroups)
+            levels = subgroup_levels(inputs, variable)
         except BadInputError as error:
             blocks.append(_blank(variable, None, str(error)))
             continue
@@ -66,23 +67,6 @@ def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFram
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
     return {"subgroups": (table[list(SUBGROUPS_COLUMNS)], SUBGROUPS_COLUMNS)}
-
-
-def _all_scans(inputs: StatisticsInputs) -> tuple[pd.DataFrame, Floats]:
-    """Scans of the contrast and, below them, those that the networks were applied to; density of each column."""
-    values = inputs.values
-    columns = values.densities.reshape(len(values.scans), len(values.maps) * len(values.groups))
-    if inputs.applied is None:
-        return inputs.frame, columns
-    more = inputs.applied.values
-    theirs = np.full((len(more.scans), len(values.maps), len(values.groups)), np.nan)
-    for i, name in enumerate(values.maps):
-        for j, group in enumerate(values.groups):
-            if name in more.maps and group in more.groups:
-                theirs[:, i, j] = more.densities[:, more.maps.index(name), more.groups.index(group)]
-    theirs_frame = inputs.applied.frame.drop(columns=["target"], errors="ignore")
-    frame = pd.concat([inputs.frame, theirs_frame], ignore_index=True)
-    return frame, np.concatenate([columns, theirs.reshape(len(theirs), -1)])
 
 
 def _of_level(

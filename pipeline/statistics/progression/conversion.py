@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.progression.visits import (
+from pipeline.statistics.visits import (
     CONVERTED,
     FOLLOWED,
     TO_CONVERSION,
