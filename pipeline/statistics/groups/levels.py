@@ -30,8 +30,8 @@ MAX_VALUES = 6
 TERTILES = (1 / 3, 2 / 3)
 LEVEL_IS = (
     "Subgroup, the same in all tables; n/a in a row about a variable that cannot be used. Numbers are cut at the "
-    "bounds named: those of the settings for mmse, else tertiles over the participants of the contrast, each with the mean of "
-    "their scans (other people, such as those with MCI, move no bound); few different values are no bands"
+    "bounds named: those of the settings for mmse, else tertiles over the participants of the contrast, each with the "
+    "mean of their scans (other people, such as those with MCI, move no bound); few different values are no bands"
 )
 """What a column ``level`` holds."""
 
