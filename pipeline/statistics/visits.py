@@ -12,6 +12,7 @@ Floats = NDArray[np.float64]
 
 YEARS = "years_since_first_scan"
 CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"
+OTHER_DEMENTIA = "other_dementia"
 """Columns of ``clinical.tsv``."""
 NETWORKS = "networks"
 """Column of ``predictions_applied.tsv``."""

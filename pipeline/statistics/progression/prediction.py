@@ -26,7 +26,7 @@ from pipeline.statistics.progression.concordance import (
     concordance,
     permuted_concordance,
 )
-from pipeline.statistics.progression.conversion import COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
+from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -51,7 +51,9 @@ PROGRESSION_COLUMNS = {
     "exact": "true if these are all permutations there are",
     "n_participants": "Participants with MCI, one scan each: their first",
     "n_scans": "Their scans, one each",
-    "n_events": "Conversions to AD among them (auc and shares: within the horizon)",
+    "n_events": "Conversions among them, as event says",
+    "event": "What counts as a conversion: for the concordance, over time, AD at any visit after the scan; for the "
+    "others AD within the horizon (pMCI), so someone who converts later is stable (sMCI) there",
     "n_missing": "Participants left out: the predictor is unknown, or (auc and shares) their course within the horizon",
     "note": "Why there is no value, or what to know of it",
 }
@@ -69,11 +71,22 @@ class _Question:
     missing: int
 
 
-def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
+def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int, horizon_months: int) -> pd.DataFrame:
+    """All predictors and measures; columns of `PROGRESSION_COLUMNS`.
+
+    Parameters
+    ----------
+    cohort : Conversions
+    settings : StatisticsConfig
+    seed : int
+    horizon_months : int
+        Of pMCI and sMCI; named in the table.
+    """
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
-    return pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
+    table = pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
+    within = f"AD by the visit {horizon_months} months after the scan ({CONVERTER})"
+    return table.assign(event=np.where(table["measure"] == CONCORDANCE, AT_ANY_TIME, within))
 
 
 def _questions(cohort: Conversions) -> Iterator[_Question]:
