@@ -288,6 +288,8 @@ def test_where_nobody_converted_everybody_is_censored_and_the_rows_say_so(tmp_pa
     table = cox_table(cohort, FAST.statistics, 0)
     assert table["p"].isna().all()
     assert (table["n_events"] == 0).all()
+    assert (table["n_censored"] == table["n_participants"]).all()
+    assert table["n_competing"].isna().all()  # this clinical table does not tell
     assert table["note"].str.contains("0 conversions").all(), table["note"].unique()
 
 

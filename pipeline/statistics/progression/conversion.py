@@ -124,7 +124,7 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     time = time.where(first[CONVERTED].notna())
     unknown, late = time.isna(), time <= 0
     usable = ~(unknown | late)
-    competing = first[OTHER_DEMENTIA].astype(float).where(~event, 0.0)
+    competing = first[OTHER_DEMENTIA].astype(float)
     kept = first.assign(time=time, event=event, competing=competing)[usable]
     left_out = {
         "neither conversion nor follow-up known": int(unknown.sum()),

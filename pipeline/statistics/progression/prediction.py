@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.notes import joined
 from pipeline.statistics.progression.concordance import (
     CHANCE,
     Pairs,
@@ -27,6 +28,7 @@ from pipeline.statistics.progression.concordance import (
     permuted_concordance,
 )
 from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
+from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -45,7 +47,7 @@ PROGRESSION_COLUMNS = {
     "estimate": "Value of the measure; 0.5 is chance",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "interval": INTERVAL_OF_SHARES,
     "p": "Two-sided p against 0.5 from permuting participants, (b+1)/(m+1)",
     "n_permutations": "Permutations used",
     "exact": "true if these are all permutations there are",
@@ -129,6 +131,7 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
         "p": float(p),
         "n_permutations": len(order),
         "exact": order.exact,
+        "note": joined(cohort.note, *found.notes),
     }
 
 
@@ -156,6 +159,9 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         generator(seed, "statistics", "progression", "shares"),
     )  # fmt: skip
     estimates = statistic(np.ones((1, len(converts))))[0]
+    of = (int(converts.sum()), int((~converts).sum()))
+    shares = {i: (float(estimates[i]), of[i]) for i in range(2)}
+    found = with_exact_shares(found, shares, settings.confidence)
     return [
         base
         | {
@@ -164,8 +170,11 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
             "ci_low": float(found.low[i]),
             "ci_high": float(found.high[i]),
             "interval": str(found.method[i]),
-            "note": "; ".join(filter(None, [_one_sided(question) if np.isnan(estimates[i]) else None, cohort.note]))
-            or None,
+            "note": joined(
+                _one_sided(question) if np.isnan(estimates[i]) else None,
+                FLAT if found.flat[i] and found.method[i] == NO_INTERVAL else None,
+                cohort.note,
+            ),
         }
         for i, name in enumerate(SHARES)
     ]
