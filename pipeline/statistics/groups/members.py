@@ -143,13 +143,14 @@ def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, 
     is_first : array of bool, shape (participants,)
     fold : array of int, shape (participants,)
     """
-    known, freedom = np.isfinite(values).all(axis=0), _freedom(fold)
+    known = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
+    freedom = _freedom(fold)
     if freedom < MIN_FREEDOM_OF_G:
         said = f"no Hedges' g: {freedom} degrees of freedom for its standard deviation, fewer than {MIN_FREEDOM_OF_G}"
-        return np.full(values.shape[1], np.nan), [said if one else None for one in known]
+        return np.full(values.shape[1], np.nan), [said if one else None for one in known.tolist()]
     g = np.where(known, hedges_g(np.where(known, values, 0.0), is_first, fold), np.nan)
     said = "no Hedges' g: participants do not differ within the groups"
-    return g, [said if one else None for one in known & np.isnan(g)]
+    return g, [said if one else None for one in (known & np.isnan(g)).tolist()]
 
 
 def _freedom(fold: Indices) -> int:
