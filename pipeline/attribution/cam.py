@@ -94,12 +94,17 @@ class Cam:
 
     name: ClassVar[str] = "cam"
 
-    def maps(self, subject: Subject) -> Tensor:
+    def require(self, subject: Subject) -> None:
+        """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
         require_channels(subject, self.name)
         if subject.start != "logit":
             raise UsageError(
                 f"{self.name} shows the logit's own terms; start = {subject.start!r} has none: use 'logit'."
             )
+        class_weights(subject, self.name)
+
+    def maps(self, subject: Subject) -> Tensor:
+        self.require(subject)
         weights = class_weights(subject, self.name)
         return weighted_sum(weights.expand(subject.features.shape[:2]), subject.features)
 

@@ -11,6 +11,7 @@ import pandas as pd
 from atlases.labels import Atlas
 from pipeline.attribution.explanations import PREDICTED, Explanation, ScanToShow, show_scan
 from pipeline.attribution.method_settings import read_settings
+from pipeline.attribution.methods import Accounting, require_defined
 from pipeline.attribution.registry import Surroundings, find_method
 from pipeline.attribution.stage import PACKAGES
 from pipeline.attribution.subject import split_layers
@@ -181,7 +182,7 @@ def checked_explanations(
     Raises
     ------
     UsageError
-        For an unknown method, setting, target or stage.
+        For an unknown method, setting, target or stage, or a method that is not defined for the network there.
     """
     target = request.target or config.cohort.positive
     if target != PREDICTED and target not in loaded.classes:
@@ -193,11 +194,12 @@ def checked_explanations(
     for name in dict.fromkeys(request.methods):
         entry = find_method(name)
         settings = read_settings(name, entry.record, _own_settings(name, request))
-        entry.build(settings, surroundings)
+        method = entry.build(settings, surroundings)
         usual = entry.stage_of(loaded.model)
         asked_at = usual if stage is None else stage
         split_layers(loaded.model, asked_at)
         start = config.attribution.start_value if entry.usual_start == "run" else "logit"
+        require_defined(loaded.model, loaded.input.shape, method, asked_at, request.start or start)
         normal: dict[str, int | str] = {"target": config.cohort.positive, "stage": usual, "start": start}
         explanations.append(Explanation(name, settings, target, asked_at, request.start or start, normal))
     return explanations
@@ -259,6 +261,9 @@ def _job(
     }
     image, regions = files.relevance_map(asked.label), files.explanation_regions(asked.label)
     outputs = {"map": image, "sidecar": sidecar(image), "regions": regions, "columns": regions.with_suffix(".json")}
+    if issubclass(find_method(asked.method).record, Accounting):
+        ledger = files.explanation_ledger(asked.label)
+        outputs |= {"ledger": ledger, "ledger_columns": ledger.with_suffix(".json")}
     what = [asked.method, dict(asked.settings), asked.target, asked.stage, asked.start]
     identity = [scan.participant_id, scan.session_id, scan.scan_id]
     key = unit_key(inputs, [what, identity, fold, files.resolution_mm, territory.version], *PACKAGES)

@@ -16,6 +16,7 @@ import torch
 
 from atlases.images import write_template_image
 from pipeline.attribution.explained_scan import cached_model, sources_of
+from pipeline.attribution.ledger import LEDGER_COLUMNS
 from pipeline.attribution.method_settings import Setting
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.records import Attribution
@@ -30,7 +31,7 @@ from pipeline.run.config import TrainingConfig
 from pipeline.run.digests import canonical_json, text_digest
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import FoldFiles, ScanFiles
-from pipeline.run.tables import write_json
+from pipeline.run.tables import write_json, write_table
 
 PREDICTED = "predicted"
 """Target: the class that the network gives the scan."""
@@ -137,7 +138,7 @@ def show_scan(outputs: Mapping[str, Path], task: ScanToShow) -> Mapping[str, Any
     Parameters
     ----------
     outputs : mapping of str to Path
-        ``map``, ``sidecar``, ``regions``, ``columns``.
+        ``map``, ``sidecar``, ``regions``, ``columns``; of a method that keeps one, ``ledger`` and ``ledger_columns``.
     task : ScanToShow
 
     Returns
@@ -166,6 +167,8 @@ def show_scan(outputs: Mapping[str, Path], task: ScanToShow) -> Mapping[str, Any
     on_template = from_network(values.cpu().numpy(), spec)
     write_template_image(outputs["map"], on_template, spec.template_grid, f"{asked.method}, {loaded.classes[target]}")
     write_json(outputs["sidecar"], _facts(task, loaded, answer))
+    if answer.ledger is not None:
+        write_table(outputs["ledger"], answer.ledger.frame(asked.label, 0), LEDGER_COLUMNS)
     return {"target": loaded.classes[target], "fold": task.fold, "start_value": float(answer.start_value[0])}
 
 

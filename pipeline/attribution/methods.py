@@ -7,11 +7,12 @@ beside it; what surrounds it (precision, checks, the boundary, bringing maps up 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.ledger import Ledger
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.subject import Subject, explaining
 from pipeline.attribution.targets import StartValue
@@ -28,6 +29,50 @@ class Method(Protocol):
     def maps(self, subject: Subject) -> Tensor:
         """Maps (B, 1, d, h, w) at the boundary of `subject`, summed over the channels of its features."""
         ...
+
+
+@runtime_checkable
+class Conditional(Protocol):
+    """A method that is not defined for every network."""
+
+    def require(self, subject: Subject) -> None:
+        """Raise `UsageError` where it is not, whatever the volumes hold."""
+        ...
+
+
+@runtime_checkable
+class Accounting(Protocol):
+    """A method that knows where its relevance went."""
+
+    def maps_and_ledger(self, subject: Subject) -> tuple[Tensor, Ledger]:
+        """Maps as of `Method.maps`, and their ledger."""
+        ...
+
+
+def require_defined(
+    model: nn.Module, shape: tuple[int, int, int], method: Method, stage: int | str, start: StartValue
+) -> None:
+    """Refuse a method that is not defined for a network, by one pass of an empty volume; before any scan is read.
+
+    Parameters
+    ----------
+    model : nn.Module
+    shape : tuple of int
+        Voxels of its input.
+    method : Method
+    stage, start
+        As of `attribute`.
+
+    Raises
+    ------
+    UsageError
+        As the method raises it, with the layers it finds and what to do.
+    """
+    if isinstance(method, Conditional):
+        weight = next(model.parameters())
+        empty = torch.zeros((1, 1, *shape), dtype=weight.dtype, device=weight.device)
+        with explaining(model, empty, 0, stage, start) as subject:
+            method.require(subject)
 
 
 def attribute(
@@ -74,13 +119,16 @@ def attribute(
                 f"stage {stage!r}: what leaves it is {tuple(subject.features.shape)} and has no voxels; explain at an "
                 "earlier stage."
             )
-        values = method.maps(subject).detach()
+        found, ledger = (
+            method.maps_and_ledger(subject) if isinstance(method, Accounting) else (method.maps(subject), None)
+        )
+        values = found.detach()
         _require_finite(values, method)
         if at_input_grid and not subject.at_input:
             values = to_input_grid(values, subject)
         with torch.no_grad():
             start_value = subject.score(subject.features)
-    return Attribution(values, method.name, target, start_value, described(method, stage, start))
+    return Attribution(values, method.name, target, start_value, described(method, stage, start), ledger)
 
 
 def _require_finite(maps: Tensor, method: Method) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pipeline.attribution.composites import Composite, composite, focus, founding
 from pipeline.attribution.guided_backprop import guided_backprop
+from pipeline.attribution.ledger import Ledger
 from pipeline.attribution.lrp import lrp
 from pipeline.attribution.planner import BatchNormMode
 from pipeline.attribution.subject import Subject
@@ -50,11 +51,17 @@ class Lrp:
 
     def maps(self, subject: Subject) -> Tensor:
         """Relevance (B, 1, d, h, w)."""
+        return self.maps_and_ledger(subject)[0]
+
+    def maps_and_ledger(self, subject: Subject) -> tuple[Tensor, Ledger]:
+        """Relevance, and where it went down to the stage."""
         rules = self._composite(subject.volumes)
         answers = lrp(
             subject.model, subject.volumes, subject.target, [rules], subject.start, self.batch_norm, subject.stage
         )
-        return answers[0].values.sum(1, keepdim=True)
+        (answer,) = answers
+        assert answer.ledger is not None  # of every answer of `lrp`
+        return answer.values.sum(1, keepdim=True), answer.ledger
 
     def _composite(self, volumes: Tensor) -> Composite:
         brain = (volumes != 0).to(volumes.dtype)

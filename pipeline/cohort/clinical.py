@@ -64,6 +64,8 @@ TIMES = {
     "months_to_conversion": "Months from the diagnosis at the scan to the first of AD; n/a if there was none",
     "months_followed": "Months from the diagnosis at the scan to the last one (0: none later), the time of censoring "
     "where converted is 0",
+    "other_dementia": "1 if a dementia of another cause, without AD before it, ended follow-up (a competing event: "
+    "censored there), 0 if not; for CN and MCI only",
 }
 """Columns computed from sessions and diagnoses."""
 
@@ -130,6 +132,7 @@ def clinical_table(
     data["converted"] = [None if one is None else int(one.converted) for one in later]
     data["months_to_conversion"] = [None if one is None else one.months_to_conversion for one in later]
     data["months_followed"] = [None if one is None else one.months_followed for one in later]
+    data["other_dementia"] = [None if one is None else int(one.other_dementia) for one in later]
     told = {**IDENTITY, **MEASURES, **TIMES}
     for name in further:
         data[name] = _further(name, kept, cells, set(data), disguise)

@@ -52,7 +52,8 @@ def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | 
         return None
     last = other if other is not None else after[-1][0] if after else 0.0
     months = None if first_ad is None else round(first_ad / _DAYS_PER_MONTH, 2)
-    return FollowUp(first_ad is not None, months, round(last / _DAYS_PER_MONTH, 2))
+    competing = other is not None and first_ad is None
+    return FollowUp(first_ad is not None, months, round(last / _DAYS_PER_MONTH, 2), competing)
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:

@@ -110,11 +110,14 @@ class FollowUp:
         Until the first diagnosis of AD; None if there was none.
     months_followed : float
         Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it.
+    other_dementia : bool
+        That is how it ended, without AD before: a competing event.
     """
 
     converted: bool
     months_to_conversion: float | None
     months_followed: float
+    other_dementia: bool = False
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def measure_one(
     Parameters
     ----------
     outputs : dict of str to Path
-        volumes.
+        volumes, and columns: its data dictionary.
     log_jacobian : Path
         Image on the template grid.
     atlas_name : str
@@ -124,7 +124,7 @@ def measure_one(
         (region.number, region.name, region.hemisphere, region.group, volumes[region.number], template[region.number])
         for region in atlas.regions.regions
     ]
-    write_table(outputs["volumes"], pd.DataFrame(rows, columns=list(SCAN_VOLUME_COLUMNS)))
+    write_table(outputs["volumes"], pd.DataFrame(rows, columns=list(SCAN_VOLUME_COLUMNS)), SCAN_VOLUME_COLUMNS)
     return {}
 
 
@@ -139,7 +139,8 @@ def _job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, reso
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], *PACKAGES)
     arguments = (files.log_jacobian, atlas_name, resolution_mm)
-    return Job(STAGE, files.name, key, {"volumes": files.volumes}, measure_one, arguments)
+    outputs = {"volumes": files.volumes, "columns": files.volumes.with_suffix(".json")}
+    return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
 
 def _gather(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:

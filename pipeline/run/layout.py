@@ -180,6 +180,10 @@ class ScanFiles:
         found = sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
         return [path for path in found if is_map_of_a_run(path.name.rpartition("_desc-")[2].split("_")[0])]
 
+    def explanation_ledger(self, label: str) -> Path:
+        """Conservation ledger of such a map, of a method that keeps one (TSV); not named as that of the run."""
+        return self.folder / "relevance" / f"{self._space}_desc-{label}_conservation.tsv"
+
     def explanation_regions(self, label: str) -> Path:
         """Sums over regions of a map that ``heatlas explain`` has made (TSV)."""
         return self.folder / "relevance" / f"{self._space}_desc-{label}_regions.tsv"

@@ -26,6 +26,10 @@ MIN_USABLE_SHARE = 0.5
 """Share of draws in which the statistic must exist (a draw without patients has no sensitivity)."""
 
 NO_INTERVAL = "none"
+FLAT = "no interval: every draw of participants gives the same value, so the bootstrap cannot show uncertainty here"
+"""Why there is no interval where `Intervals.flat`."""
+SAME = 1e-12
+"""Range of the draws, relative to the largest, below which they differ by rounding only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +43,23 @@ class Intervals:
     method : array of str, shape (numbers,)
         ``BCa``; ``percentile`` where BCa is not defined (all draws on one side of the estimate); ``none``.
     spread : array, shape (numbers,)
-        Standard deviation of the draws: the bootstrap standard error.
+        Standard deviation of the draws: the bootstrap standard error; exactly 0 where all draws are the same.
     """
 
     low: Floats
     high: Floats
     method: NDArray[np.str_]
     spread: Floats
+
+    @property
+    def flat(self) -> NDArray[np.bool_]:
+        """Where all draws are the same: an interval without width would claim certainty, so there is none."""
+        return np.asarray(self.spread == 0, dtype=bool)
+
+    @property
+    def notes(self) -> list[str | None]:
+        """`FLAT` where that is so."""
+        return [FLAT if one else None for one in self.flat]
 
     @classmethod
     def absent(cls, numbers: int) -> Intervals:
@@ -143,7 +157,12 @@ def _quantiles(ordered: Floats, levels: Floats) -> Floats:
 
 
 def bootstrap_intervals(
-    statistic: Statistic, strata: Sequence[int], count: int, confidence: float, rng: np.random.Generator
+    statistic: Statistic,
+    strata: Sequence[int],
+    count: int,
+    confidence: float,
+    rng: np.random.Generator,
+    size: Floats | float = 0.0,
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
@@ -157,12 +176,14 @@ def bootstrap_intervals(
         Draws.
     confidence : float
     rng : numpy.random.Generator
+    size : float or array, shape (numbers,)
+        Largest of the values that a difference is taken of: draws are the same if they differ by their rounding only.
 
     Returns
     -------
     Intervals
-        Without bounds for fewer than three participants, and where the statistic exists in fewer than half of the
-        draws; draws in which it does not exist are left out.
+        Without bounds for fewer than three participants, where the statistic exists in fewer than half of the draws
+        (draws in which it does not exist are left out), and where all draws are the same (`Intervals.flat`).
     """
     n = len(strata)
     estimates = _columns(statistic(np.ones((1, n))))[0]
@@ -180,6 +201,7 @@ def bootstrap_intervals(
         if len(chosen):
             own = draws[usable[:, chosen[0]]][:, chosen]
             _enter(result, chosen, own, estimates[chosen], jackknife[:, chosen], strata, confidence)
+            _leave_out_flat(result, chosen, own, np.broadcast_to(size, len(estimates))[chosen])
     return result
 
 
@@ -204,3 +226,11 @@ def _enter(
     result.low[chosen], result.high[chosen] = low, high
     result.method[chosen] = np.where(other, "percentile", "BCa")
     result.spread[chosen] = draws.std(axis=0, ddof=1)
+
+
+def _leave_out_flat(result: Intervals, chosen: NDArray[np.intp], draws: Floats, size: Floats) -> None:
+    """Take back the intervals of numbers that are the same in all draws."""
+    flat = chosen[np.ptp(draws, axis=0) <= SAME * np.maximum(np.abs(draws).max(axis=0), size)]
+    result.low[flat] = result.high[flat] = np.nan
+    result.method[flat] = NO_INTERVAL
+    result.spread[flat] = 0.0

@@ -37,7 +37,7 @@ def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: st
     over : str
         What the tests of a family differ in, for its name.
     """
-    adjusted = table.assign(p_fdr=np.nan, family="")
+    adjusted = table.assign(p_fdr=np.nan, family="none")
     for values, part in table.groupby(list(apart), sort=False):
         rows, p = part.index, part["p"].to_numpy(float)
         adjusted.loc[rows, "p_fdr"] = benjamini_hochberg(p)

@@ -18,14 +18,13 @@ from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.statistics.everyone import Everyone, scan_frame
 from pipeline.statistics.values import RelevanceValues
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
 VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
-NOT_FACTS = frozenset({"image", "entry", "kept", "reason", "location"})
-"""Fields of a scan that say nothing about the person or the visit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,28 +109,16 @@ class StatisticsInputs:
         """
         return scan_frame(self.values, self.scans, self.clinical)
 
+    @cached_property
+    def everyone(self) -> Everyone:
+        """Scans of the contrast and, below them, those that the networks were only applied to."""
+        more = None if self.applied is None else (self.applied.frame, self.applied.values)
+        return Everyone.of(self.frame, self.values, more)
+
     def as_named(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table with one row per scan (and map, group ...), its participants named as in the input."""
         names = table["scan_id"].map(dict(self.names_in_input))
         return table.assign(participant_id=names.where(names.notna(), table["participant_id"]))
-
-
-def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
-    """Join prediction, scan table and clinical table to the rows of relevance values."""
-    names = [name for name in Scan.__dataclass_fields__ if name not in NOT_FACTS]
-    facts = pd.DataFrame([[getattr(scan, name) for name in names] for scan in scans], columns=names)
-    facts = facts.set_index("scan_id").astype(dict.fromkeys(_NUMBERS, float))
-    frame = values.scans
-    for more in (facts, clinical):
-        own = more[[name for name in more.columns if name not in frame.columns]]
-        frame = frame.join(own, on="scan_id")
-    return frame
-
-
-_NUMBERS = (
-    "age", "field_strength", "apoe4", "mmse", "cdr", "tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3",
-    "hippocampus_right_mm3",
-)  # fmt: skip
 
 
 def one_name_per_person(inputs: StatisticsInputs) -> StatisticsInputs:

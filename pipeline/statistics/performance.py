@@ -12,7 +12,7 @@ from sklearn.metrics import roc_curve
 
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import Intervals, bootstrap_intervals
+from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.calibration import (
     CALIBRATION_COLUMNS,
     PRECISION_RECALL_COLUMNS,
@@ -20,6 +20,7 @@ from pipeline.statistics.calibration import (
     precision_recall_table,
 )
 from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
 from pipeline.statistics.values import participant_codes
 
 Floats = NDArray[np.float64]
@@ -34,7 +35,7 @@ PERFORMANCE_COLUMNS = {
     "estimate": "Value of the metric",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound of the interval over participants",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "interval": INTERVAL_OF_SHARES,
     "n_participants": "Participants",
     "n_scans": "Scans",
     "n_positive": "Scans of the positive class",
@@ -196,6 +197,13 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
     estimates = of_weights(np.ones((1, len(names))))
     counts = {"n_positive": int(target.sum()), "n_negative": int((1 - target).sum())}
     intervals = _intervals(statistic, len(names), settings, rng)
+    of_class = {"sensitivity": codes[target == 1], "specificity": codes[target == 0], "accuracy": codes}
+    shares = {
+        i: (float(value[0]), len(np.unique(of_class[metric])))
+        for i, (metric, value) in enumerate(estimates.items())
+        if metric in of_class
+    }
+    intervals = with_exact_shares(intervals, shares, settings.confidence)
     return [
         {
             "fold": fold,
@@ -207,7 +215,7 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
             "n_participants": len(names),
             "n_scans": len(frame),
             **counts,
-            "note": _note(float(value[0]), bool(intervals.low[i] == intervals.high[i])),
+            "note": _note(float(value[0]), bool(intervals.flat[i]), str(intervals.method[i])),
         }
         for i, (metric, value) in enumerate(estimates.items())
     ]
@@ -221,7 +229,7 @@ def _intervals(
     return bootstrap_intervals(statistic, [0] * n, settings.bootstrap_samples, settings.confidence, rng)
 
 
-def _note(estimate: float, no_width: bool) -> str | None:
+def _note(estimate: float, flat: bool, method: str) -> str | None:
     if np.isnan(estimate):
         return "a class that the metric needs has no scan"
-    return "all scans alike: the bootstrap cannot show uncertainty here" if no_width else None
+    return FLAT if flat and method == NO_INTERVAL else None

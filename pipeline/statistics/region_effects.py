@@ -29,7 +29,8 @@ EFFECT_COLUMNS = {
     "ci_low": "Lower bound of the interval of the difference, participants drawn within each class",
     "ci_high": "Upper bound of the interval of the difference",
     "interval": "BCa or percentile; none where there is none",
-    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples",
+    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples; n/a "
+    "where these rest on fewer than 8 degrees of freedom",
     "fold_held": "Whether the test fold, whose maps come from one network, is held in difference, t and p",
     "t": "Welch's t; with fold held the same of the model with fold, one residual variance per class",
     "df": "Its degrees of freedom (Welch-Satterthwaite)",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.visits import first_visits
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -55,7 +56,9 @@ class FoldedScans:
         The fold that tests the person of each scan, or `NO_FOLD`.
     labelled : array of bool
     first : array of bool
-        The first labelled scan of each person: the rows that models are fitted on.
+        The first labelled scan of each person (`pipeline.statistics.visits.first_visits`): the rows that models are
+        fitted on. Repeated scans of one person are no further people, and a mean over scans has less spread than the
+        single scans that a model is applied to.
     sources : tuple of RegionFeatures
     """
 
@@ -68,19 +71,16 @@ class FoldedScans:
     @classmethod
     def of(cls, inputs: StatisticsInputs) -> FoldedScans:
         """All scans of a run that have relevance."""
-        own = inputs.frame
+        everyone = inputs.everyone
+        frame, labelled = everyone.frame, everyone.labelled
+        own = frame[labelled]
         fold_of = {person: str(int(fold)) for person, fold in zip(own["participant_id"], own["fold"], strict=True)}
         fold_of |= {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
-        sources = region_features(inputs.values, inputs.volumes)
-        frame = own
-        if inputs.applied is not None:
-            more = inputs.applied.frame
-            frame = pd.concat([own, more.drop(columns="fold", errors="ignore")], ignore_index=True)
-            theirs = {one.source: one for one in region_features(inputs.applied.values, inputs.volumes)}
-            sources = [_joined(one, theirs.get(one.source), len(more)) for one in sources]
-        labelled = np.arange(len(frame)) < len(own)
         fold_names = tuple(fold_of.get(person, NO_FOLD) for person in frame["participant_id"])
-        return cls(frame, fold_names, labelled, labelled & _first(frame, labelled), tuple(sources))
+        first = frame["scan_id"].isin(first_visits(own)["scan_id"]).to_numpy(bool)
+        return cls(
+            frame, fold_names, labelled, labelled & first, tuple(region_features(everyone.values, inputs.volumes))
+        )
 
     @property
     def folds(self) -> list[str]:
@@ -116,24 +116,3 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
         groups += sorted(set(table.columns) - set(groups))
         sources.append(RegionFeatures(VOLUME, tuple(groups), table[groups].to_numpy(float)))
     return sources
-
-
-def _first(frame: pd.DataFrame, labelled: Mask) -> Mask:
-    """The first labelled scan of each person.
-
-    Repeated scans of one person are no further people; and a mean over scans has less spread than the single scans
-    that a model is applied to.
-    """
-    order = frame[labelled].sort_values(["age", "session_id", "scan_id"], na_position="last", kind="stable")
-    first = np.zeros(len(frame), bool)
-    first[frame.index.get_indexer(order.index[~order.duplicated("participant_id")])] = True
-    return first
-
-
-def _joined(own: RegionFeatures, more: RegionFeatures | None, n_more: int) -> RegionFeatures:
-    """Features of further scans below, by name of the group."""
-    values = np.full((n_more, len(own.groups)), np.nan)
-    for i, group in enumerate(own.groups):
-        if more is not None and group in more.groups:
-            values[:, i] = more.values[:, more.groups.index(group)]
-    return RegionFeatures(own.source, own.groups, np.concatenate([own.values, values]))

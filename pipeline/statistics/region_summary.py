@@ -35,7 +35,7 @@ SUMMARY_COLUMNS = {
     "scan_mean_density": "Mean density over scans, as in the founding study",
     "ratio_of_means": "scan_mean_sum divided by that of the negative class: the founding study's gain; n/a where that "
     "is not above 0",
-    "note": "Why there is no value",
+    "note": "Why there is no value, or no interval",
 }
 
 
@@ -98,7 +98,10 @@ def _block(
         "scan_mean_sum": scan_sums.ravel(),
         "scan_mean_density": _mean(values.densities[members]).ravel(),
         "ratio_of_means": np.divide(scan_sums, controls, out=np.full(shape, np.nan), where=controls > 0).ravel(),
-        "note": [_why_empty(len(names)) if empty else None for empty in np.isnan(mean_density.ravel())],
+        "note": [
+            _why_empty(len(names)) if empty else flat
+            for empty, flat in zip(np.isnan(mean_density.ravel()), intervals.notes, strict=True)
+        ],
     }
     table = pd.DataFrame(columns).astype({"map": str, "group": str})
     return table.assign(scan_group=scan_group, n_participants=len(names), n_scans=int(members.sum()))

@@ -70,6 +70,25 @@ class RelevanceValues:
         scans = predictions.set_index("scan_id").loc[list(scan_ids)].reset_index()
         return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"))
 
+    def above(self, more: RelevanceValues) -> RelevanceValues:
+        """These scans and, below them, others: in the maps and groups of these, by name; NaN where the others lack one.
+
+        ``scans`` are the rows of both tables of predictions.
+        """
+        place = [[names.index(name) if name in names else -1 for name in own]
+                 for own, names in ((self.maps, more.maps), (self.groups, more.groups))]  # fmt: skip
+        absent = (np.array(place[0])[:, None] < 0) | (np.array(place[1]) < 0)
+
+        def stacked(own: Floats, theirs: Floats) -> Floats:
+            chosen = np.where(absent, np.nan, theirs[:, place[0]][:, :, place[1]])
+            return np.concatenate([own, chosen])
+
+        scans = pd.concat([self.scans, more.scans], ignore_index=True)
+        return RelevanceValues(
+            scans, self.maps, self.groups, stacked(self.sums, more.sums), stacked(self.densities, more.densities),
+            stacked(self.gains, more.gains),
+        )  # fmt: skip
+
     def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:
         """Which scans belong to a class (by its label) or to an outcome (TP, FP, TN, FN)."""
         if scan_group in OUTCOMES:

@@ -219,13 +219,14 @@ def _rows(
         strata = [0] * points.n_participants
         interval = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
         row = {"r": r, "ci_low": interval.low[0], "ci_high": interval.high[0], "interval": interval.method[0], **counts}
-        row |= {"p": np.nan, "n_permutations": len(permutations), "exact": permutations.exact, "note": note}
+        row |= {"p": np.nan, "n_permutations": len(permutations), "exact": permutations.exact}
+        row |= {"note": joined(note, *interval.notes)}
         if len(permutations) > 1:
             null = permuted_correlations(points.volume, points.relevance, permutations.rows, estimator)
             row["p"] = float(two_sided_p(np.array(r), null, permutations.exact))
         else:
             reason = "no two participants have equally many scans, so none can be exchanged"
-            row["note"] = "; ".join(part for part in (reason, note) if part)
+            row["note"] = joined(reason, row["note"])
         rows.append({"estimator": estimator} | row)
     return rows
 

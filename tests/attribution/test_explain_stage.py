@@ -15,6 +15,8 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.attribution.cam import GradCam
 from pipeline.attribution.explain_stage import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
+from pipeline.attribution.ledger import LEDGER_COLUMNS
+from pipeline.attribution.lrp import lrp_beta
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.occlusion import Occlusion
 from pipeline.cohort.records import Scan
@@ -192,3 +194,40 @@ def test_a_changed_network_is_another_explanation(whole: ExplanationLayout) -> N
 def test_scans_without_a_network_are_left_out_unless_asked_for(whole: ExplanationLayout) -> None:
     outcomes = show(whole, "fake-cam")
     assert [outcome.job.arguments[0].scan.scan_id for outcome in outcomes] == ["I1", "I2", "I3"]
+
+
+def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(whole: ExplanationLayout) -> None:
+    """The founding network has a hidden layer: CAM is not defined, and one refusal says so, not one per scan."""
+    before = sorted(whole.root.rglob("*"))
+    for methods in (("cam",), ("grad-cam", "cam")):
+        with pytest.raises(UsageError, match=r"cam needs global average pooling and one linear layer") as refused:
+            show(whole, *methods, target="CN")
+        assert "finds stages.2.2 (Linear), stages.2.3 (ReLU)" in str(refused.value)
+        assert "use grad-cam" in str(refused.value)
+    with pytest.raises(UsageError, match="use 'logit'"):
+        show(whole, "cam", start="probability")
+    assert sorted(whole.root.rglob("*")) == before
+
+
+def test_an_explanation_by_lrp_has_the_ledger_of_conservation_and_others_have_none(whole: ExplanationLayout) -> None:
+    (outcome,) = show(whole, "lrp", settings=("beta=1",), scans=("I1",))
+    assert outcome.ok
+    label = outcome.job.arguments[0].explanation.label
+    files = whole.scan("sub-1", "ses-M000", 4.0)
+    ledger = read_table(files.explanation_ledger(label), list(LEDGER_COLUMNS), ["layer"])
+    assert json.loads(files.explanation_ledger(label).with_suffix(".json").read_text()).keys() == LEDGER_COLUMNS.keys()
+    loaded = load_model(whole.fold(0))
+    volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+    own = lrp_beta(loaded.model, volume, 1, [1.0], CONFIG.attribution.start_value)[1.0]
+    assert own.ledger is not None
+    wanted = own.ledger.frame(label, 0)
+    assert ledger["layer"].tolist() == wanted["layer"].tolist()
+    for name in ("relevance_in", "relevance_out", "lost_no_contribution"):
+        np.testing.assert_allclose(ledger[name], wanted[name], rtol=1e-6, atol=1e-9)
+    facts = json.loads(sidecar(files.relevance_map(label)).read_text())
+    lost = ledger[["absorbed_by_bias", "lost_no_contribution", "stabiliser"]].to_numpy().sum()
+    assert facts["StartValue"] == pytest.approx(facts["MapSum"] + lost, rel=1e-4)
+    assert files.explanation_ledger(label) != files.ledger
+    (other,) = show(whole, "grad-cam", scans=("I1",))
+    assert "ledger" not in other.job.outputs
+    assert not files.explanation_ledger("gradcam").exists()

@@ -99,18 +99,18 @@ def diagnoses(*known: tuple[float, str]) -> list[Diagnosis]:
 
 
 @pytest.mark.parametrize(
-    ("known", "converted", "months", "followed"),
+    ("known", "converted", "months", "followed", "competing"),
     [
-        ([(0, "MCI"), (12, "MCI"), (24, "AD"), (36, "AD")], True, 24, 36),
-        ([(0, "MCI"), (12, "MCI"), (48, "CN")], False, None, 48),
-        ([(0, "CN"), (12, "MCI"), (60, "AD")], True, 60, 60),
-        ([(0, "MCI")], False, None, 0),
-        ([(0, "MCI"), (12, "AD"), (24, "AD"), (36, OTHER_DEMENTIA)], True, 12, 36),
-        ([(0, "MCI"), (12, "MCI"), (24, OTHER_DEMENTIA), (36, "AD")], False, None, 24),
+        ([(0, "MCI"), (12, "MCI"), (24, "AD"), (36, "AD")], True, 24, 36, False),
+        ([(0, "MCI"), (12, "MCI"), (48, "CN")], False, None, 48, False),
+        ([(0, "CN"), (12, "MCI"), (60, "AD")], True, 60, 60, False),
+        ([(0, "MCI")], False, None, 0, False),
+        ([(0, "MCI"), (12, "AD"), (24, "AD"), (36, OTHER_DEMENTIA)], True, 12, 36, False),
+        ([(0, "MCI"), (12, "MCI"), (24, OTHER_DEMENTIA), (36, "AD")], False, None, 24, True),
     ],
 )
 def test_time_to_conversion_or_censoring(
-    known: list[tuple[float, str]], converted: bool, months: float | None, followed: float
+    known: list[tuple[float, str]], converted: bool, months: float | None, followed: float, competing: bool
 ) -> None:
     history = diagnoses(*known)
     later = follow_up(history, history[0])
@@ -118,6 +118,7 @@ def test_time_to_conversion_or_censoring(
     assert later.converted is converted
     assert later.months_to_conversion == (None if months is None else pytest.approx(months, abs=0.02))
     assert later.months_followed == pytest.approx(followed, abs=0.02)
+    assert later.other_dementia is competing
 
 
 def test_neither_dementia_at_the_scan_nor_a_withdrawn_one_is_time_at_risk() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def test_volumes_of_two_visits(tmp_path: Path) -> None:
         assert (own["name"], own["hemisphere"], own["group"]) == (name, side, "Hippocampus")
         assert own["template_mm3"] == (labels == number).sum() * 64
         assert own["volume_mm3"] == pytest.approx(0.8 * own["template_mm3"], rel=1e-5)
+    for scan in scans:
+        path = layout.scan(scan.participant_id, scan.session_id, 4.0).volumes
+        described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        assert list(described) == list(read_table(path).columns)
+        assert "Jacobian" in described["volume_mm3"]["Description"]
     retest = read_table(layout.test_retest)
     assert retest["mean_difference_percent"][0] == pytest.approx(200 * 0.08 / 1.52, rel=1e-4)
     assert measure(layout, scans) == (False, ["unchanged", "unchanged"])

@@ -92,6 +92,18 @@ def test_draws_without_the_statistic_are_left_out_and_mostly_such_draws_give_non
     assert none.method[0] == "none"
 
 
-def test_constant_statistic_has_an_interval_without_width():
-    interval = bootstrap_intervals(weighted_mean(np.ones(6)), [0] * 6, 100, 0.95, np.random.default_rng(0))
-    assert (interval.low[0], interval.high[0]) == pytest.approx((1.0, 1.0))
+@pytest.mark.parametrize("value", [0.0, 1.0, 1e-9, 0.1])
+def test_a_statistic_that_no_draw_changes_has_no_interval_and_says_so(value):
+    """Beside one that does vary, and up to rounding: means of 0.1 differ in the last digit."""
+    values = np.column_stack([np.full(6, value), np.arange(6.0)])
+
+    def means(weights):
+        return (weights @ values) / weights.sum(axis=1, keepdims=True)
+
+    interval = bootstrap_intervals(means, [0] * 6, 100, 0.95, np.random.default_rng(0))
+    assert interval.flat.tolist() == [True, False]
+    assert interval.method.tolist() == ["none", "BCa"]
+    assert np.isnan([interval.low[0], interval.high[0]]).all()
+    assert interval.low[1] < 2.5 < interval.high[1]
+    assert interval.spread[0] == 0
+    assert [note is None for note in interval.notes] == [False, True]

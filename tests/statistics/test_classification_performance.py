@@ -66,10 +66,24 @@ def test_one_class_only_says_so():
     assert len(roc_table(predictions)) == 0
 
 
-def test_perfect_prediction_warns_that_its_interval_has_no_width():
+def test_perfect_prediction_has_exact_intervals_over_participants_and_none_where_there_is_no_such():
     table = performance_table(predictions_of(people(), wrong=()), FAST.statistics, 3).set_index(["fold", "metric"])
-    assert table.loc[("all", "accuracy"), "estimate"] == 1
-    assert "cannot show uncertainty" in table.loc[("all", "accuracy"), "note"]
+    for metric, participants in {"accuracy": 16, "sensitivity": 8, "specificity": 8}.items():
+        row = table.loc[("all", metric)]
+        assert (row["estimate"], row["ci_high"], row["interval"]) == (1, 1, "Clopper-Pearson")
+        assert row["ci_low"] == pytest.approx(
+            0.025 ** (1 / participants)
+        )  # that all are right has this chance of 2.5 %
+        assert pd.isna(row["note"])
+    for metric in ("balanced_accuracy", "auc", "average_precision"):
+        row = table.loc[("all", metric)]
+        assert (row["estimate"], row["interval"]) == (1, "none")
+        assert np.isnan([row["ci_low"], row["ci_high"]]).all()
+        assert "cannot show uncertainty" in row["note"]
+    assert table.loc[("all", "brier"), "interval"] == "BCa"
+    nobody = predictions_of(people(), wrong=[s.participant_id for s in people()])
+    row = performance_table(nobody, FAST.statistics, 3).set_index(["fold", "metric"]).loc[("all", "accuracy")]
+    assert (row["ci_low"], row["ci_high"]) == pytest.approx((0, 1 - 0.025 ** (1 / 16)))
 
 
 def test_roc_encloses_the_auc():

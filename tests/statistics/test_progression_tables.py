@@ -20,7 +20,7 @@ from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.progression.tables import progression_tables
-from pipeline.statistics.progression.visits import log_odds, years_since_first
+from pipeline.statistics.visits import log_odds, years_since_first
 
 NONE = np.zeros((40, 0))
 
@@ -217,7 +217,7 @@ def test_regions_known_of_fewer_people_are_a_family_of_their_own_and_say_so(coho
 
 
 def test_prediction_of_conversion_is_the_roc_area_and_its_rank_test(cohort) -> None:
-    table = progression_table(cohort, with_settings(permutations=1999).statistics, 3)
+    table = progression_table(cohort, with_settings(permutations=1999).statistics, 3, 36)
     table = table.set_index(["predictor", "measure"])
     course, logit = cohort.frame["progression"], cohort.scalar("model")
     up, down = logit[course == "pMCI"], logit[course == "sMCI"]
@@ -238,11 +238,11 @@ def test_prediction_of_conversion_is_the_roc_area_and_its_rank_test(cohort) -> N
 
 def test_without_both_courses_the_rows_say_so(cohort) -> None:
     one_sided = dataclasses.replace(cohort, frame=cohort.frame.assign(progression="pMCI"))
-    table = progression_table(one_sided, FAST.statistics, 3).set_index(["predictor", "measure"])
+    table = progression_table(one_sided, FAST.statistics, 3, 36).set_index(["predictor", "measure"])
     assert table.loc[("model", "auc"), "note"] == "60 pMCI and 0 sMCI; both are needed"
     assert np.isnan(table.loc[("model", "specificity"), "estimate"])
     undecided = dataclasses.replace(cohort, frame=cohort.frame.assign(progression="uMCI"))
-    table = progression_table(undecided, FAST.statistics, 3).set_index(["predictor", "measure"])
+    table = progression_table(undecided, FAST.statistics, 3, 36).set_index(["predictor", "measure"])
     assert "0 pMCI and 0 sMCI" in table.loc[("model", "sensitivity"), "note"]
 
 
@@ -288,6 +288,8 @@ def test_where_nobody_converted_everybody_is_censored_and_the_rows_say_so(tmp_pa
     table = cox_table(cohort, FAST.statistics, 0)
     assert table["p"].isna().all()
     assert (table["n_events"] == 0).all()
+    assert (table["n_censored"] == table["n_participants"]).all()
+    assert table["n_competing"].isna().all()  # this clinical table does not tell
     assert table["note"].str.contains("0 conversions").all(), table["note"].unique()
 
 
@@ -313,7 +315,7 @@ def test_logits_are_taken_where_they_are_and_probabilities_where_not() -> None:
 
 
 def test_same_seed_same_table(cohort) -> None:
-    one, two, other = (progression_table(cohort, FAST.statistics, seed) for seed in (3, 3, 4))
+    one, two, other = (progression_table(cohort, FAST.statistics, seed, 36) for seed in (3, 3, 4))
     pd.testing.assert_frame_equal(one, two)
     assert not one["ci_low"].equals(other["ci_low"])
 

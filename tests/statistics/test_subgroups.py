@@ -56,7 +56,7 @@ def frame_of(*people_values, column="x"):
 def test_numbers_are_cut_into_tertiles_of_participants_not_of_scans():
     frame = frame_of(*[[float(i)] * (10 if i == 9 else 1) for i in range(1, 10)])
     levels = levels_of("x", frame, SubgroupsConfig())
-    assert levels.names == ("below 3.667", "3.667 to below 6.333", "6.333 and above")
+    assert levels.names == ("below 3.67", "3.67 to below 6.33", "6.33 and above")
     people_in = frame.assign(level=levels.of_scan).groupby("level")["participant_id"].nunique()
     assert people_in.tolist() == [3, 3, 3]
 

@@ -23,7 +23,7 @@ from pipeline.statistics.progression.mixed_model import (
 )
 from pipeline.statistics.progression.permuted_change import p_of_change
 from pipeline.statistics.progression.trajectories import trajectory_table
-from pipeline.statistics.progression.visits import first_visits, networks_of, years_since_first
+from pipeline.statistics.visits import first_visits, networks_of, years_since_first
 
 N = 24
 

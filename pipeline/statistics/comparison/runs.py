@@ -186,7 +186,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "ci_high": float(found.high[0]),
         "interval": str(found.method[0]),
         "p": float(mcnemar(counts, exact=True).pvalue),
-        "note": None if only_a + only_b else "both are right and wrong about the same participants",
+        "note": found.notes[0] if only_a + only_b else "both are right and wrong about the same participants",
     }
 
 

@@ -26,7 +26,7 @@ from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.groups.gains import with_gains
-from pipeline.statistics.groups.members import TwoGroups, difference_within, hedges_g, label_of
+from pipeline.statistics.groups.members import TwoGroups, difference_within, label_of, reported_g
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
@@ -51,7 +51,8 @@ COMPARISONS_COLUMNS = {
     "ci_low": "Lower bound of the interval of the difference, participants drawn within each group",
     "ci_high": "Upper bound of the interval of the difference",
     "interval": "BCa or percentile; none where there is none",
-    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples",
+    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples; n/a "
+    "where these rest on fewer than 8 degrees of freedom",
     "fold_held": "Whether the test fold, whose maps come from one network, is held in difference, t and p",
     "t": "Welch's t; with fold held the same of the model with fold, one residual variance per group",
     "df": "Its degrees of freedom (Welch-Satterthwaite)",
@@ -240,10 +241,9 @@ def _estimate(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> None:
-    """Enter the difference, the effect size and the interval of the difference."""
-    known = np.isfinite(means).all(axis=0)
-    table["hedges_g"] = np.where(known, hedges_g(np.where(known, means, 0.0), of_first, fold), np.nan)
-    own = np.flatnonzero(known)
+    """Enter the difference, the effect size and the interval of the difference, and why one is missing."""
+    table["hedges_g"], no_g = reported_g(means, of_first, fold)
+    own = np.flatnonzero(np.isfinite(means).all(axis=0))
 
     def difference(weights: Floats) -> Floats:
         return difference_within(means[:, own], of_first, fold, weights)
@@ -251,6 +251,10 @@ def _estimate(
     table.loc[own, "difference"] = difference(np.ones((1, len(means))))[0]
 
     strata = of_first.astype(int).tolist()
-    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)
+    size = np.abs(means[:, own]).max(axis=0)
+    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng, size)
     for column, values in {"ci_low": found.low, "ci_high": found.high, "interval": found.method}.items():
         table.loc[own, column] = values
+    flat = dict(zip(own.tolist(), found.notes, strict=True))
+    notes = [joined(note, no_g[i], flat.get(i)) for i, note in enumerate(table["note"])]
+    table["note"] = np.array(notes, dtype=object)

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.groups.levels import COURSE, Levels, levels_of
+from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.notes import joined
 from pipeline.statistics.performance import weighted_auc
+from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
 from pipeline.statistics.values import participant_codes, participant_means
 
 Floats = NDArray[np.float64]
@@ -34,12 +35,12 @@ FAIRNESS_METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 
 FAIRNESS_COLUMNS = {
     "variable": "What subgroups differ in",
-    "level": "Subgroup; n/a in a row about a variable that cannot be used",
+    "level": LEVEL_IS,
     "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
     "estimate": "Value in the subgroup",
     "ci_low": "Lower bound of its interval, participants drawn with all their scans",
     "ci_high": "Upper bound of its interval",
-    "interval": "BCa or percentile; none where there is none",
+    "interval": INTERVAL_OF_SHARES,
     "rest": "Value in everyone else with a known level",
     "difference": "estimate - rest",
     "difference_low": "Lower bound of its interval",
@@ -67,7 +68,7 @@ def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame
         if variable == COURSE:  # it is what is predicted
             continue
         try:
-            levels = levels_of(variable, frame, settings.subgroups)
+            levels = subgroup_levels(inputs, variable).of_rows(np.arange(len(frame)))
         except BadInputError as error:
             blocks.append(_blank(variable, None, str(error)))
             continue
@@ -139,7 +140,13 @@ def _of_level(
     null = np.concatenate([both(everyone, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
     scored = np.where(np.isnan(estimate[k:]), np.nan, two_sided_p(estimate[k:], np.nan_to_num(null, nan=np.inf), False))
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
-    notes = [_note(value, difference) for value, difference in zip(estimate[:k], estimate[k:], strict=True)]
+    shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
+    found = with_exact_shares(found, shares, settings.confidence)
+    notes = [
+        joined(_note(estimate[i], estimate[k + i]), FLAT if found.flat[i] and found.method[i] == NO_INTERVAL else None,
+               f"difference: {FLAT}" if found.flat[k + i] else None)
+        for i in range(k)
+    ]  # fmt: skip
     table = pd.DataFrame(
         {
             "metric": FAIRNESS_METRICS,

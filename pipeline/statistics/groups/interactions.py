@@ -16,7 +16,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.fold_effect import model_within_folds
-from pipeline.statistics.groups.levels import COURSE, Levels, levels_of, of_person
+from pipeline.statistics.groups.levels import COURSE, Levels, of_person, subgroup_levels
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -77,7 +77,7 @@ def _of_variable(
         If too few participants are in all but one of the subgroups, or the interaction cannot be told apart.
     """
     settings = inputs.config.statistics
-    levels = levels_of(variable, frame, settings.subgroups)
+    levels = subgroup_levels(inputs, variable).of_rows(two.rows)
     notes = [two.note]
     if levels.is_number:
         values = of_person(frame[variable], frame["participant_id"], False)

@@ -8,6 +8,7 @@ who change are in both, by the scans concerned.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,13 +19,21 @@ from numpy.typing import NDArray
 from pipeline.cohort.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.run.statistics_config import SubgroupsConfig
+from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import ALWAYS_CATEGORIES
+from pipeline.statistics.visits import course_of
 
 COURSE = "course"
 COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")
 MAX_VALUES = 6
 """Numbers with more different values than this are cut into tertiles."""
 TERTILES = (1 / 3, 2 / 3)
+LEVEL_IS = (
+    "Subgroup, the same in all tables; n/a in a row about a variable that cannot be used. Numbers are cut at the "
+    "bounds named: those of the settings for mmse, else tertiles over the participants of the contrast, each with the "
+    "mean of their scans (other people, such as those with MCI, move no bound); few different values are no bands"
+)
+"""What a column ``level`` holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +59,38 @@ class Levels:
     def members(self, level: str) -> NDArray[np.bool_]:
         return (self.of_scan == level).to_numpy(bool)
 
+    def of_rows(self, rows: NDArray[np.intp]) -> Levels:
+        """The same subgroups, of some of the scans.
+
+        Raises
+        ------
+        BadInputError
+            If none of them is in any.
+        """
+        own = self.of_scan.iloc[rows].reset_index(drop=True)
+        if own.isna().all():
+            raise BadInputError(f"{self.variable}: no scan has a value.")
+        present = set(own.dropna())
+        return Levels(self.variable, own, tuple(name for name in self.names if name in present), self.is_number)
+
     @property
     def n_unknown(self) -> int:
         """Scans without a level."""
         return int(self.of_scan.isna().sum())
 
 
-def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig) -> Levels:
+def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
+    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.everyone`: contrast first.
+
+    Raises as `levels_of`.
+    """
+    everyone = inputs.everyone
+    return levels_of(variable, everyone.frame, inputs.config.statistics.subgroups, everyone.labelled)
+
+
+def levels_of(
+    variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: NDArray[np.bool_] | None = None
+) -> Levels:
     """Subgroups by a column.
 
     Parameters
@@ -66,6 +100,8 @@ def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig) -> 
     frame : pandas.DataFrame
         One row per scan, with ``participant_id``.
     settings : SubgroupsConfig
+    cut_over : array of bool, shape (rows,), optional
+        Scans whose participants the tertiles are cut over; all by default, and where none of them has a value.
 
     Raises
     ------
@@ -89,7 +125,8 @@ def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig) -> 
     if values.nunique() <= MAX_VALUES:
         text = values.map(code_text, na_action="ignore").astype(object)
         return _ordered(variable, text, [code_text(number) for number in sorted(values.dropna().unique())], False)
-    per_person = values.groupby(frame["participant_id"].to_numpy()).first().dropna()
+    cut = values if cut_over is None or values[cut_over].isna().all() else values[cut_over]
+    per_person = cut.groupby(frame["participant_id"].loc[cut.index].to_numpy()).first().dropna()
     return _banded(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
 
 
@@ -114,13 +151,6 @@ def _most_frequent(values: Sequence[str]) -> str | None:
     return max(values, key=list(values).count) if values else None
 
 
-def course_of(frame: pd.DataFrame) -> pd.Series:
-    """Diagnosis at the scan; MCI by what became of it, where that is known."""
-    diagnosis = frame["diagnosis"].astype(object)
-    progression = frame["progression"].astype(object) if "progression" in frame else pd.Series(None, frame.index)
-    return diagnosis.where(~((diagnosis == "MCI") & progression.notna()), progression)
-
-
 def _ordered(variable: str, of_scan: pd.Series, order: Sequence[str], is_number: bool) -> Levels:
     present = set(of_scan.dropna())
     names = [name for name in order if name in present] + sorted(present - set(order))
@@ -131,10 +161,23 @@ def _banded(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels
     """Bands from -inf up to each bound (not included) and above the last."""
     if not bounds:
         return _ordered(variable, values.map(lambda _: "any", na_action="ignore").astype(object), ("any",), True)
-    shown = [f"{bound:.4g}" for bound in bounds]
+    shown = _shown(bounds)
     names = [f"below {shown[0]}"]
     names += [f"{low} to below {high}" for low, high in itertools.pairwise(shown)]
     names += [f"{shown[-1]} and above"]
     place = np.searchsorted(np.asarray(bounds, float), values.to_numpy(float), side="right")
     of_scan = pd.Series([names[i] for i in place], index=values.index, dtype=object)
     return _ordered(variable, of_scan.where(values.notna(), None), names, True)
+
+
+def _shown(bounds: Sequence[float]) -> list[str]:
+    """Bounds rounded to a hundredth of the order of the smallest step between them.
+
+    Examples
+    --------
+    >>> _shown([71.1633, 75.7]), _shown([1400049.96, 1400100.0])
+    (['71.16', '75.7'], ['1400050', '1400100'])
+    """
+    step = min((high - low for low, high in itertools.pairwise(bounds)), default=abs(bounds[0]) or 1.0)
+    decimals = 2 - math.floor(math.log10(step))
+    return [f"{round(bound, decimals):.15g}" for bound in bounds]

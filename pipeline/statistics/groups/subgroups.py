@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.fold_effect import fold_of_participants
-from pipeline.statistics.groups.levels import Levels, levels_of
-from pipeline.statistics.groups.members import difference_within, hedges_g
+from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
+from pipeline.statistics.groups.members import difference_within, reported_g
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.notes import joined
 from pipeline.statistics.values import participant_codes, participant_means
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 SUBGROUPS_COLUMNS = {
     "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
-    "level": "Subgroup; n/a in a row about a variable that cannot be used",
+    "level": LEVEL_IS,
     "map": "Relevance map; n/a for a suppressed subgroup",
     "group": "Bilateral group of regions",
     "n_participants": "Participants of the subgroup",
@@ -46,7 +46,8 @@ SUBGROUPS_COLUMNS = {
     "class_difference_low": "Lower bound of its interval, participants drawn within each class",
     "class_difference_high": "Upper bound of its interval",
     "class_difference_interval": "BCa or percentile; none where there is none",
-    "class_hedges_g": "The same in pooled standard deviations (within folds, if held), corrected for small samples",
+    "class_hedges_g": "The same in pooled standard deviations (within folds, if held), corrected for small samples; "
+    "n/a where these rest on fewer than 8 degrees of freedom",
     "note": "Why there is no value, or what was suppressed",
 }
 
@@ -54,11 +55,12 @@ SUBGROUPS_COLUMNS = {
 def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     settings = inputs.config.statistics
-    frame, densities = _all_scans(inputs)
+    everyone = inputs.everyone
+    frame, densities = everyone.frame, everyone.values.densities.reshape(len(everyone.frame), -1)
     blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
     for variable in settings.subgroups.variables:
         try:
-            levels = levels_of(variable, frame, settings.subgroups)
+            levels = subgroup_levels(inputs, variable)
         except BadInputError as error:
             blocks.append(_blank(variable, None, str(error)))
             continue
@@ -66,23 +68,6 @@ def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFram
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
     return {"subgroups": (table[list(SUBGROUPS_COLUMNS)], SUBGROUPS_COLUMNS)}
-
-
-def _all_scans(inputs: StatisticsInputs) -> tuple[pd.DataFrame, Floats]:
-    """Scans of the contrast and, below them, those that the networks were applied to; density of each column."""
-    values = inputs.values
-    columns = values.densities.reshape(len(values.scans), len(values.maps) * len(values.groups))
-    if inputs.applied is None:
-        return inputs.frame, columns
-    more = inputs.applied.values
-    theirs = np.full((len(more.scans), len(values.maps), len(values.groups)), np.nan)
-    for i, name in enumerate(values.maps):
-        for j, group in enumerate(values.groups):
-            if name in more.maps and group in more.groups:
-                theirs[:, i, j] = more.densities[:, more.maps.index(name), more.groups.index(group)]
-    theirs_frame = inputs.applied.frame.drop(columns=["target"], errors="ignore")
-    frame = pd.concat([inputs.frame, theirs_frame], ignore_index=True)
-    return frame, np.concatenate([columns, theirs.reshape(len(theirs), -1)])
 
 
 def _of_level(
@@ -107,29 +92,29 @@ def _of_level(
         [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
     ).assign(variable=levels.variable, level=level, **counts)
     rng = generator(inputs.seed, "statistics", "subgroups", levels.variable, level)
-    low, high, method = _mean_intervals(means, settings, rng)
+    found = _mean_intervals(means, settings, rng)
     table = table.assign(
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
-        ci_low=low,
-        ci_high=high,
-        interval=method,
+        ci_low=found.low,
+        ci_high=found.high,
+        interval=found.method.tolist(),
     )
     unknown = f"{levels.n_unknown} scans without {levels.variable} in no subgroup" if levels.n_unknown else None
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
-    table["note"] = [joined(unknown, "the group has no voxel on this grid" if none else None) for none in empty]
+    table["note"] = [
+        joined(unknown, "the group has no voxel on this grid" if none else flat)
+        for none, flat in zip(empty, found.notes, strict=True)
+    ]
     return _with_class_difference(table, own, values, settings, rng)
 
 
-def _mean_intervals(
-    means: Floats, settings: StatisticsConfig, rng: np.random.Generator
-) -> tuple[Floats, Floats, list[str]]:
+def _mean_intervals(means: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
     def mean(weights: Floats) -> Floats:
         result: Floats = (weights @ means) / weights.sum(axis=1, keepdims=True)
         return result
 
-    found = bootstrap_intervals(mean, [0] * len(means), settings.bootstrap_samples, settings.confidence, rng)
-    return found.low, found.high, found.method.tolist()
+    return bootstrap_intervals(mean, [0] * len(means), settings.bootstrap_samples, settings.confidence, rng)
 
 
 def _with_class_difference(
@@ -160,15 +145,21 @@ def _with_class_difference(
         return difference_within(means, is_positive, fold, weights)
 
     strata = is_positive.astype(int).tolist()
-    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng)
+    size = np.abs(means).max(axis=0)
+    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng, size)
+    g, no_g = reported_g(means, is_positive, fold)
+    notes = [
+        joined(note, said_of_fold, why, f"class difference: {flat}" if flat else None)
+        for note, why, flat in zip(table["note"], no_g, found.notes, strict=True)
+    ]
     return table.assign(
         class_difference=difference(np.ones((1, len(means))))[0],
         class_difference_low=found.low,
         class_difference_high=found.high,
         class_difference_interval=found.method,
-        class_hedges_g=hedges_g(means, is_positive, fold),
+        class_hedges_g=g,
         fold_held=bool(fold.any()),
-        note=np.array([joined(note, said_of_fold) for note in table["note"]], dtype=object),
+        note=np.array(notes, dtype=object),
     )
 
 

@@ -4,6 +4,9 @@ The networks told AD from CN and never saw these participants, so what they say 
 the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored), also where AD was
 diagnosed and withdrawn. The conversion lies somewhere before that visit; with visits every 6 to 12 months this is the
 usual approximation.
+
+A dementia of another cause ends follow-up: a competing event, censored there. So hazards are those of AD among people
+without any dementia yet (cause-specific), and no risk by a certain time. Nothing is known of deaths.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.progression.visits import (
+from pipeline.statistics.visits import (
     CONVERTED,
     FOLLOWED,
+    OTHER_DEMENTIA,
     TO_CONVERSION,
     first_visits,
     log_odds,
@@ -31,6 +35,8 @@ Floats = NDArray[np.float64]
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
 """What the network is compared with; each as it is, not fitted to anything."""
+AT_ANY_TIME = "AD at any visit after the scan"
+"""What counts as an event where time does: also one after the horizon of pMCI and sMCI."""
 SOONER_WHEN_LOWER = frozenset({"hippocampus/tiv", "mmse"})
 
 
@@ -41,7 +47,8 @@ class Conversions:
     Parameters
     ----------
     frame : pandas.DataFrame
-        One row per participant: facts of the scan, ``time`` (months), ``event``.
+        One row per participant: facts of the scan, ``time`` (months), ``event``, ``competing`` (censored by a dementia
+        of another cause; NaN where the clinical table does not tell).
     relevance : array, shape (participants, maps, groups)
         Sums.
     maps, groups : tuple of str
@@ -62,6 +69,10 @@ class Conversions:
     @property
     def event(self) -> NDArray[np.bool_]:
         return self.frame["event"].to_numpy(bool)
+
+    @property
+    def competing(self) -> Floats:
+        return self.frame["competing"].to_numpy(float)
 
     def scalar(self, predictor: str) -> Floats:
         """Value of the model's logit or of a comparator; NaN where unknown."""
@@ -106,13 +117,15 @@ def conversions(applied: AppliedScans | None) -> Conversions:
             "visits table (ADNIMERGE, DXSUM) gives it; a BIDS dataset may have it in sessions.tsv."
         )
     first = first_visits(mci)
-    first = first.reindex(columns=first.columns.union([TO_CONVERSION], sort=False))  # not there if nobody converted
+    later = [TO_CONVERSION, OTHER_DEMENTIA]  # not there if nobody converted, or in tables that do not tell
+    first = first.reindex(columns=first.columns.union(later, sort=False))
     event = first[CONVERTED].astype(float) == 1
     time = first[TO_CONVERSION].astype(float).where(event, first[FOLLOWED].astype(float))
     time = time.where(first[CONVERTED].notna())
     unknown, late = time.isna(), time <= 0
     usable = ~(unknown | late)
-    kept = first.assign(time=time, event=event)[usable]
+    competing = first[OTHER_DEMENTIA].astype(float)
+    kept = first.assign(time=time, event=event, competing=competing)[usable]
     left_out = {
         "neither conversion nor follow-up known": int(unknown.sum()),
         "no time between scan and last visit, or converted at or before the scan": int(late.sum()),
@@ -120,3 +133,8 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     rows = kept["_row"].to_numpy(int)
     values = applied.values
     return Conversions(kept.drop(columns="_row"), values.sums[rows], values.maps, values.groups, left_out)
+
+
+def counted(flags: Floats) -> int | None:
+    """How many are true; None where it is known of nobody."""
+    return None if np.isnan(flags).all() else int(np.nansum(flags))

@@ -26,7 +26,7 @@ from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.fold_effect import centred_within
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
-from pipeline.statistics.progression.conversion import COMPARATORS, MODEL, Conversions
+from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, counted
 from pipeline.statistics.progression.hazards import (
     SINGULAR,
     Hazard,
@@ -68,7 +68,11 @@ COX_COLUMNS = {
     "with earlier conversion, below where less does",
     "n_participants": "Participants with MCI, one scan each: their first",
     "n_scans": "Their scans, one each",
-    "n_events": "Conversions to AD among them",
+    "n_events": "Conversions among them, as event says",
+    "n_censored": "The others, counted until their last diagnosis or a dementia of another cause",
+    "n_competing": "Censored by a dementia of another cause, a competing event: ratios are of the cause-specific "
+    "hazard of AD; n/a where clinical.tsv has no column other_dementia. Deaths are not known",
+    "event": "What counts as a conversion",
     "n_missing": "Participants left out for a missing predictor or covariate",
     "note": "Why there is no value, or what to know of it",
 }
@@ -122,7 +126,7 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
             for predictor, row in zip(together.members, _rows(cohort, together, settings, seed), strict=True):
                 rows[everything.index(predictor), model] = row | {"model": model}
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
-    table = table.astype({"n_permutations": "Int64"})
+    table = table.astype({"n_permutations": "Int64", "n_competing": "Int64"})
     kinds = np.where(table["predictor"] == RELEVANCE, "regions and maps", "model and comparators")
     return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_COLUMNS)]
 
@@ -169,6 +173,9 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         "n_participants": len(time),
         "n_scans": len(time),
         "n_events": int(event.sum()),
+        "n_censored": int((~event).sum()),
+        "n_competing": counted(cohort.competing[together.complete]),
+        "event": AT_ANY_TIME,
         "n_missing": int((~together.complete).sum()),
     }
     tests, refused = _tests(time, event, together, settings, seed)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.notes import joined
 from pipeline.statistics.progression.concordance import (
     CHANCE,
     Pairs,
@@ -26,7 +27,8 @@ from pipeline.statistics.progression.concordance import (
     concordance,
     permuted_concordance,
 )
-from pipeline.statistics.progression.conversion import COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
+from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
+from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -45,13 +47,15 @@ PROGRESSION_COLUMNS = {
     "estimate": "Value of the measure; 0.5 is chance",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
+    "interval": INTERVAL_OF_SHARES,
     "p": "Two-sided p against 0.5 from permuting participants, (b+1)/(m+1)",
     "n_permutations": "Permutations used",
     "exact": "true if these are all permutations there are",
     "n_participants": "Participants with MCI, one scan each: their first",
     "n_scans": "Their scans, one each",
-    "n_events": "Conversions to AD among them (auc and shares: within the horizon)",
+    "n_events": "Conversions among them, as event says",
+    "event": "What counts as a conversion: for the concordance, over time, AD at any visit after the scan; for the "
+    "others AD within the horizon (pMCI), so someone who converts later is stable (sMCI) there",
     "n_missing": "Participants left out: the predictor is unknown, or (auc and shares) their course within the horizon",
     "note": "Why there is no value, or what to know of it",
 }
@@ -69,11 +73,22 @@ class _Question:
     missing: int
 
 
-def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
+def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int, horizon_months: int) -> pd.DataFrame:
+    """All predictors and measures; columns of `PROGRESSION_COLUMNS`.
+
+    Parameters
+    ----------
+    cohort : Conversions
+    settings : StatisticsConfig
+    seed : int
+    horizon_months : int
+        Of pMCI and sMCI; named in the table.
+    """
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
-    return pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
+    table = pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
+    within = f"AD by the visit {horizon_months} months after the scan ({CONVERTER})"
+    return table.assign(event=np.where(table["measure"] == CONCORDANCE, AT_ANY_TIME, within))
 
 
 def _questions(cohort: Conversions) -> Iterator[_Question]:
@@ -116,6 +131,7 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
         "p": float(p),
         "n_permutations": len(order),
         "exact": order.exact,
+        "note": joined(cohort.note, *found.notes),
     }
 
 
@@ -143,6 +159,9 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         generator(seed, "statistics", "progression", "shares"),
     )  # fmt: skip
     estimates = statistic(np.ones((1, len(converts))))[0]
+    of = (int(converts.sum()), int((~converts).sum()))
+    shares = {i: (float(estimates[i]), of[i]) for i in range(2)}
+    found = with_exact_shares(found, shares, settings.confidence)
     return [
         base
         | {
@@ -151,8 +170,11 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
             "ci_low": float(found.low[i]),
             "ci_high": float(found.high[i]),
             "interval": str(found.method[i]),
-            "note": "; ".join(filter(None, [_one_sided(question) if np.isnan(estimates[i]) else None, cohort.note]))
-            or None,
+            "note": joined(
+                _one_sided(question) if np.isnan(estimates[i]) else None,
+                FLAT if found.flat[i] and found.method[i] == NO_INTERVAL else None,
+                cohort.note,
+            ),
         }
         for i, name in enumerate(SHARES)
     ]

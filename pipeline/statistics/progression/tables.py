@@ -26,7 +26,10 @@ def progression_tables(inputs: StatisticsInputs) -> Tables:
     cohort, settings = conversions(inputs.applied), inputs.config.statistics
     return {
         "cox": (cox_table(cohort, settings, inputs.seed), COX_COLUMNS),
-        "progression": (progression_table(cohort, settings, inputs.seed), PROGRESSION_COLUMNS),
+        "progression": (
+            progression_table(cohort, settings, inputs.seed, inputs.config.cohort.mci_horizon_months),
+            PROGRESSION_COLUMNS,
+        ),
     }
 
 

@@ -22,7 +22,7 @@ from pipeline.statistics.fold_effect import FOLD
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
 from pipeline.statistics.progression.permuted_change import p_of_change
-from pipeline.statistics.progression.visits import course_of, first_visits, log_odds, networks_of, years_since_first
+from pipeline.statistics.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 
 Floats = NDArray[np.float64]
 
@@ -88,11 +88,10 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
     """All scans, those of the contrast first: years, group at the first scan, network."""
-    frames = [inputs.frame.assign(_network=networks_of(inputs.frame, FOLD))]
-    if inputs.applied is not None:
-        frames.append(inputs.applied.frame.assign(_network=networks_of(inputs.applied.frame)))
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame.assign(_years=years_since_first(frame))
+    everyone = inputs.everyone
+    frame, labelled = everyone.frame, everyone.labelled
+    network = pd.concat([networks_of(frame[labelled], FOLD), networks_of(frame[~labelled])])
+    frame = frame.assign(_network=network, _years=years_since_first(frame))
     first = first_visits(frame).set_index("participant_id")
     return frame.assign(_group=frame["participant_id"].map(course_of(first)))
 
@@ -100,21 +99,12 @@ def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
 def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Response]:
     yield _Response("model", None, None, log_odds(frame))
     yield _Response("hippocampus/tiv", None, None, (frame["hippocampus_mm3"] / frame["tiv_mm3"]).to_numpy(float))
-    values, applied = inputs.values, inputs.applied
+    values = inputs.everyone.values
     for map_name in inputs.config.statistics.progression.trajectory_maps or values.maps[:1]:
-        for group in values.groups:
-            parts = [_column(own.sums, own.maps, own.groups, map_name, group) for own in (values,)]
-            if applied is not None:
-                own = applied.values
-                parts.append(_column(own.sums, own.maps, own.groups, map_name, group))
-            yield _Response("relevance", map_name, group, np.concatenate(parts))
-
-
-def _column(sums: Floats, maps: tuple[str, ...], groups: tuple[str, ...], map_name: str, group: str) -> Floats:
-    if map_name not in maps or group not in groups:
-        return np.full(len(sums), np.nan)
-    column: Floats = sums[:, maps.index(map_name), groups.index(group)]
-    return column
+        for g, group in enumerate(values.groups):
+            known = map_name in values.maps
+            column = values.sums[:, values.maps.index(map_name), g] if known else np.full(len(frame), np.nan)
+            yield _Response("relevance", map_name, group, column)
 
 
 class _Permuted:

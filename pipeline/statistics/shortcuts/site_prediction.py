@@ -275,4 +275,5 @@ def _summary(
         "p_fwe": float(p_value(np.asarray((largest >= reached).sum()), len(null), order.exact)),
         "n_permutations": len(order),
         "exact": order.exact,
+        "note": found.notes[0],
     }

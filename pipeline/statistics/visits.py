@@ -12,6 +12,7 @@ Floats = NDArray[np.float64]
 
 YEARS = "years_since_first_scan"
 CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"
+OTHER_DEMENTIA = "other_dementia"
 """Columns of ``clinical.tsv``."""
 NETWORKS = "networks"
 """Column of ``predictions_applied.tsv``."""
@@ -51,9 +52,17 @@ def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def course_of(frame: pd.DataFrame) -> pd.Series:
-    """What a scan's participant was then: course of MCI (sMCI, pMCI ...), else diagnosis, else class."""
-    course = frame["progression"].where(frame["progression"].notna(), frame["diagnosis"])
-    return course.where(course.notna(), frame["label"])
+    """What a scan's participant was then: the diagnosis, MCI by what became of it; None where that is not known.
+
+    Where no scan of the table has a diagnosis (a contrast of something else), the class of the contrast stands in for
+    it: for all scans, since classes beside diagnoses would be groups of two kinds.
+    """
+    course = frame["progression"].astype(object)
+    diagnosis = frame["diagnosis"].astype(object)
+    course = course.where(course.notna() & (diagnosis.isna() | (diagnosis == "MCI")), diagnosis)
+    if course.isna().all():
+        course = frame["label"].astype(object)
+    return course.where(course.notna(), None)
 
 
 def networks_of(frame: pd.DataFrame, column: str = NETWORKS) -> pd.Series:
