@@ -149,18 +149,18 @@ def map_shares(run: RunRecord, map_name: str, label: str) -> pd.Series:
 
 
 def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | None = None) -> str:
-    """Regions in a sentence, with their share of the map where that is known.
+    r"""Regions in a sentence, with their share of the map where that is known.
 
     Examples
     --------
     >>> in_words(["Hippocampus", "Amygdala"], {"Hippocampus": 0.031})
-    'hippocampus (3.1 %) and amygdala'
+    'hippocampus (3.1\xa0%) and amygdala'
     """
     said = []
     for region in regions:
         part = None if parts is None else parts.get(region)
         known = part is not None and np.isfinite(part)
-        said.append(f"{region[:1].lower()}{region[1:]}" + (f" ({100 * float(part):.1f} %)" if known else ""))  # type: ignore[arg-type]
+        said.append(f"{region[:1].lower()}{region[1:]}" + (f" ({100 * float(part):.1f}\xa0%)" if known else ""))  # type: ignore[arg-type]
     return listing(said)
 
 

@@ -42,6 +42,11 @@ ASSOCIATIONS = Analysis(
     verdicts.associations,
 )  # fmt: skip
 
+_COMPARED = (
+    "comparison", "map", "group", "mean_first", "mean_second", "difference", *_CI, "hedges_g", "p_fwe",
+    "p_fwe_adjusted", "n_first", "n_second", "note",
+)  # fmt: skip
+
 COMPARISONS = Analysis(
     "comparisons", "Where do groups differ?", "Group comparisons",
     "Classes, and right and wrong decisions, compared region by region over participants, the test fold held. First "
@@ -49,12 +54,15 @@ COMPARISONS = Analysis(
     "constant.",
     (
         View(
-            "group_comparisons", "Share of the map between groups, clearest first.",
-            ("comparison", "map", "group", "mean_first", "mean_second", "difference", *_CI, "hedges_g", "p_fwe",
-             "p_fwe_adjusted", "n_first", "n_second", "note"),
-            where={"metric": ["share"]}, order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
-            intervals=Intervals(("group", "comparison"), "difference", "ci_low", "ci_high",
-                                "difference in share of the map", n=("n_first", "n_second")),
+            "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COMPARED,
+            where={"metric": ["share"], "comparison": ["{positive}/{negative}", "positive/negative"]},
+            order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
+            intervals=Intervals(("group", "map"), "difference", "ci_low", "ci_high", "difference in share of the map",
+                                n=("n_first", "n_second")),
+        ),
+        View(
+            "group_comparisons", "Share of the map, every comparison.", _COMPARED, where={"metric": ["share"]},
+            order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
         ),
         View(
             "group_comparisons", "Density between groups, clearest first.",
@@ -101,8 +109,8 @@ SUBGROUPS = Analysis(
     verdicts.fairness,
 )  # fmt: skip
 
-_EVENTS = ("event", "event_definition", "events_are")
-"""Columns that say what counts as a conversion, where a table has one."""
+_EVENTS = ("n_censored", "n_competing", "event")
+"""Columns that say what counts as a conversion and who was counted until when; tables of earlier runs lack them."""
 
 PROGRESSION = Analysis(
     "progression", "Does it foresee who converts?", "Progression",

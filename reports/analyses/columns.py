@@ -21,7 +21,8 @@ TEXT: Mapping[str, str] = {
     "subtype": "Subtype", "first": "First", "second": "Second", "across": "Between", "kind": "Kind",
     "expected": "Expected", "verdict": "Verdict", "where": "Clearest in", "estimate_is": "which is",
     "planted": "What was planted", "contrast": "Contrast", "chosen": "Chosen", "compared": "Compared",
-    "value": "Value", "analysis": "Analysis", "reason": "Reason", "feature": "Feature", "baseline": "Compared with",
+    "value": "Value", "analysis": "Analysis", "reason": "Reason", "event": "Conversion means",
+    "feature": "Feature", "baseline": "Compared with",
 }  # fmt: skip
 
 RATIO, COUNT, VALUE, P, SHARE = "ratio", "count", "value", "p", "share"
@@ -59,6 +60,7 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "r2_after": ("R² after", RATIO), "p_fwe_before": ("Corrected p before", P), "p_fwe_after": ("Corrected p after", P),
     "p_before": ("p before", P), "p_after": ("p after", P), "n_participants": ("Participants", COUNT),
     "n_scans": ("Scans", COUNT), "n_events": ("Conversions", COUNT), "n_converted": ("Conversions", COUNT),
+    "n_censored": ("Without conversion", COUNT), "n_competing": ("Other dementia", COUNT),
     "n_positive": ("Positive", COUNT), "n_negative": ("Negative", COUNT), "n_sites": ("Sites", COUNT),
     "n_controls": ("Controls", COUNT), "mean_z": ("Mean z", RATIO), "sd_z": ("SD of z", RATIO),
     "beyond": ("Beyond ±1.96", SHARE), "k": ("Subtypes", COUNT), "gap_error": ("Gap's error", RATIO),

@@ -7,7 +7,7 @@ those of the house, hints those of the table's own data dictionary. What is left
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,14 @@ from markupsafe import Markup
 from pipeline.run.layout import map_title
 from reports.analyses.columns import CODED, column_of, worded
 from reports.analyses.verdicts import Verdict
-from reports.analyses.wording import contrast_in_words, covariates_in_words, level_in_words, without_codes
+from reports.analyses.wording import (
+    contrast_in_words,
+    covariates_in_words,
+    level_in_words,
+    levels_in_words,
+    variable_in_words,
+    without_codes,
+)
 from reports.material import Material
 from reports.numbers import count, fixed, is_missing, listing, number
 from reports.run_record import RunRecord
@@ -118,6 +125,8 @@ def show_view(view: View, material: Material) -> ShownView | None:
     run = material.run
     if not run.has(view.table):
         return None
+    said = {"positive": run.positive, "negative": run.negative, "start": run.config.attribution.start_value}
+    view = replace(view, caption=view.caption.format(**said), text=view.text.format(**said))
     table = run.tables[view.table]
     chosen = _chosen(view, run)
     if view.optional and chosen.empty:
@@ -128,16 +137,13 @@ def show_view(view: View, material: Material) -> ShownView | None:
     dictionary = run.dictionary(view.table)
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"
-    title = view.caption.format(positive=run.positive, negative=run.negative)
-    caption = title if len(chosen) == len(table) else f"{title} Every row and column is in {file}."
+    caption = view.caption if len(chosen) == len(table) else f"{view.caption} Every row and column is in {file}."
     chart, chart_caption = _chart(view, named)
     notes = tuple(dict.fromkeys(without_codes(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
     valued = _with_values(chosen, view)
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
-    start = run.config.attribution.start_value
-    text = view.text.format(positive=run.positive, negative=run.negative, start=start)
     return ShownView(
-        text, _sentence(view, chosen), chart, chart_caption,
+        view.text, _sentence(view, chosen), chart, chart_caption,
         page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
         (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
@@ -193,6 +199,11 @@ def _worded(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
     if {"variable", "level"} <= set(found):
         pairs = zip(found["variable"], found["level"], strict=True)
         found = found.assign(level=[level_in_words(variable, level) for variable, level in pairs])
+    if {"variable", "levels"} <= set(found):
+        pairs = zip(found["variable"], found["levels"], strict=True)
+        found = found.assign(levels=[levels_in_words(variable, levels) for variable, levels in pairs])
+    if "variable" in found:
+        found = found.assign(variable=found["variable"].map(variable_in_words, na_action="ignore"))
     if "covariates" in found:
         found = found.assign(covariates=found["covariates"].map(covariates_in_words))
     if "note" in found:

@@ -32,14 +32,29 @@ def variable_in_words(name: object) -> str:
 
 
 def level_in_words(variable: object, level: object) -> str:
-    """A subgroup, so that it can stand alone.
+    """A subgroup, so that it can stand alone; empty where the row is of no level.
 
     Examples
     --------
     >>> level_in_words("sex", "F"), level_in_words("site", 990), level_in_words("age", "below 70.4")
     ('women', 'site 990', 'age below 70.4')
     """
+    if is_missing(level):
+        return ""
     return LEVELS.get((str(variable), str(level)), f"{variable_in_words(variable)} {level}")
+
+
+def levels_in_words(variable: object, levels: object) -> str:
+    """Several subgroups.
+
+    Examples
+    --------
+    >>> levels_in_words("sex", "F, M"), levels_in_words("age", None)
+    ('women, men', '')
+    """
+    if is_missing(levels):
+        return ""
+    return ", ".join(level_in_words(variable, level) for level in str(levels).split(", "))
 
 
 def without_codes(text: object) -> str:
