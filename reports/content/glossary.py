@@ -10,7 +10,8 @@ from reports.material import Material
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """Anchor, name and meaning of every word."""
+    """Anchor, name and meaning of every word; that of guided backpropagation only where the run has such maps."""
     run = material.run
     said = {"positive": run.positive, "negative": run.negative, "start": run.config.attribution.start_value}
-    return {"terms": [(term.id, term.name, term.meaning.format(**said)) for term in GLOSSARY]}
+    used = [term for term in GLOSSARY if term.id != "susceptibility" or "gb" in run.map_names]
+    return {"terms": [(term.id, term.name, term.meaning.format(**said)) for term in used]}

@@ -140,6 +140,16 @@ def test_pictures_have_alternative_text_and_files(run, page):
         assert any(name.startswith(f"bohle2019-0{number_}") for name in files), number_
 
 
+def test_figures_are_numbered_as_they_are_met(page):
+    numbers = [int(found) for found in re.findall(r"Figure (\d+)\.", page.text)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    captioned = [
+        kind for figure in page.of("figure") if (kind := figure.get("class")) in ("dark", "small", "wide", "drawn")
+    ]
+    assert len(numbers) == len(captioned)
+    assert "<!--figure" not in page.source
+
+
 def test_performance_on_the_page_is_that_of_the_table(run, page):
     table = read_table(run.statistics("performance"))
     row = table[(table["fold"] == "all") & (table["metric"] == "balanced_accuracy")].iloc[0]
