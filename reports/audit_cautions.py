@@ -9,6 +9,7 @@ import pandas as pd
 
 from pipeline.run.layout import map_title
 from reports.analyses.columns import worded
+from reports.analyses.wording import level_in_words
 from reports.caution import Caution
 from reports.numbers import count, fixed, listing, number, p_value
 from reports.run_record import RunRecord
@@ -46,14 +47,29 @@ def _readable_site(run: RunRecord) -> Caution | None:
     serious = (leading["p_fwe"] < 0.05).any() or found["p_fwe"].min() * tested["target"].nunique() < 0.05
     passing = [_predicted(row, with_map=True) for row in found.sort_values("p_fwe").head(3).to_dict("records")]
     more = f" and {number(len(found) - 3)} more" if len(found) > 3 else ""
+    tells = leading[leading["p_fwe"] < 0.05]
+    concerned, which = (tells, "") if len(tells) else (found.sort_values("p_fwe").head(1), _of_map(found))
+    scanner = listing([str(target).replace("_", " ") for target in dict.fromkeys(concerned["target"])])
     own = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
     return Caution(
-        "serious" if serious else "note", "Relevance tells the scanner.",
+        "serious" if serious else "note", f"Relevance{which} tells the {scanner}.",
         f"{number(len(found))} of {count(len(tested), 'prediction')} from regional relevance "
         f"{'passes' if len(found) == 1 else 'pass'} correction over the maps: {'; '.join(passing)}{more}. The leading "
-        f"map, {map_title(run.main_maps[0])}: {own}. What looks like disease may in part be the scanner.",
+        f"map, {map_title(run.main_maps[0])}: {own}. {_MEANS[len(tells) > 0]}",
         "shortcuts",
     )  # fmt: skip
+
+
+_MEANS = {
+    True: "What looks like disease may in part be the scanner.",
+    False: "The summary rests on the leading map, which does not pass; in the other, what looks like disease may in "
+    "part be the scanner.",
+}
+
+
+def _of_map(found: pd.DataFrame) -> str:
+    """The map of the clearest prediction, to stand after `Relevance`."""
+    return f" of {map_title(str(found.sort_values('p_fwe')['map'].iloc[0]))}"
 
 
 def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
@@ -124,7 +140,7 @@ def _unequal(run: RunRecord) -> Caution | None:
     found = table[(table["metric"] == "balanced_accuracy") & (table["p_fdr"] < 0.05)]
     if found.empty:
         return None
-    parts = [f"{row['variable']} {row['level']} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
+    parts = [f"{level_in_words(row['variable'], row['level'])} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
              for row in found.sort_values("p_fdr").head(4).to_dict("records")]  # fmt: skip
     return Caution(
         "serious", "It does not work alike for everyone.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cohort.reading import PLANTED
@@ -22,6 +23,7 @@ from reports.content.summary import summarise
 from reports.links import PAGES
 from reports.material import Material
 from reports.methods import methods_bibtex, methods_markdown
+from reports.numbering import numbered
 from reports.numbers import is_missing
 from reports.pages import Frame, NavigationEntry, render, template_files
 from reports.parts import FinishedSection, make_parts
@@ -118,6 +120,8 @@ def build_report(layout: RunLayout, all_formats: bool = False, executor: Executo
 def _index(material: Material, sections: Sequence[FinishedSection]) -> str:
     navigation = [NavigationEntry("Summary", "#summary")]
     navigation += [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
+    figures = numbered([section.html for section in sections])
+    sections = [replace(section, html=html) for section, html in zip(sections, figures, strict=True)]
     interactive = [component for section in sections for component in section.components]
     data = shared_data(material) if interactive else None
     shared = [] if data is None else [data]

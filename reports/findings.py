@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.regions.ranking import top_groups
 from pipeline.statistics.performance import ALL_FOLDS
 from pipeline.statistics.volume_association import ADJUSTED, VOLUME
 from reports.numbers import is_missing
@@ -76,10 +75,10 @@ def within_folds(estimate: Estimate) -> str:
     return " within test folds" if estimate.fold_held else ""
 
 
-def leading_by_summary(run: RunRecord, map_name: str, metric: str, scan_group: str, top: int) -> list[str]:
-    """Regions with the highest participant mean of a metric in a group of scans."""
+def summary_means(run: RunRecord, map_name: str, metric: str, scan_group: str) -> pd.Series:
+    """Participant means of a metric in a group of scans, by bilateral group; those that are not known are left out."""
     if not run.has("region_summary"):
-        return []
+        return pd.Series(dtype=float)
     table = run.tables["region_summary"]
     rows = table[(table["map"] == map_name) & (table["scan_group"] == scan_group)]
-    return top_groups(rows.set_index("group")[f"mean_{metric}"], top)
+    return rows.set_index("group")[f"mean_{metric}"].dropna()

@@ -27,7 +27,8 @@ def _planted_missed(run: RunRecord) -> Caution | None:
         "The maps miss most of what was planted.",
         f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted groups are among the first "
         f"{int(rows['top'].iloc[0])} by density. In the runs looked at so far that was a fault of the map, not of the "
-        "network: hiding these regions moved its score most (docs/benchmarks/planted.md).",
+        "network: hiding these regions moved its score most (file docs/benchmarks/planted.md in the repository of "
+        "Heatlas).",
         "planted",
     )
 
@@ -49,11 +50,15 @@ def scaled_by_probability(run: RunRecord) -> Caution | None:
 def _several_networks(run: RunRecord) -> Caution | None:
     if not run.has("relevance") or len(run.models) < 2:
         return None
+    if run.config.statistics.fold_effect:
+        tests = "Every test on relevance holds the fold: people are compared with people explained by the same network."
+    else:
+        tests = "The tests do not hold the fold ([statistics] fold_effect = false) and take folds as they are."
     return Caution(
         "note",
         "Several networks are pooled.",
-        "Each fold has its own network and its own scale of relevance. Sums and densities are compared across folds as "
-        "they are; gain compares within a fold.",
+        f"Each fold has its own network and its own scale of relevance. {tests} Mean maps, means and figures pool the "
+        "folds as they are; gain compares within a fold.",
         "regions",
     )
 

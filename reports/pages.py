@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports.components import Component, PageAssets
+from reports.glossary import linked
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -76,10 +77,12 @@ def template_files() -> Iterable[Path]:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["glossed"] = linked
+    return environment
 
 
 @cache

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reports.analyses import audit_verdicts, verdicts
 from reports.analyses.views import Analysis, Intervals, View
 
 _N = ("n_participants", "n_scans")
 _CI = ("ci_low", "ci_high")
+
+_CORRELATION = (
+    "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *_CI, "p", "p_fwe", "p_fdr", *_N, "note",
+)  # fmt: skip
 
 ASSOCIATIONS = Analysis(
     "associations", "Does relevance follow clinical measures?", "Clinical measures",
@@ -20,33 +25,58 @@ ASSOCIATIONS = Analysis(
     "difference between the classes; within a class it does not.",
     (
         View(
-            "associations", "Density against clinical measures, clearest first.",
-            ("biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *_CI, "p", "p_fwe", "p_fdr",
-             *_N,
-             "note"),
-            where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe",
+            "associations", "Within a class: density against clinical measures, clearest first.", _CORRELATION,
+            where={"metric": ["density"], "scan_group": ["{positive}", "{negative}"]}, order=("p_fwe", "-r"), shown=20,
+            finding="p_fwe", optional=True,
             intervals=Intervals(("biomarker", "group", "scan_group"), "r", "ci_low", "ci_high", "correlation"),
         ),
+        View(
+            "associations", "Over both classes: density against clinical measures, clearest first.", _CORRELATION,
+            where={"metric": ["density"], "scan_group": ["all", None]}, order=("p_fwe", "-r"), shown=10,
+            finding="p_fwe", optional=True,
+            text="Over {positive} and {negative} together, relevance and most measures differ between the classes, "
+            "relevance because maps are scaled by the {start} of {positive}. A correlation here may say no more than "
+            "that.",
+        ),
     ),
+    verdicts.associations,
+)  # fmt: skip
+
+_COMPARED = (
+    "comparison", "map", "group", "mean_first", "mean_second", "difference", *_CI, "hedges_g", "p_fwe",
+    "p_fwe_adjusted", "n_first", "n_second", "note",
 )  # fmt: skip
 
 COMPARISONS = Analysis(
     "comparisons", "Where do groups differ?", "Group comparisons",
-    "Classes, and right and wrong decisions, compared region by region over participants. The log-gain is the "
-    "logarithm of the ratio of two means; shrunken, it is drawn towards the mean of its map as far as its "
-    "uncertainty asks, so that ratios of almost nothing to almost nothing do not lead the list. Adjusted, with "
-    "covariates held constant.",
+    "Classes, and right and wrong decisions, compared region by region over participants, the test fold held. First "
+    "where relevance lies (share of the map), then how much of it there is (density). Adjusted, with covariates held "
+    "constant.",
     (
+        View(
+            "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COMPARED,
+            where={"metric": ["share"], "comparison": ["{positive}/{negative}", "positive/negative"]},
+            order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
+            intervals=Intervals(("group", "map"), "difference", "ci_low", "ci_high", "difference in share of the map",
+                                n=("n_first", "n_second")),
+        ),
+        View(
+            "group_comparisons", "Share of the map, every comparison.", _COMPARED, where={"metric": ["share"]},
+            order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
+        ),
         View(
             "group_comparisons", "Density between groups, clearest first.",
             ("comparison", "map", "group", "difference", *_CI, "hedges_g", "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
              "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
-            where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe",
-            intervals=Intervals(("group", "comparison"), "log_gain_shrunk", "log_gain_shrunk_low",
-            "log_gain_shrunk_high",
-                                "log-gain, shrunken"),
+            where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
+            text="A density is not divided by the map's total, and a map adds up to about the {start} of {positive}, "
+            "whatever the region. Between {positive} and {negative}, and between other groups the network calls "
+            "differently, density therefore differs nearly everywhere: read the share of the map first. The log-gain "
+            "is the logarithm of the ratio of two means; shrunken, it is drawn towards the mean of its map as far as "
+            "its uncertainty asks, so that ratios of almost nothing to almost nothing do not lead the list.",
         ),
     ),
+    verdicts.comparisons,
 )  # fmt: skip
 
 SUBGROUPS = Analysis(
@@ -61,7 +91,7 @@ SUBGROUPS = Analysis(
              "p_fdr",
              *_N, "n_positive", "n_negative", "note"),
             where={"metric": ["balanced_accuracy", None]}, shown=40, finding="p_fdr",
-            intervals=Intervals(("variable", "level"), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
+            intervals=Intervals(("level",), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
         ),
         View(
             "interactions", "Whether the difference between {positive} and {negative} depends on someone's subgroup.",
@@ -76,32 +106,40 @@ SUBGROUPS = Analysis(
             where={"group": ["Hippocampus", None]}, shown=40,
         ),
     ),
+    verdicts.fairness,
 )  # fmt: skip
+
+_EVENTS = ("n_censored", "n_competing", "event")
+"""Columns that say what counts as a conversion and who was counted until when; tables of earlier runs lack them."""
 
 PROGRESSION = Analysis(
     "progression", "Does it foresee who converts?", "Progression",
     "People with MCI, seen by networks that were trained on {positive} and {negative} and never on them. Concordance "
-    "is the chance that of two people the one with the higher score converts first; 0.5 is guessing. Trajectories "
-    "are mixed models over visits, with an intercept and where possible a slope of each person's own.",
+    "is the chance that of two people the one with the higher score converts first; 0.5 is guessing. For it "
+    "and for Cox models every conversion to AD counts that was seen at any later visit; for the area under the curve, "
+    "sensitivity and specificity those within {horizon} months, among people whose course is known so long. "
+    "Trajectories are mixed models over visits, with an intercept and where possible a slope of each person's own; "
+    "beside the p of the model stands one from permuting visits or groups, which needs no model.",
     (
         View(
             "progression", "Prediction of conversion to AD from the first scan.",
-            ("predictor", "measure", "estimate", *_CI, "p", "n_participants", "n_events", "note"), shown=30,
+            ("predictor", "measure", "estimate", *_CI, "p", "n_participants", "n_events", *_EVENTS, "note"), shown=30,
             intervals=Intervals(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
         ),
         View(
             "cox", "Cox models, per standard deviation of the predictor.",
             ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p", "p_fdr", "concordance",
-             "n_participants", "n_events", "note"),
+             "n_participants", "n_events", *_EVENTS, "note"),
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
         View(
             "trajectories", "Change per year, in standard deviations.",
-            ("response", "map", "group", "term", "estimate", *_CI, "p", "p_fdr", "random_effects", *_N, "n_repeated",
-             "note"),
+            ("response", "map", "group", "term", "estimate", *_CI, "p", "p_permutation", "p_fdr", "random_effects", *_N,
+             "n_repeated", "note"),
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
     ),
+    verdicts.progression,
 )  # fmt: skip
 
 NORMS = Analysis(
@@ -127,6 +165,7 @@ NORMS = Analysis(
             order=("p_fdr",), shown=30, finding="p_fdr",
         ),
     ),
+    audit_verdicts.norms,
 )  # fmt: skip
 
 MAIN_EFFECTS = Analysis(
@@ -160,6 +199,7 @@ HARMONISATION = Analysis(
             leading=False,
         ),
     ),
+    audit_verdicts.sites,
 )  # fmt: skip
 
 SHORTCUTS = Analysis(
@@ -181,6 +221,7 @@ SHORTCUTS = Analysis(
             intervals=Intervals(("target", "map"), "balanced_accuracy", "ci_low", "ci_high", "balanced accuracy", None),
         ),
     ),
+    audit_verdicts.shortcuts,
 )  # fmt: skip
 
 AGREEMENT = Analysis(
@@ -195,6 +236,7 @@ AGREEMENT = Analysis(
              "n_participants", "note"), shown=30, leading=False,
         ),
     ),
+    audit_verdicts.agreement,
 )  # fmt: skip
 
 EFFECTS_FOUND = Analysis(

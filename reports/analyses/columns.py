@@ -21,7 +21,8 @@ TEXT: Mapping[str, str] = {
     "subtype": "Subtype", "first": "First", "second": "Second", "across": "Between", "kind": "Kind",
     "expected": "Expected", "verdict": "Verdict", "where": "Clearest in", "estimate_is": "which is",
     "planted": "What was planted", "contrast": "Contrast", "chosen": "Chosen", "compared": "Compared",
-    "value": "Value", "analysis": "Analysis", "reason": "Reason", "feature": "Feature", "baseline": "Compared with",
+    "value": "Value", "analysis": "Analysis", "reason": "Reason", "event": "Conversion means",
+    "feature": "Feature", "baseline": "Compared with",
 }  # fmt: skip
 
 RATIO, COUNT, VALUE, P, SHARE = "ratio", "count", "value", "p", "share"
@@ -49,9 +50,9 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "t": ("t", RATIO), "f": ("F", RATIO),
     "hazard_ratio": ("Hazard ratio", RATIO), "concordance": ("Concordance", RATIO),
     "concordance_low": ("from", RATIO), "concordance_high": ("to", RATIO), "rest": ("Everyone else", VALUE),
-    "p": ("p", P), "p_fwe": ("Corrected p", P), "p_fdr": ("FDR p", P), "p_holm": ("Corrected p", P),
-    "p_adjusted": ("p, adjusted", P), "p_fwe_adjusted": ("Corrected p, adjusted", P), "kendall_w": ("Kendall's W",
-    RATIO),
+    "p": ("Uncorrected p", P), "p_fwe": ("Corrected p", P), "p_fdr": ("Corrected p (FDR)", P),
+    "p_holm": ("Corrected p", P), "p_permutation": ("Uncorrected p, permuted", P), "p_adjusted": ("p, adjusted", P),
+    "p_fwe_adjusted": ("Corrected p, adjusted", P), "kendall_w": ("Kendall's W", RATIO),
     "overlap": ("Overlap", SHARE), "share": ("Share", SHARE), "volume_share": ("Share of volume", SHARE),
     "accuracy": ("Accuracy", RATIO), "balanced_accuracy": ("Balanced accuracy", RATIO), "chance": ("Chance", RATIO),
     "gap": ("Gap", RATIO), "stability": ("Stability", RATIO), "gamma": ("Shift", RATIO), "scale": ("Scale", RATIO),
@@ -59,6 +60,7 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "r2_after": ("R² after", RATIO), "p_fwe_before": ("Corrected p before", P), "p_fwe_after": ("Corrected p after", P),
     "p_before": ("p before", P), "p_after": ("p after", P), "n_participants": ("Participants", COUNT),
     "n_scans": ("Scans", COUNT), "n_events": ("Conversions", COUNT), "n_converted": ("Conversions", COUNT),
+    "n_censored": ("Without conversion", COUNT), "n_competing": ("Other dementia", COUNT),
     "n_positive": ("Positive", COUNT), "n_negative": ("Negative", COUNT), "n_sites": ("Sites", COUNT),
     "n_controls": ("Controls", COUNT), "mean_z": ("Mean z", RATIO), "sd_z": ("SD of z", RATIO),
     "beyond": ("Beyond ±1.96", SHARE), "k": ("Subtypes", COUNT), "gap_error": ("Gap's error", RATIO),
@@ -68,15 +70,16 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "n_training": ("Training participants", COUNT), "n_tested": ("Tested scans", COUNT), "top": ("List length", COUNT),
 }  # fmt: skip
 
-CODED = frozenset(
-    {"compartment", "reference", "measure", "target", "variable", "effect", "predictor", "estimate_is", "biomarker"}
-)
+CODED = frozenset({
+    "compartment", "reference", "measure", "target", "variable", "effect", "predictor", "estimate_is", "biomarker",
+    "response",
+})  # fmt: skip
 """Columns of text that hold codes, written with `WORDS`."""
 WORDS: Mapping[str, str] = {
     "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "rim, inner side",
     "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
     "dark": "dark voxels", "vessel": "vessels", "hippocampus/tiv": "hippocampus ÷ intracranial", "mmse": "MMSE",
-    "model": "network", "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
+    "model": "network's score", "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
     "severity_cdrsb": "CDRSB", "severity_adas13": "ADAS13", "severity_mmse": "MMSE", "cdrsb": "CDRSB",
     "adas11": "ADAS11", "adas13": "ADAS13", "faq": "FAQ", "moca": "MoCA",
     "site_effect_before_combat": "site in volumes, raw", "site_effect_after_combat": "site in volumes, after ComBat",

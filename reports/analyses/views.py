@@ -6,8 +6,8 @@ those of the house, hints those of the table's own data dictionary. What is left
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -15,11 +15,21 @@ from markupsafe import Markup
 
 from pipeline.run.layout import map_title
 from reports.analyses.columns import CODED, column_of, worded
+from reports.analyses.verdicts import Verdict
+from reports.analyses.wording import (
+    contrast_in_words,
+    covariates_in_words,
+    level_in_words,
+    levels_in_words,
+    variable_in_words,
+    without_codes,
+)
 from reports.material import Material
 from reports.numbers import count, fixed, is_missing, listing, number
 from reports.run_record import RunRecord
 from reports.tables import PageTable, page_table
 from reports.vector.intervals import IntervalRow, draw_intervals
+from reports.volume_sources import OWN, hippocampal_source
 
 SHOWN = 12
 """Rows of a table on the page, unless its view says otherwise."""
@@ -40,6 +50,8 @@ class Intervals:
         With its unit.
     at : float, optional
         Where there is no effect.
+    n : sequence of str
+        Columns with the participants behind a row, group by group.
     """
 
     label: Sequence[str]
@@ -48,6 +60,7 @@ class Intervals:
     high: str
     axis: str
     at: float | None = 0.0
+    n: Sequence[str] = ("n_participants",)
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,8 @@ class View:
     columns : sequence of str
         In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out.
     where : mapping of str to sequence of object
-        Values of columns that rows must have to be shown; the others are in the file.
+        Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and
+        ``{negative}`` stand for the classes.
     leading : bool
         Whether only rows of the leading maps are shown.
     order : sequence of str
@@ -73,6 +87,10 @@ class View:
         Column of corrected p values that are counted in a sentence; where no test has one, the notes stand alone.
     verdicts : bool
         Whether the column ``verdict`` is counted in a sentence.
+    text : str
+        Said before it: what to keep in mind; ``{positive}``, ``{negative}`` and ``{start}`` are filled in.
+    optional : bool
+        Left out where `where` picks no row, as the run did not ask for them.
     """
 
     table: str
@@ -85,12 +103,15 @@ class View:
     intervals: Intervals | None = None
     finding: str = ""
     verdicts: bool = False
+    text: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class ShownView:
     """A view ready for the page."""
 
+    text: str
     sentence: str
     chart: Markup | None
     chart_caption: str
@@ -104,22 +125,25 @@ def show_view(view: View, material: Material) -> ShownView | None:
     run = material.run
     if not run.has(view.table):
         return None
+    said = {"positive": run.positive, "negative": run.negative, "start": run.config.attribution.start_value}
+    view = replace(view, caption=view.caption.format(**said), text=view.text.format(**said))
     table = run.tables[view.table]
     chosen = _chosen(view, run)
+    if view.optional and chosen.empty:
+        return None
     named = _named(chosen, material)
     wanted = view.columns or [name for name in chosen.columns]
     columns = [column_of(name) for name in wanted if name in named]
     dictionary = run.dictionary(view.table)
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"
-    title = view.caption.format(positive=run.positive, negative=run.negative)
-    caption = title if len(chosen) == len(table) else f"{title} Every row and column is in {file}."
+    caption = view.caption if len(chosen) == len(table) else f"{view.caption} Every row and column is in {file}."
     chart, chart_caption = _chart(view, named)
-    notes = tuple(dict.fromkeys(str(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
+    notes = tuple(dict.fromkeys(without_codes(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
     valued = _with_values(chosen, view)
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
     return ShownView(
-        _sentence(view, chosen), chart, chart_caption,
+        view.text, _sentence(view, chosen), chart, chart_caption,
         page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
         (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
@@ -129,7 +153,7 @@ def _chosen(view: View, run: RunRecord) -> pd.DataFrame:
     rows = run.tables[view.table]
     for column, values in view.where.items():
         if column in rows.columns:
-            known = rows[column].isin([value for value in values if value is not None])
+            known = rows[column].isin([_filled(value, run) for value in values if value is not None])
             rows = rows[known | rows[column].isna()] if None in values else rows[known]
     if view.leading and "map" in rows:
         rows = rows[rows["map"].isin(run.main_maps) | rows["map"].isna()]
@@ -146,18 +170,48 @@ def _chosen(view: View, run: RunRecord) -> pd.DataFrame:
     return sort.sort_values(keys, kind="stable", na_position="last")[list(rows.columns)] if keys else rows
 
 
+def _filled(value: object, run: RunRecord) -> object:
+    return value.format(positive=run.positive, negative=run.negative) if isinstance(value, str) else value
+
+
 def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
     """Maps by their title, regions and participants with the address of their page."""
     found = rows
     if "map" in found:
         found = found.assign(map=found["map"].map(map_title, na_action="ignore"))
     if "source" in found:
-        names = {name: map_title(name) for name in material.run.map_names}
+        names = {name: map_title(name) for name in material.run.map_names} | {"volume": f"volume ({OWN})"}
         found = found.assign(source=found["source"].map(lambda name: names.get(name, name)))
+    found = _worded(found, material.run)
     if "group" in found:
         found = found.assign(group_page=found["group"].map(material.links.region).astype(object))
     if "participant_id" in found:
         found = found.assign(person_page=found["participant_id"].map(material.links.participant).astype(object))
+    return found
+
+
+def _worded(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
+    """Codes of covariates, levels and contrasts in words, and the source of every hippocampal volume."""
+    found = rows
+    if {"variable", "contrast"} <= set(found):
+        pairs = zip(found["variable"], found["contrast"], strict=True)
+        found = found.assign(contrast=[contrast_in_words(variable, contrast) for variable, contrast in pairs])
+    if {"variable", "level"} <= set(found):
+        pairs = zip(found["variable"], found["level"], strict=True)
+        found = found.assign(level=[level_in_words(variable, level) for variable, level in pairs])
+    if {"variable", "levels"} <= set(found):
+        pairs = zip(found["variable"], found["levels"], strict=True)
+        found = found.assign(levels=[levels_in_words(variable, levels) for variable, levels in pairs])
+    if "variable" in found:
+        found = found.assign(variable=found["variable"].map(variable_in_words, na_action="ignore"))
+    if "covariates" in found:
+        found = found.assign(covariates=found["covariates"].map(covariates_in_words))
+    if "note" in found:
+        found = found.assign(note=found["note"].map(without_codes, na_action="ignore"))
+    volumes = {"hippocampus/tiv": f"hippocampus ÷ intracranial ({hippocampal_source(run)})",
+               "own volume/tiv": f"the region's volume ÷ intracranial ({OWN})"}  # fmt: skip
+    for column in {"biomarker", "predictor", "response"} & set(found):
+        found = found.assign(**{column: found[column].map(lambda name: volumes.get(name, name))})
     return found
 
 
@@ -217,9 +271,10 @@ def _chart(view: View, rows: pd.DataFrame) -> tuple[Markup | None, str]:
             for name in spec.label
             if name in row and not is_missing(row[name])
         ]
-        n = row.get("n_participants")
-        drawn.append(IntervalRow(" · ".join(parts), "" if is_missing(n) else f"n = {number(n)}", row[spec.estimate],
-                                 row[spec.low], row[spec.high], row.get("group_page")))  # fmt: skip
+        sizes = [number(row[name]) for name in spec.n if not is_missing(row.get(name))]
+        n = f"n = {' and '.join(sizes)}" if sizes else ""
+        drawn.append(IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high],
+                                 row.get("group_page")))  # fmt: skip
     alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
     left = f" The first {number(DRAWN)} of {number(int(rows[spec.estimate].notna().sum()))}." if len(
         rows[rows[spec.estimate].notna()]) > DRAWN else ""  # fmt: skip
@@ -237,8 +292,11 @@ class Analysis:
     id, title, short : str
         See `reports.specification.Section`.
     lead : str
-        What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes.
+        What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes,
+        ``{horizon}`` the months within which MCI may convert.
     views : sequence of View
+    verdict : callable, optional
+        What the tables say in a sentence or two, before all else; None where there is nothing to say.
     """
 
     id: str
@@ -246,13 +304,16 @@ class Analysis:
     short: str
     lead: str
     views: Sequence[View]
+    verdict: Callable[[RunRecord], Verdict | None] | None = None
 
     def build(self, material: Material) -> Mapping[str, Any]:
         """Variables of ``analysis.html.j2``."""
         run = material.run
         shown = [found for view in self.views if (found := show_view(view, material)) is not None]
-        lead = self.lead.format(positive=run.positive, negative=run.negative)
-        return {"lead": lead, "views": shown, "undone": self.undone(run)}
+        horizon = number(run.config.cohort.mci_horizon_months)
+        lead = self.lead.format(positive=run.positive, negative=run.negative, horizon=horizon)
+        verdict = None if self.verdict is None else self.verdict(run)
+        return {"lead": lead, "verdict": verdict, "views": shown, "undone": self.undone(run)}
 
     def undone(self, run: RunRecord) -> list[str]:
         """Why tables of this section are missing, as the statistics stage has noted."""

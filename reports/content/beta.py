@@ -1,4 +1,4 @@
-"""Figure 6: how far the ranking of regions depends on beta."""
+"""How far the ranking of regions depends on beta (figure 6 of the founding study)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.regions.ranking import METRICS
 from reports.figures.overlap import draw_overlap
 from reports.material import Material
 from reports.numbers import number
+from reports.run_record import RunRecord
 
 
 def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -40,12 +42,34 @@ def build(material: Material) -> Mapping[str, Any]:
     known = matrices(overlap)
     picture = None
     if known:
-        top = int(overlap["top"].iloc[0])
+        top, people = int(overlap["top"].iloc[0]), _people(material.run)
         picture = material.gallery.add(
-            draw_overlap(known, top),
-            "fig-06_beta-overlap",
+            draw_overlap(known, top, people),
+            "bohle2019-06_beta-overlap",
             f"Matrices of the overlap of the top {top} regions between values of beta, for {', '.join(known)}.",
-            f"Figure 6. Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, per "
-            "metric. 100 means the same regions; a low number means that the answer depends on the choice of β.",
+            f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, per "
+            "metric. 100 means the same regions; a low number means that the answer depends on the choice of β. "
+            f"n: participants of {material.run.positive}, for gain those with true positives."
+            f"{_known_gains(material.run)}",
         )
     return {"figure": picture, "notes": notes}
+
+
+def _people(run: RunRecord) -> dict[str, int]:
+    """Participants behind the ranking by each metric."""
+    hits = run.group_sizes.get("TP", (0, 0))[1]
+    return {metric: hits if metric == "gain" else run.group_sizes[run.positive][1] for metric in METRICS}
+
+
+def _known_gains(run: RunRecord) -> str:
+    """In how many regions gain is known, by beta: negative means of controls leave no ratio."""
+    values = run.region_values
+    hits = values[(values["outcome"] == "TP") & values["map"].isin(run.lrp_names)]
+    filled, known = (hits[hits[column].notna()].groupby("map")["group"].nunique() for column in ("density", "gain"))
+    if known.reindex(filled.index, fill_value=0).equals(filled):
+        return ""
+    said = [
+        f"β = {beta_of(name):g}, {number(known.get(name, 0))} of {number(filled[name])}"
+        for name in run.lrp_names if name in filled
+    ]  # fmt: skip
+    return f" Regions in which a gain is known for anybody: {'; '.join(said)}."

@@ -13,6 +13,7 @@ from reports.numbers import MISSING, count, fixed, is_missing, number, p_cell, p
 from reports.run_record import KEYS, RunRecord
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.flowchart import FlowBox, draw_flow
+from reports.volume_sources import hippocampal_source
 
 _DROPPED = (
     Column("participant_id", "Participant"),
@@ -156,6 +157,8 @@ def _demographics(run: RunRecord) -> PageTable | None:
     rows = []
     for variable in dict.fromkeys(table["variable"]):
         title, decimals = _VARIABLES.get(variable, (variable, 2))
+        if variable == "hippocampus_mm3":
+            title = f"{title} ({hippocampal_source(run)})"
         row: dict[str, Any] = {"title": title}
         for label in labels:
             found = table[(table["label"] == label) & (table["variable"] == variable)]
@@ -168,7 +171,10 @@ def _demographics(run: RunRecord) -> PageTable | None:
         row |= {} if found is None else {"p": found["p"], "hedges_g": found["hedges_g"], "test": found["test"]}
     columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
-    columns += [numeric("hedges_g", "Hedges' g", fixed, "difference in standard deviations"), numeric("p", "p", p_cell)]
+    columns += [
+        numeric("hedges_g", "Hedges' g", fixed, "difference in standard deviations"),
+        numeric("p", "Uncorrected p", p_cell),
+    ]
     columns += [Column("test", "Test", remark)]
     caption = (
         "Participants analysed, mean ± standard deviation over participants (values known, where not all are). p "

@@ -30,16 +30,12 @@ def build(material: Material) -> Mapping[str, Any]:
     table = pd.concat(frames)
     first = effects.iloc[0]
     lead = (
-        f"Density of relevance in {count(int(first['n_positive']), 'participant')} of {run.positive} against "
+        f"{_SCALED.format(start=run.config.attribution.start_value, positive=run.positive)} Density of relevance in "
+        f"{count(int(first['n_positive']), 'participant')} of {run.positive} against "
         f"{number(first['n_negative'])} of {run.negative}, each person's scans averaged first; Welch's t, participants "
         "reassigned at random. The corrected p takes account of all maps and regions at once. "
         + (". ".join(sentences) + "." if sentences else "No difference could be tested.")
     )
-    if run.config.attribution.start_value == "probability":
-        lead += (
-            f" Densities are not divided by the map's total, which is nearly the probability of {run.positive}: a "
-            "difference in almost every region is the prediction seen again, not a finding about the region."
-        )
     notes = sorted(set(effects["note"].dropna()))
     if not sentences and notes:
         lead += f" Reason: {'; '.join(notes)}."
@@ -52,6 +48,11 @@ def _clearest(rows: pd.DataFrame) -> pd.DataFrame:
     return ordered.head(TOP)
 
 
+_SCALED = (
+    "Read this with care, and the share of the map above first: densities are not divided by the map's total, which is "
+    "nearly the {start} of {positive}, so a difference in almost every region is the prediction seen again, not a "
+    "finding about the region."
+)
 _CAPTION = f"The {TOP} clearest differences of each leading map; all are in group/statistics/region_effects.tsv."
 
 
@@ -66,6 +67,8 @@ def _columns(positive: str, negative: str) -> list[Column]:
         numeric("ci_high", "to"),
         numeric("hedges_g", "Hedges' g", fixed),
         numeric("t", "Welch's t", fixed),
+        numeric("n_positive", f"{positive}, n"),
+        numeric("n_negative", f"{negative}, n"),
         numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
-        numeric("p_fdr", "FDR p", p_cell, "Benjamini and Hochberg"),
+        numeric("p_fdr", "Corrected p (FDR)", p_cell, "Benjamini and Hochberg"),
     ]

@@ -1,4 +1,4 @@
-"""Figures 1 and 2: mean relevance maps by class and by outcome."""
+"""Mean relevance maps by class and by outcome (figures 1 and 2 of the founding study)."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ def _by_label(material: Material) -> Picture:
     rows = group_rows(material.group_views, run.labels, run.map_names, run.positive, GROUP_PERCENTILES)
     titles = [block_title(material, group) for group in run.labels]
     figure = draw_map_grid(rows, titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
-    caption = (
-        f"Figure 1. Mean maps of scans labelled {run.positive} and {run.negative}, for each method. "
-        + _SCALE.format(positive=run.positive)
+    caption = f"Mean maps of scans labelled {run.positive} and {run.negative}, for each method. " + _SCALE.format(
+        positive=run.positive
     )
     alt = f"Brain slices with mean maps, {listing(titles)}, one row for each of {listing(_titles(run.map_names))}."
-    return material.gallery.add(figure, "fig-01_mean-maps_by-class", alt, caption, "png")
+    return material.gallery.add(figure, "bohle2019-01_mean-maps_by-class", alt, caption, "png")
 
 
 def _by_outcome(material: Material) -> Picture:
@@ -70,11 +69,11 @@ def _by_outcome(material: Material) -> Picture:
     titles = [_short_title(material, group) for group in groups]
     figure = draw_map_grid(rows, titles, cuts, material.backdrop, material.gallery.density)
     caption = (
-        "Figure 2. Mean maps by outcome of the classification: true positives (TP), false positives (FP), true "
+        "Mean maps by outcome of the classification: true positives (TP), false positives (FP), true "
         "negatives (TN), false negatives (FN). " + _SCALE.format(positive=run.positive)
     )
     alt = f"Brain slices with mean maps by outcome, {listing(titles)}; rows: {listing(_titles(run.main_maps))}."
-    return material.gallery.add(figure, "fig-02_mean-maps_by-outcome", alt, caption, "png")
+    return material.gallery.add(figure, "bohle2019-02_mean-maps_by-outcome", alt, caption, "png")
 
 
 def _overviews(material: Material) -> list[Picture]:
@@ -90,9 +89,10 @@ def _overviews(material: Material) -> list[Picture]:
         pictures.append(
             material.gallery.add(
                 draw_overview(row, title, material.backdrop, material.gallery.density),
-                f"fig-01b_overview_{name}",
+                f"bohle2019-01b_overview_{name}",
                 f"Eight axial brain slices: {title}.",
-                f"{title}, in axial slices from the temporal lobes to the vertex; colours as in figure 1.",
+                f"{title}, in axial slices from the temporal lobes to the vertex; colours as in the mean "
+                "maps by class.",
                 "png",
             )
         )

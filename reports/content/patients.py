@@ -1,4 +1,4 @@
-"""Figure 7: two people whom the classifier is sure of, for different reasons."""
+"""Two people whom the classifier is sure of, for different reasons (figure 7 of the founding study)."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
     figures.append(
         material.gallery.add(
             draw_radar(profiles),
-            f"fig-07b_fingerprints_{map_name}",
+            f"bohle2019-07b_fingerprints_{map_name}",
             f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
-            f"Figure 7b. {title}: fingerprints over the regions with the highest mean density, each person relative to "
-            "their own strongest region.",
+            f"{title}: fingerprints over the regions with the highest mean density, each person (n = 1 scan) "
+            "relative to their own strongest region.",
         )
     )
     figures.append(
         material.gallery.add(
             draw_profiles(profiles, unit),
-            f"fig-07c_profiles_{map_name}",
+            f"bohle2019-07c_profiles_{map_name}",
             f"The same regions as values side by side for {' and '.join(names)}.",
-            f"Figure 7c. {title}: the same values on one scale.",
+            f"{title}: the same values on one scale, n = 1 scan each.",
         )
     )
     text = (
@@ -95,11 +95,11 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
         rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
     )
     caption = (
-        f"Figure 7a. {map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
+        f"{map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
         "Colours run from the 90th to the 99.5th percentile of the scan's own map."
     )
     alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
-    return material.gallery.add(figure, f"fig-07a_patients_{map_name}", alt, caption, "png")
+    return material.gallery.add(figure, f"bohle2019-07a_patients_{map_name}", alt, caption, "png")
 
 
 _MORE_CUTS: tuple[tuple[Plane, float], ...] = (("axial", -28.0), ("axial", 8.0), ("axial", 34.0))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.run.layout import map_title
 from reports.material import Material
-from reports.numbers import count, fixed, number, p_cell, percent
+from reports.numbers import count, fixed, listing, number, p_cell, percent
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table, remark
 
@@ -55,7 +55,10 @@ def build(material: Material) -> Mapping[str, Any]:
     """The leading maps, and every map."""
     table = material.run.tables["planted_recovery"]
     table = table.assign(title=table["map"].map(map_title))
-    caption = "Recovery of the planted groups in true positives."
+    people = sorted({int(n) for n in table["n_participants"].dropna()})
+    caption = (
+        f"Recovery of the planted groups in true positives, n = {listing([number(n) for n in people])} participants."
+    )
     leading = table[table["map"].isin(material.run.main_maps)]
     return {
         "lead": recovery_sentence(material.run),

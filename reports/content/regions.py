@@ -1,4 +1,4 @@
-"""Figures 3 to 5: sum, density and gain of the leading regions."""
+"""Sum, density and gain of the leading regions (figures 3 to 5 of the founding study)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from pipeline.regions.ranking import METRICS
 from pipeline.run.layout import map_title
+from reports.content.leading_regions import leading_table
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions
+from reports.headline import leaders, ranking, rule
 from reports.material import Material
 from reports.numbers import count, listing
 from reports.run_record import RunRecord
 
 TOP = 25
-FIGURE_NUMBER = {"sum": 3, "density": 4, "gain": 5}
+FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
 
 MEANING = {
     "sum": "Sum: all relevance inside a region. Large regions collect much of it.",
@@ -26,26 +28,8 @@ MEANING = {
 }
 
 
-def leading_regions(run: RunRecord, map_name: str, metric: str, top: int = TOP) -> tuple[list[str], str]:
-    """Regions with the highest mean over participants, and the group of participants it is taken over.
-
-    As in the founding study sum and density are ranked in scans of the positive class, gain in true positives.
-    Where there are none, the positive class, then all scans, stand in.
-    """
-    values = run.region_values
-    values = values[values["map"] == map_name]
-    positive = values[values["label"] == run.positive]
-    candidates = [("scans labelled " + run.positive, positive), ("all scans", values)]
-    if metric == "gain":
-        candidates.insert(0, ("true positives", positive[positive["outcome"] == "TP"]))
-    for name, frame in candidates:
-        if frame[metric].notna().any():
-            return top_groups(mean_over_participants(frame, metric).droplevel("map"), top), name
-    return [], ""
-
-
 def build(material: Material) -> Mapping[str, Any]:
-    """One figure per metric and leading map."""
+    """One figure per metric and leading map, and the leading regions in numbers."""
     run = material.run
     blocks = []
     for metric in METRICS:
@@ -58,14 +42,17 @@ def build(material: Material) -> Mapping[str, Any]:
                 pictures.append(picture)
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         blocks.append({"metric": metric.capitalize(), "meaning": meaning, "figures": pictures, "notes": notes})
-    return {"blocks": blocks, "maps": listing([map_title(name) for name in run.main_maps])}
+    titles = [map_title(name) for name in run.main_maps]
+    return {"blocks": blocks, "maps": listing(titles), "rule": rule(run), "table": leading_table(material)}
 
 
 def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
     run = material.run
-    regions, ranked_in = leading_regions(run, map_name, metric)
-    if not regions:
+    means, ranked_in = ranking(run, map_name, metric)
+    if means.empty:
         return None
+    found = leaders(run, means, map_name, metric, TOP)
+    regions = found.regions
     values = run.region_values
     values = values[values["map"] == map_name]
     figure, hidden = draw_regions(values, metric, regions, run.labels, axis_title(map_name, metric, run))
@@ -74,11 +61,11 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
     outside = f" {count(hidden, 'extreme value')} outside the axis." if hidden else ""
     return material.gallery.add(
         figure,
-        f"fig-0{FIGURE_NUMBER[metric]}_region-{metric}_{map_name}",
+        f"bohle2019-0{FOUNDING_NUMBER[metric]}_region-{metric}_{map_name}",
         f"{title}, {metric} in {len(regions)} regions by class and outcome. Highest: {listing(regions[:5])}.",
-        f"Figure {FIGURE_NUMBER[metric]}. {title}: {metric} in the {len(regions)} leading bilateral groups, ranked by "
-        f"the mean over participants ({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their "
-        f"range. {count(_scans(values), 'scan')} of {count(people, 'participant')} in all.{outside}",
+        f"{title}: {metric} in the {len(regions)} leading bilateral groups, ranked by the mean over participants "
+        f"({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their range. "
+        f"{count(_scans(values), 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
     )
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from pipeline.run.layout import map_title
 from pipeline.statistics.volume_association import ADJUSTED
+from reports.analyses.verdicts import fairness
 from reports.content.planted import recovery_sentence
 from reports.findings import (
     Estimate,
-    leading_by_summary,
     performance_estimate,
     primary_volume,
+    summary_means,
     volume_estimate,
     within_folds,
 )
+from reports.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
 from reports.numbers import count, fixed, interval, listing, number, p_value
 from reports.run_record import RunRecord
+from reports.volume_sources import hippocampal_source
 
 
 @dataclass(frozen=True)
@@ -51,24 +52,11 @@ def summarise(run: RunRecord) -> Summary:
 
 
 def _subgroups(run: RunRecord) -> Answer:
-    """Balanced accuracy in the subgroups that can be compared, and whether any stands out."""
-    table = run.tables["fairness"]
-    table = table[(table["metric"] == "balanced_accuracy") & table["estimate"].notna()]
-    if table.empty:
+    """Balanced accuracy in the subgroups that can be compared, and whether any difference survives correction."""
+    found = fairness(run)
+    if found is None:
         return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
-    low, high = (table.loc[table["estimate"].agg(which)] for which in ("idxmin", "idxmax"))
-    clear = table[table["p_fdr"] < 0.05]
-    ends = [f"{fixed(row['estimate'])} ({_subgroup(row)}, n = {number(row['n_participants'])})" for row in (low, high)]
-    text = f"Balanced accuracy in {count(len(table), 'subgroup')} lies between {listing(ends)}. "
-    if clear.empty:
-        text += "None differs from the others by more than chance allows; with few participants that says little."
-    else:
-        text += f"More than chance allows: {listing([_subgroup(row) for _, row in clear.iterrows()])}."
-    return Answer(_FOR_WHOM, text)
-
-
-def _subgroup(row: pd.Series) -> str:
-    return f"{str(row['variable']).replace('_', ' ')} {row['level']}"
+    return Answer(_FOR_WHOM, f"{found.answer} {found.grounds}")
 
 
 _FOR_WHOM = "For whom does it work?"
@@ -112,36 +100,37 @@ def _classifier(run: RunRecord) -> Answer:
 def _regions(run: RunRecord) -> Answer:
     question = "Where does it look?"
     name = run.main_maps[0]
-    by_density = leading_by_summary(run, name, "density", run.positive, 5)
-    if not by_density:
+    densities = summary_means(run, name, "density", run.positive)
+    if densities.empty:
         return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
-    text = f"In scans of {run.positive}, relevance ({map_title(name)}) is densest in {_inline(by_density)}. "
-    by_gain = leading_by_summary(run, name, "gain", "TP", 5)
-    if by_gain:
+    parts = map_shares(run, name, run.positive)
+    by_density = leaders(run, densities, name, "density", NAMED)
+    by_share = leaders(run, parts, name, "sum", 3)
+    people = run.group_sizes[run.positive][1]
+    text = (
+        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
+        f"{in_words(by_density.regions, parts)}; in brackets, the share of the map. Most of the map lies in "
+        f"{in_words(by_share.regions, parts)}, which are large. "
+    )
+    gains = summary_means(run, name, "gain", "TP")
+    if len(gains):
+        by_gain = leaders(run, gains, name, "gain", NAMED)
+        hits = run.group_sizes["TP"][1]
         text += (
-            f"Measured against {run.negative} (gain, true positives), {_inline(by_gain)} stand out most. "
-            f"{_agreement(by_density, by_gain)}"
+            f"Measured against {run.negative} (gain, {count(hits, 'true-positive participant')}), "
+            f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density.regions, by_gain.regions)}"
         )
     else:
         text += f"Gain against {run.negative} is not known."
+    small = small_regions(run)
+    if small:
+        named = listing([f"{group[:1].lower()}{group[1:]}, {number(n)}" for group, n in small.items()])
+        text += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
     return Answer(question, text)
 
 
-def _agreement(first: list[str], second: list[str]) -> str:
-    shared = len(set(first) & set(second))
-    word = ("None", "One", "Two", "Three", "Four", "Five")[shared]
-    return f"{word} of five {'is' if shared == 1 else 'are'} in both lists."
-
-
-def _inline(regions: list[str]) -> str:
-    """Region names in a sentence.
-
-    Examples
-    --------
-    >>> _inline(["Hippocampus", "Amygdala"])
-    'hippocampus and amygdala'
-    """
-    return listing([region[:1].lower() + region[1:] for region in regions])
+NAMED = 5
+"""Regions named for each measure."""
 
 
 def _volume(run: RunRecord) -> Answer:
@@ -155,6 +144,7 @@ def _volume(run: RunRecord) -> Answer:
     guided = volume_estimate(run, "gb")
     known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
     adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
+    source = hippocampal_source(run)
     confidence = run.config.statistics.confidence
     each = [
         f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
@@ -163,8 +153,9 @@ def _volume(run: RunRecord) -> Answer:
     ]
     text = (
         f"{_verdict([one for _, one in known])} Among {count(estimate.participants, 'true-positive participant')}, "
-        f"relevance in the hippocampus and its volume{adjusted} correlate so: {'; '.join(each)}. Corrected is for all "
-        "maps, by false discovery rate. Atrophy predicts a negative r: the smaller the hippocampus, the more relevance."
+        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate so: {'; '.join(each)}. "
+        "Corrected is for all maps, by false discovery rate. Atrophy predicts a negative r: the smaller the "
+        "hippocampus, the more relevance."
     )
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)

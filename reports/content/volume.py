@@ -1,4 +1,4 @@
-"""Figure 8: relevance of the hippocampus against its volume."""
+"""Relevance of the hippocampus against its volume (figure 8 of the founding study)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from pipeline.run.layout import map_title
 from pipeline.statistics.volume_association import ADJUSTED
+from reports import volume_sources
 from reports.content.beta import beta_of
 from reports.figures.gallery import Picture
 from reports.figures.volume import draw_beta_curve, draw_volume_scatter
@@ -37,8 +38,8 @@ _COLUMNS = (
     Column("folds", "Within test folds"),
     numeric("ci_low", "from", lambda x: fixed(x, 3)),
     numeric("ci_high", "to", lambda x: fixed(x, 3)),
-    numeric("p", "p", p_cell),
-    numeric("p_fdr", "FDR p", p_cell, "Benjamini and Hochberg over the maps"),
+    numeric("p", "Uncorrected p", p_cell),
+    numeric("p_fdr", "Corrected p (FDR)", p_cell, "Benjamini and Hochberg over the maps"),
     numeric("n_participants", "Participants"),
     numeric("n_scans", "Scans"),
     Column("note", "Note", remark),
@@ -58,7 +59,7 @@ def build(material: Material) -> Mapping[str, Any]:
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
     caption = _CAPTION + (", within test folds" if within == {True} else "")
     return {
-        "lead": _LEAD + (_WITHIN if shown["fold_held"].any() else ""),
+        "lead": _LEAD + (_WITHIN if shown["fold_held"].any() else "") + _sources(run),
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
@@ -67,6 +68,13 @@ def build(material: Material) -> Mapping[str, Any]:
         else None,
         "all": page_table(shown, _COLUMNS, f"{caption}, every analysis.") if known else None,
     }
+
+
+def _sources(run: RunRecord) -> str:
+    return (
+        f" Hippocampal volumes here come from: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
+        f"show another volume, of every region alike: {volume_sources.OWN}."
+    )
 
 
 def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
@@ -99,21 +107,23 @@ def _scatter(material: Material) -> Picture | None:
         if estimate.fold_held:
             centred.append(title)
         texts[title] = (
-            f"r = {fixed(estimate.value, 3)}{within_folds(estimate)}, {p_value(estimate.p)}, "
-            f"n = {number(estimate.participants)}\n{bounds}"
+            f"r = {fixed(estimate.value, 3)}{within_folds(estimate)}, n = {number(estimate.participants)}\n"
+            f"corrected {p_value(estimate.p_fdr)} (FDR), {bounds}"
         )
     if not points:
         return None
     adjusted = primary_volume(run) == ADJUSTED
+    source = volume_sources.hippocampal_source(run)
     axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
     return material.gallery.add(
-        draw_volume_scatter(points, texts, axis, centred),
-        "fig-08_volume-scatter",
+        draw_volume_scatter(points, texts, f"{axis}\n({source})", centred),
+        "bohle2019-08_volume-scatter",
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
-        "Figure 8. Relevance summed over both hippocampi against their volume, true positives, one point per "
-        f"participant. {'Volumes are divided by intracranial volume. ' if adjusted else ''}"
-        f"{'Both are minus the mean of the test fold; r is within test folds. ' if centred else ''}The line is a "
-        "least-squares fit, to guide the eye.",
+        "Relevance summed over both hippocampi against their volume, true positives, one point per "
+        f"participant. Volumes: {source}. {'They are divided by intracranial volume. ' if adjusted else ''}"
+        f"{'Both are minus the mean of the test fold; r is within test folds. ' if centred else ''}Corrected p "
+        "takes account of all maps (false discovery rate); uncorrected p is in the table. The line is a least-squares "
+        "fit, to guide the eye.",
     )
 
 
@@ -131,7 +141,8 @@ def _curve(material: Material) -> Picture | None:
     within = ", within test folds" if all(curve["fold_held"].all() for curve in curves.values()) else ""
     return material.gallery.add(
         draw_beta_curve([beta_of(name) for name in names], curves),
-        "fig-08b_volume-by-beta",
+        "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
-        f"Figure 8b. The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}.",
+        f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
+        f"{volume_sources.hippocampal_source(run)}. No p is shown: corrected ones are in the table.",
     )

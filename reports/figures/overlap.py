@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from reports.figures.style import INK, new_figure
 
 
-def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int) -> Figure:
+def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int, people: Mapping[str, int]) -> Figure:
     """Per metric, the share of the first `top` regions that two values of beta have in common, in per cent.
 
     Parameters
@@ -18,6 +18,8 @@ def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int) -> Figure:
     matrices : mapping of str to DataFrame
         Metric to a square table, beta by beta, values 0 to 100.
     top : int
+    people : mapping of str to int
+        Participants that each metric is ranked over.
     """
     figure = new_figure(max(2.9 * len(matrices), 3.4), 3.3)
     axes = figure.subplots(1, len(matrices), squeeze=False)[0]
@@ -32,7 +34,7 @@ def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int) -> Figure:
         names = [f"{beta:g}" for beta in matrix.index]
         ax.set_xticks(range(len(names)), names)
         ax.set_yticks(range(len(names)), names)
-        ax.set_title(metric.capitalize())
+        ax.set_title(f"{metric.capitalize()}, n = {people[metric]}")
         ax.set_xlabel("β")
         ax.grid(False)
         ax.spines[:].set_visible(False)

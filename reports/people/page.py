@@ -19,12 +19,14 @@ from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
+from reports.volume_sources import source_name
 
 SHOWN = 24
 """Regions of the fingerprint that are drawn; the table has all."""
 
 _VISIT_COLUMNS = (
     Column("session_id", "Session"),
+    Column("scan_id", "Scan"),
     numeric("age", "Age, years", lambda x: fixed(x, 1)),
     Column("diagnosis", "Diagnosis"),
     Column("label", "Class"),
@@ -34,8 +36,8 @@ _VISIT_COLUMNS = (
     Column("verdict", "That is", remark),
     numeric("mmse", "MMSE"),
     numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
+    Column("volume_from", "measured by", remark),
     Column("registration", "Registration", remark),
-    Column("scan_id", "Scan"),
 )
 
 
@@ -156,6 +158,7 @@ def _visit_rows(material: Material, visits: pd.DataFrame) -> pd.DataFrame:
     return visits.assign(
         network=folds.where(~applied, "networks that never saw this person"),
         verdict=visits["outcome"].map(OUTCOME_NAMES),
+        volume_from=visits["hippocampus_source"].map(source_name).where(visits["hippocampus_mm3"].notna(), None),
         registration=visits["scan_id"].map({scan: f"in doubt: {flag}" for scan, flag in flags.items()}),
     )
 
@@ -175,7 +178,8 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
         courses.append(
             Course(f"{map_title(name)}, density in the hippocampus", wide[group].reindex(visits["scan_id"]).tolist())
         )
-    courses.append(Course("Hippocampal volume, mm³", _numbers(visits, "hippocampus_mm3")))
+    sources = listing(sorted({source_name(source) for source in visits["hippocampus_source"].dropna()}))
+    courses.append(Course(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
     courses.append(Course("MMSE", _numbers(visits, "mmse"), (0.0, 30.0)))
     known = [course for course in courses if np.isfinite(np.asarray(course.values, dtype=float)).any()]
     if not known:

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import pandas as pd
 
 from pipeline.run.layout import ScanFiles, map_title
+from reports.headline import small_regions
 from reports.material import Material
-from reports.numbers import is_missing, listing
+from reports.numbers import count, is_missing, listing
 from reports.people.portrait import CUTS, OUTLINED
 
 
@@ -39,7 +40,7 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
     run = material.run
     if not run.keeps_single_maps:  # a picture of an earlier setting may still lie there
         return []
-    pictures = []
+    pictures, small = [], small_regions(run) if run.has("relevance") else {}
     for row in visits.to_dict("records"):
         content = _read(files_of(material, {str(key): value for key, value in row.items()}).portrait)
         if content is None:
@@ -47,7 +48,7 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
         groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
         name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
         titles = listing([map_title(map_name) for map_name in run.main_maps])
-        outlined = "; ".join(f"{place} {group}" for place, group in enumerate(groups, start=1))
+        outlined = "; ".join(f"{place} {group}{_size(small, group)}" for place, group in enumerate(groups, start=1))
         pictures.append(
             Snapshot(
                 _inlined(content), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
@@ -57,6 +58,11 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
             )
         )  # fmt: skip
     return pictures
+
+
+def _size(small: Mapping[str, int], group: str) -> str:
+    """How few voxels a small region has, to stand after its name."""
+    return f" (only {count(small[group], 'voxel')})" if group in small else ""
 
 
 def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from pipeline.run.layout import map_title
 from reports.caution import Caution
 from reports.content.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
+from reports.headline import least_voxels
 from reports.material import Material
 from reports.method_cautions import scaled_by_probability
 from reports.numbers import count, fixed, listing, number, p_cell, p_value
@@ -22,6 +23,7 @@ from reports.region_pages.picture import RegionPictures
 from reports.run_record import OUTCOMES, RunRecord
 from reports.tables import Column, PageTable, numeric, page_table
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
+from reports.volume_sources import OWN
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,9 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
 
 
 _VOLUME_TEXT = (
-    "Volumes come from the registration (Jacobian determinant), both sides together, mean over a participant's scans; "
-    "they are not divided by intracranial volume. The charts show, the tables test."
+    f"Volumes: {OWN} (its determinant), both sides together, mean over a participant's scans; not divided by "
+    "intracranial volume. The hippocampal volume of the report's own section may come from elsewhere, and says so. The "
+    "charts show, the tables test."
 )
 
 
@@ -144,9 +147,13 @@ def _cautions(material: Material, group: str) -> list[Caution]:
     run, found = material.run, []
     sizes = run.tables["relevance"].loc[run.tables["relevance"]["group"] == group, "n_voxels"]
     voxels = int(sizes.max()) if len(sizes) else 0
-    if voxels < 50:
-        found.append(Caution("note", "A small region.", f"It has {count(voxels, 'voxel')} at this resolution: a slight "
-                             "misregistration moves its relevance next door."))  # fmt: skip
+    least = least_voxels(run)
+    if voxels < least:
+        text = (
+            f"It has {count(voxels, 'voxel')} at this resolution, fewer than {number(least)}: a slight misregistration "
+            "moves its relevance next door. It is ranked, but leads no figure or summary of the report."
+        )
+        found.append(Caution("note", "A small region.", text))
     scaled = scaled_by_probability(run)
     if scaled is not None:
         found.insert(0, replace(scaled, section=""))  # its section is on another page
@@ -229,6 +236,7 @@ _SUMMARY_COLUMNS = (
     numeric("ci_high", "to"),
     numeric("mean_sum", "Mean sum"),
     numeric("mean_gain", "Mean gain", fixed),
+    numeric("n_gain", "Gain, n", hint="participants with a known gain"),
 )
 
 
@@ -259,7 +267,7 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
             title = f"Density of {map_title(name)} in {group} against its volume, {count(n, 'participant')}."
-            charts.append(Chart(draw_scatter(pairs, "volume, mm³", "density", title), title))
+            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "density", title), title))
     return charts
 
 
@@ -269,9 +277,11 @@ _EFFECT_COLUMNS = (
     numeric("ci_low", "from"),
     numeric("ci_high", "to"),
     numeric("hedges_g", "Hedges' g", fixed),
-    numeric("p", "p", p_cell),
+    numeric("n_positive", "Positive, n"),
+    numeric("n_negative", "Negative, n"),
+    numeric("p", "Uncorrected p", p_cell),
     numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
-    numeric("p_fdr", "FDR p", p_cell),
+    numeric("p_fdr", "Corrected p (FDR)", p_cell),
 )
 
 

@@ -81,7 +81,7 @@ class RegionPictures:
         if not maps:
             return None
         caption = (
-            f"Outlined in white, on the template; slices through its middle. Colours as in figure 1 of the report: "
+            f"Outlined in white, on the template; slices through its middle. Colours as in the report: "
             f"{'; '.join(shown.title for shown in maps)}. Left is left."
         )
         return cls(

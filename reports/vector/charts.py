@@ -57,7 +57,7 @@ def draw_groups(groups: Sequence[Group], axis_title: str, title: str, at: float 
     at : float, optional
         A value marked by a line, such as 0.
     """
-    left, right, row, top = 96, 14, 34, 6
+    left, right, row, top = 96, 24, 34, 6
     drawing = Drawing(430, top + row * len(groups) + 40, title)
     known = [group.values[np.isfinite(group.values)] for group in groups]
     axis = Axis.around(np.concatenate(known).tolist() if known else [], left, drawing.width - right, at)

@@ -34,8 +34,8 @@ class IntervalRow:
     link: str | None = None
 
 
-_NAMES, _LETTER = 300, 6.6
-"""Width of the widest column of names, and of a letter."""
+_NAMES, _LETTER, _SMALL = 380, 6.6, 5.9
+"""Width of the widest column of names, of a letter, and of one of the smaller letters beside names and estimates."""
 
 
 def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
@@ -51,9 +51,11 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
     at : float, optional
         Where there is no effect.
     """
-    left = min(_NAMES, round(_LETTER * max(len(row.name) for row in rows))) + 70
-    right, height, top = 130, 24, 8
-    drawing = Drawing(left + 420, top + height * len(rows) + 44, title)
+    words = [_words(row) for row in rows]
+    beside = round(_SMALL * max(len(row.remark) for row in rows)) + 16
+    left = min(_NAMES, round(_LETTER * max(len(row.name) for row in rows))) + beside + 8
+    right, height, top = round(_SMALL * max(map(len, words))) + 16, 24, 8
+    drawing = Drawing(left + 290 + right, top + height * len(rows) + 44, title)
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
     axis = Axis.around(values, left, drawing.width - right, at)
     bottom = top + height * len(rows)
@@ -63,17 +65,25 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
     if at is not None:
         drawing.line(axis(at), top, axis(at), bottom, SOFT)
     drawing.text((left + drawing.width - right) / 2, bottom + 33, axis_title, "middle", 12, SOFT)
-    for place, row in enumerate(rows):
+    for place, (row, said) in enumerate(zip(rows, words, strict=True)):
         middle = top + height * (place + 0.5)
-        drawing.text(left - 62, middle + 4, fitted(row.name, left - 70), "end", link=row.link)
+        names = left - beside
+        drawing.text(names, middle + 4, fitted(row.name, names), "end", link=row.link)
         drawing.text(left - 8, middle + 4, row.remark, "end", 10.5, SOFT)
-        known = not (is_missing(row.low) or is_missing(row.high))
-        if known and math.isfinite(row.low + row.high):
+        if _known(row) and math.isfinite(row.low + row.high):
             drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
         drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
-        words = _short(row.estimate) + (f" [{_short(row.low)}, {_short(row.high)}]" if known else "")
-        drawing.text(drawing.width - right + 8, middle + 4, words, size=10.5)
+        drawing.text(drawing.width - right + 8, middle + 4, said, size=10.5)
     return drawing.html
+
+
+def _known(row: IntervalRow) -> bool:
+    return not (is_missing(row.low) or is_missing(row.high))
+
+
+def _words(row: IntervalRow) -> str:
+    """An estimate and its interval in figures."""
+    return _short(row.estimate) + (f" [{_short(row.low)}, {_short(row.high)}]" if _known(row) else "")
 
 
 def _short(value: float) -> str:

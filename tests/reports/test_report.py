@@ -137,7 +137,17 @@ def test_pictures_have_alternative_text_and_files(run, page):
     named = set(re.findall(r"figures/([\w.-]+\.(?:png|svg))", page.text))
     assert named == files
     for number_ in range(1, 9):
-        assert any(name.startswith(f"fig-0{number_}") for name in files), number_
+        assert any(name.startswith(f"bohle2019-0{number_}") for name in files), number_
+
+
+def test_figures_are_numbered_as_they_are_met(page):
+    numbers = [int(found) for found in re.findall(r"Figure (\d+)\.", page.text)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    captioned = [
+        kind for figure in page.of("figure") if (kind := figure.get("class")) in ("dark", "small", "wide", "drawn")
+    ]
+    assert len(numbers) == len(captioned)
+    assert "<!--figure" not in page.source
 
 
 def test_performance_on_the_page_is_that_of_the_table(run, page):
@@ -164,7 +174,12 @@ def test_summary_names_the_regions_with_the_highest_density(run, page):
     rows = summary[(summary["map"] == "lrpB000") & (summary["scan_group"] == "AD")]
     first = rows.sort_values("mean_density", ascending=False)["group"].head(5)
     assert set(first) == set(PLANTED)
-    assert f"is densest in {first.iloc[0].lower()}, {first.iloc[1].lower()}" in page.text
+    shares = read_table(run.statistics("group_comparisons")).query(
+        "comparison == 'AD/CN' and map == 'lrpB000' and metric == 'share'"
+    )
+    parts = shares.set_index("group")["mean_first"]
+    named = [f"{group.lower()} ({100 * parts[group]:.1f} %)" for group in first]
+    assert f"densest in {', '.join(named[:2])}" in page.text
 
 
 def test_correlation_on_the_page_is_that_of_the_table(run, page):
@@ -280,9 +295,9 @@ def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path):
     assert not set(single) & set(report_inputs(layout))
     page = Page(build_report(layout))
     drawn = [path.name for path in layout.figures.glob("*")]
-    assert any(name.startswith("fig-01_") for name in drawn) == (kept == "group")
-    assert not any(name.startswith("fig-07a") for name in drawn)
-    assert any(name.startswith("fig-07b") for name in drawn)
+    assert any(name.startswith("bohle2019-01_") for name in drawn) == (kept == "group")
+    assert not any(name.startswith("bohle2019-07a") for name in drawn)
+    assert any(name.startswith("bohle2019-07b") for name in drawn)
     assert f'keep_maps = "{kept}"' in page.text
     assert "Slices of their own maps cannot be shown" in page.text
     assert ("This run keeps no maps" in page.text) == (kept == "none")

@@ -1,0 +1,171 @@
+"""Verdicts of the sections that doubt the result: norms, sites, shortcuts, agreement of rankings."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.run.layout import map_title
+from reports.analyses.columns import worded
+from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
+from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent
+from reports.run_record import RunRecord
+from reports.volume_sources import OWN
+
+MARGIN = 1.1
+"""Enrichment from which it is worth a word, where its interval lies above 1."""
+
+
+def norms(run: RunRecord) -> Verdict | None:
+    """Whether norms fit controls they were not made from, and whether patients fall into kinds."""
+    parts, worst, fewest = [], 0.0, float("inf")
+    for source, title in ((run.main_maps[0], map_title(run.main_maps[0])), ("volume", f"volumes ({OWN})")):
+        rows = rows_where(run, "w_calibration", fold="all", source=source)
+        rows = rows[rows["beyond"].notna()] if len(rows) else rows
+        if rows.empty:
+            continue
+        worst, fewest = max(worst, float(rows["beyond"].mean())), min(fewest, int(rows["n_controls"].max()))
+        far = rows.sort_values("mean_z", key=abs, kind="stable").iloc[-1]
+        parts.append(
+            f"{title}: {percent(rows['beyond'].mean(), 1)} of the scores of "
+            f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
+            f"{count(len(rows), 'region')} (5 % would if the norms fit; furthest mean z "
+            f"{fixed(far['mean_z'])}, {far['group']})"
+        )  # fmt: skip
+    if not parts:
+        return None
+    doubt = ", as far as so few controls tell" if fewest < FEW_CONTROLS else ""
+    answer = f"The norms fit{doubt}." if worst <= FIT else "The norms do not fit well."
+    return Verdict(
+        answer, f"{run.negative} scored against norms of the others; no test is made. {'; '.join(parts)}.{_kinds(run)}"
+    )
+
+
+FIT = 0.1
+"""Share of control scores beyond ±1.96, where 0.05 is meant, up to which norms are said to fit."""
+FEW_CONTROLS = 50
+
+
+def _kinds(run: RunRecord) -> str:
+    """Number of subtypes of the leading map, in a sentence."""
+    rows = rows_where(run, "subtype_numbers", source=run.main_maps[0])
+    chosen = rows[rows["chosen"].astype(str).str.lower() == "true"] if len(rows) else rows
+    if chosen.empty:
+        return ""
+    row, most = chosen.iloc[0], number(rows["k"].max())
+    n = f"n = {number(row['n_participants'])} of {run.positive}, gap statistic, no test"
+    if int(row["k"]) == 1:
+        return f" No subtypes: one group is preferred to 2 to {most} ({n})."
+    compared = rows_where(run, "subtype_comparison", source=run.main_maps[0])
+    clear = int((compared["p_fdr"] < CLEAR).sum()) if len(compared) else 0
+    return (
+        f" {number(row['k'])} subtypes ({n}); they differ in {number(clear)} of "
+        f"{count(int(compared['p_fdr'].notna().sum()) if len(compared) else 0, 'measure')} after correction (FDR)."
+    )
+
+
+def sites(run: RunRecord) -> Verdict | None:
+    """Whether site leaves a mark on relevance and volumes, before and after harmonisation."""
+    parts, marked = [], {}
+    for source, title in ((run.main_maps[0], map_title(run.main_maps[0])), ("volume", f"volumes ({OWN})")):
+        rows = rows_where(run, "site_effects", source=source, effect="location")
+        if rows.empty or not rows["p_fwe_before"].notna().any():
+            continue
+        first = rows[rows["p_fwe_before"].notna()].iloc[0]
+        before, after = (int((rows[p] < CLEAR).sum()) for p in ("p_fwe_before", "p_fwe_after"))
+        marked[source] = before
+        held = ", test fold held" if str(first.get("fold_held")).lower() == "true" else ""
+        parts.append(
+            f"{title} (n = {number(first['n_participants'])} of {number(first['n_sites'])} sites{held}): "
+            f"{survivors(rows, 'p_fwe_before')} before, {number(after)} after"
+        )
+    if not parts:
+        return None
+    on_relevance = marked.get(run.main_maps[0])
+    if on_relevance is None:
+        answer = "On relevance it could not be tested."
+    elif on_relevance:
+        answer = f"Yes, on relevance in {count(on_relevance, 'region')}."
+    else:
+        answer = "Not on relevance, as far as it can be told."
+    if marked.get("volume"):
+        answer += f" On volumes in {count(marked['volume'], 'region')}."
+    return Verdict(answer, f"F test of site beside the covariates, permuted. {'; '.join(parts)}.")
+
+
+def shortcuts(run: RunRecord) -> Verdict | None:
+    """Whether the leading map gathers where there is no tissue, and whether it tells the scanner."""
+    name = run.main_maps[0]
+    places = rows_where(run, "shortcuts", map=name)
+    read = rows_where(run, "site_prediction", map=name)
+    read = read[read["p_fwe"].notna()] if len(read) else read
+    if places.empty and read.empty:
+        return None
+    answers, grounds = [], []
+    if len(places):
+        known = places[places["enrichment"].notna()]
+        high = known[(known["ci_low"] > 1) & (known["enrichment"] > MARGIN)].sort_values("enrichment", ascending=False)
+        answers.append("Possibly: relevance gathers where there is no tissue." if len(high) else
+                       "Relevance does not gather where there is no tissue.")  # fmt: skip
+        said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} times its share "
+                f"({fixed(row['ci_low'], 1)} "
+                f"to {fixed(row['ci_high'], 1)}, n = {number(row['n_participants'])})"
+                for row in high.to_dict("records")]  # fmt: skip
+        grounds.append(f"Enrichment of {map_title(name)} with its interval, no p: {listing(said) or 'none above 1.1'}.")
+    if len(read):
+        told = read[read["p_fwe"] < CLEAR]
+        if len(told):
+            answers.append(f"{_capital(listing([worded(target) for target in told['target']]))} can be read from it.")
+        else:
+            targets = " nor ".join(worded(target) for target in read["target"])
+            answers.append(
+                f"{'Neither ' if len(read) > 1 else 'No '}{targets} can be told from it better than by chance."
+            )
+        said = [
+            f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
+            f"{fixed(row['chance'])}, corrected {p_value(row['p_fwe'])}, n = {number(row['n_participants'])}"
+            for row in read.to_dict("records")
+        ]
+        grounds.append(f"Predicted out of fold from {map_title(name)}: {'; '.join(said)}.")
+    return Verdict(" ".join(answers), " ".join(grounds))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+LARGELY, PARTLY = 0.7, 0.4
+"""Kendall's W from which rankings are said to agree largely, and in part."""
+
+
+def agreement(run: RunRecord) -> Verdict | None:
+    """Whether folds, values of beta and methods rank regions alike, by density."""
+    rows = rows_where(run, "ranking_agreement", metric="density", scans="all")
+    if rows.empty:
+        return None
+    rows = rows[(rows["map"].isna() | (rows["map"] == run.main_maps[0])) & rows["kendall_w"].notna()]
+    if rows.empty:
+        return None
+    least = rows.sort_values("kendall_w", kind="stable").iloc[0]
+    word = "Largely" if least["kendall_w"] >= LARGELY else "In part" if least["kendall_w"] >= PARTLY else "Hardly"
+    said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
+    return Verdict(
+        f"{word}, least between {_between(least)}.",
+        f"Kendall's W of the rankings of {count(int(first['n_regions']), 'region')} by density, permuted, n = "
+        f"{number(first['n_participants'])}: {'; '.join(said)}. Agreement is no truth: all of them may be wrong alike.",
+    )
+
+
+def _ranked(row: pd.Series) -> str:
+    return (
+        f"{_between(row)} W\xa0=\xa0{fixed(row['kendall_w'])}, {number(row['n_rankings'])} rankings, "
+        f"{percent(row['overlap'], 0)} of the first {number(row['top'])} shared "
+        f"({percent(row['overlap_chance'], 0)} by chance), uncorrected {p_value(row['p'])}"
+    )
+
+
+def _between(row: pd.Series) -> str:
+    said = _BETWEEN.get(str(row["between"]), str(row["between"]))
+    return said if is_missing(row["map"]) else f"{said} ({map_title(str(row['map']))})"
+
+
+_BETWEEN = {"folds": "networks of different folds", "betas": "values of β", "methods": "LRP and guided backpropagation"}

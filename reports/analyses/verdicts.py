@@ -1,0 +1,201 @@
+"""What a section's tables say, in a sentence before all else: the answer, then test, n and corrected p.
+
+Every number is read from a table of the run. That nothing is found among few people is never said to be nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pipeline.run.layout import map_title
+from reports.analyses.columns import worded
+from reports.analyses.wording import level_in_words, variable_in_words
+from reports.numbers import count, fixed, interval, is_missing, listing, number, p_value
+from reports.run_record import RunRecord
+from reports.volume_sources import hippocampal_source
+
+CLEAR = 0.05
+"""A corrected p below this survives correction."""
+
+
+NAMED = 4
+"""Regions named for each direction of a difference."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An answer, and what it rests on."""
+
+    answer: str
+    grounds: str
+
+
+def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
+    """Rows of a table of the run; none where the table, or a column asked for, is not there."""
+    if not run.has(table) or not set(values) <= set(run.tables[table]):
+        return pd.DataFrame()
+    rows = run.tables[table]
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
+
+
+def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
+    r"""How many tests survive, and the clearest one.
+
+    Examples
+    --------
+    >>> survivors(pd.DataFrame({"group": ["A", "B"], "p_fwe": [0.2, 0.01]}), "p_fwe")
+    '1 of 2 regions with a corrected p below 0.05 (smallest: p\xa0=\xa00.010, B)'
+    """
+    tested = rows[rows[p].notna()]
+    if tested.empty:
+        return "nothing could be tested"
+    first = tested.sort_values(p, kind="stable").iloc[0]
+    found = int((tested[p] < CLEAR).sum())
+    return (
+        f"{number(found)} of {count(len(tested), unit)} with a corrected p below 0.05 (smallest: {p_value(first[p])}, "
+        f"{first['group']})"
+    )
+
+
+def comparisons(run: RunRecord) -> Verdict | None:
+    """Where the classes' shares of the leading map differ; densities after, since they follow the prediction."""
+    name, pair = run.main_maps[0], f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    tested = rows[rows["p_fwe"].notna()] if len(rows) else rows
+    if tested.empty:
+        return None
+    clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
+    clear = clear.sort_values(["p_fwe", "size"], kind="stable")
+    said = [
+        f"{word} in {listing([f'{row.group} (g {fixed(row.hedges_g)})' for row in rows.head(NAMED).itertuples()])}"
+        for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
+        if len(rows)
+    ]
+    answer = f"Of the map of {run.positive}, {'; '.join(said)}." if said else "Nowhere that survives correction."
+    first = tested.iloc[0]
+    densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
+    grounds = (
+        f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
+        f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
+        "Hedges' g."
+    )
+    if len(densities):
+        clear_densities = int((densities["p_fwe"] < CLEAR).sum())
+        grounds += (
+            f" By density it would be {number(clear_densities)} of {number(int(densities['p_fwe'].notna().sum()))}: "
+            f"maps are scaled by the {run.config.attribution.start_value} of {run.positive}, so that difference is "
+            "mostly the prediction seen again."
+        )
+    return Verdict(answer, grounds)
+
+
+def associations(run: RunRecord) -> Verdict | None:
+    """Correlations within a class, for the leading map."""
+    name, parts, found = run.main_maps[0], [], False
+    for label in run.labels:
+        rows = rows_where(run, "associations", scan_group=label, map=name, metric="density")
+        rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
+        if rows.empty:
+            continue
+        first = rows.sort_values("p_fwe", kind="stable").iloc[0]
+        found = found or bool(first["p_fwe"] < CLEAR)
+        what = worded(first["biomarker"])
+        what = f"{what} ({hippocampal_source(run)})" if first["biomarker"] == "hippocampus/tiv" else what
+        parts.append(
+            f"within {label}: {number(int((rows['p_fwe'] < CLEAR).sum()))} of {count(len(rows), 'correlation')} with a "
+            f"corrected p below 0.05, clearest {first['group']} with {what} ({first['estimator']} r\xa0=\xa0"
+            f"{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected {p_value(first['p_fwe'])})"
+        )
+    if not parts:
+        return None
+    answer = "Within a class, in places." if found else "Not shown within a class."
+    return Verdict(answer, f"{map_title(name)}, density, participants permuted: {'; '.join(parts)}.")
+
+
+def fairness(run: RunRecord) -> Verdict | None:
+    """Which subgroups were looked at, how many people they hold, and whether any difference survives correction."""
+    rows = rows_where(run, "fairness", metric="balanced_accuracy")
+    known = rows[rows["estimate"].notna()] if len(rows) else rows
+    if known.empty:
+        return None
+    variables = listing([variable_in_words(name) for name in dict.fromkeys(known["variable"])])
+    sizes = known["n_participants"]
+    suppressed = len(rows) - len(known)
+    scope = (
+        f"{count(len(known), 'subgroup')} by {variables}, n = {number(sizes.min())} to {number(sizes.max())}"
+        + (f"; {number(suppressed)} more {'has' if suppressed == 1 else 'have'} too few people" if suppressed else "")
+    )  # fmt: skip
+    by_estimate = known.sort_values("estimate", kind="stable")
+    ends = [
+        f"{fixed(row['estimate'])} ({_subgroup(row)}, n = {number(row['n_participants'])})"
+        for row in (by_estimate.iloc[0], by_estimate.iloc[-1])
+    ]
+    tested = known[known["p_fdr"].notna()]
+    clear = tested[tested["p_fdr"] < CLEAR].sort_values("p_fdr", kind="stable")
+    if tested.empty:
+        answer, test = "Not known.", "No difference could be tested."
+    elif clear.empty:
+        answer = "No difference survives correction."
+        row = tested.sort_values("p_fdr", kind="stable").iloc[0]
+        test = f"Clearest: {_tested(row)}. Among so few this does not show that it serves everyone alike."
+    else:
+        answer = "Not alike for everyone."
+        test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
+    return Verdict(
+        answer, f"Looked at: {scope}. Balanced accuracy lies between {listing(ends)}, each against everyone else, "
+        f"membership permuted within the class. {test}",
+    )  # fmt: skip
+
+
+def _subgroup(row: pd.Series) -> str:
+    return level_in_words(row["variable"], row["level"])
+
+
+def _tested(row: pd.Series) -> str:
+    return f"{_subgroup(row)}, {fixed(row['estimate'])} against {fixed(row['rest'])}, corrected {p_value(row['p_fdr'])}"
+
+
+_EVENT = "AD at any visit after the scan"
+"""What counts as a conversion for the concordance, where the table does not say it."""
+
+
+def progression(run: RunRecord) -> Verdict | None:
+    """Whether the network's score foretells conversion; with too few people, that this cannot be told."""
+    rows = rows_where(run, "progression", predictor="model", measure="concordance")
+    if rows.empty:
+        return None
+    row, settings = rows.iloc[0], run.config.statistics
+    people, events = int(row["n_participants"]), int(row["n_events"])
+    needed, conversions = settings.progression.min_participants, settings.progression.min_events_per_variable
+    said = "not known"
+    if not is_missing(row["estimate"]):
+        bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
+        said = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
+    grounds = f"Concordance of the network's score with the time to AD: {said}, n = {number(people)}, " \
+              f"{count(events, 'conversion')} ({row.get('event', _EVENT)})."  # fmt: skip
+    if people < needed or events < conversions or is_missing(row["estimate"]):
+        return Verdict(
+            f"Cannot be answered with n = {number(people)} people with MCI and {count(events, 'conversion')}.",
+            f"At least {number(needed)} people, and {number(conversions)} conversions for each predictor of a Cox "
+            f"model, are asked for. What is below is there to be complete, not to be read as a result. {grounds}",
+        )
+    better = [
+        f"{worded(other['predictor'])} {fixed(other['estimate'])}"
+        for other in rows_where(run, "progression", measure="concordance").to_dict("records")
+        if other["predictor"] != "model" and not is_missing(other["estimate"])
+    ]
+    beside = f" Beside it: {listing(better)}." if better else ""
+    adjusted = rows_where(run, "cox", predictor="model", model="adjusted")
+    if len(adjusted) and not is_missing(adjusted["hazard_ratio"].iloc[0]):
+        one = adjusted.iloc[0]
+        beside += (
+            f" Cox model with covariates: hazard ratio {fixed(one['hazard_ratio'])}, corrected (FDR) "
+            f"{p_value(one['p_fdr'])}, n = {number(one['n_participants'])}."
+        )
+    clear = row["p"] < CLEAR
+    answer = ("Better than guessing." if row["estimate"] > 0.5 else "Worse than guessing.") if clear else "Not shown."
+    return Verdict(answer, grounds + beside)

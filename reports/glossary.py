@@ -1,0 +1,116 @@
+"""Words of the report, each explained once; where a section first uses one it is a link to its explanation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word of the report.
+
+    Parameters
+    ----------
+    id : str
+        Of its anchor, after ``term-``.
+    name : str
+        As the glossary lists it.
+    forms : tuple of str
+        Spellings that are linked, the longest first.
+    meaning : str
+        One or two sentences; ``{positive}``, ``{negative}`` and ``{start}`` are filled in from the run.
+    """
+
+    id: str
+    name: str
+    forms: tuple[str, ...]
+    meaning: str
+
+
+GLOSSARY: Sequence[Term] = (
+    Term("relevance", "Relevance", ("relevance",),
+         "How much a voxel speaks for {positive} in the eyes of the network, for one scan; negative, against it. It "
+         "says what the network used, not where disease is."),
+    Term("susceptibility", "Susceptibility", ("susceptibility",),
+         "What guided backpropagation gives in place of relevance: how strongly the output would react to a change of "
+         "a voxel, without a sign."),
+    Term("lrp", "LRP", ("LRP",),
+         "Layer-wise relevance propagation: hands the output of the network down, layer by layer, to the voxels."),
+    Term("beta", "β", ("β",),
+         "The parameter of LRP that says how much what speaks against the class counts. With β = 0 only what speaks "
+         "for it is followed; the larger β, the more negative relevance a map holds."),
+    Term("start", "Start value", ("start value",),
+         "What LRP hands down; here the {start} of {positive}. A map adds up to about this number, so maps of people "
+         "whom the network calls {positive} are larger everywhere."),
+    Term("sum", "Sum", ("relevance sum",), "All relevance inside a region."),
+    Term("density", "Density", ("density", "densities", "densest"),
+         "Sum divided by the number of voxels of the region: where relevance is concentrated. In a region of few "
+         "voxels it hangs on the registration of a few millimetres."),
+    Term("share", "Share of the map", ("share of the map", "shares of the map"),
+         "Sum of a region divided by the absolute sums of all regions of the same scan: where relevance lies, whatever "
+         "its amount. Comparable between scans whose maps differ in scale."),
+    Term("gain", "Gain", ("gain",),
+         "Sum divided by the mean sum of {negative} scans of the same test fold; 1 means as much as in {negative}. Not "
+         "known where that mean is not above 0."),
+    Term("log-gain", "Log-gain, shrunken", ("log-gain",),
+         "Logarithm of the ratio of two groups' means, drawn towards the mean of its map as far as its uncertainty "
+         "asks."),
+    Term("fold", "Out-of-fold, test fold", ("out-of-fold", "test folds", "test fold"),
+         "The participants are dealt into folds; each fold is predicted and explained by a network trained on the "
+         "others. A test that holds the fold compares people of the same fold, who share a network."),
+    Term("outcome", "True positive, false negative …", ("true-positive", "true positives", "true positive"),
+         "A true positive (TP) is a scan of {positive} called {positive}, a false negative (FN) one called {negative}; "
+         "a true negative (TN) is one of {negative} called so, a false positive (FP) one called {positive}."),
+    Term("balanced-accuracy", "Balanced accuracy", ("balanced accuracy",),
+         "Mean of sensitivity and specificity; 0.5 is guessing, however unequal the classes are."),
+    Term("corrected", "Corrected p", ("corrected p", "correction"),
+         "A p value that takes account of all tests asked at once: family-wise (the chance of one or more false finds) "
+         "by the largest statistic over permutations, or, where it says FDR, the share of false finds among the "
+         "finds (Benjamini and Hochberg). An uncorrected p is always called so."),
+    Term("interval", "Interval", ("interval",),
+         "From drawing participants, with all their scans, again and again (bootstrap), unless the table says "
+         "otherwise; n/a where too few people or equal values allow none."),
+    Term("hedges", "Hedges' g", ("Hedges' g",), "A difference of means in standard deviations, for small samples."),
+    Term("w-score", "W-score", ("w-scores", "w-score"),
+         "How far a person lies from what their age, sex and further covariates let expect of {negative}, in standard "
+         "deviations."),
+    Term("enrichment", "Enrichment", ("enrichment",),
+         "Share of relevance in a place divided by its share of voxels; 1 is relevance spread evenly."),
+    Term("concordance", "Concordance", ("concordance",),
+         "Chance that of two people the one with the higher score converts first; 0.5 is guessing."),
+    Term("combat", "ComBat, harmonisation", ("ComBat", "harmonisation"),
+         "Takes out of a measure what sites add to it (shift and scale), with parameters from training participants."),
+)  # fmt: skip
+
+_BY_FORM: Mapping[str, Term] = {form.casefold(): term for term in GLOSSARY for form in term.forms}
+_FORMS = re.compile(
+    r"(?<![\w-])(" + "|".join(sorted(map(re.escape, _BY_FORM), key=len, reverse=True)) + r")(?![\w-])", re.IGNORECASE
+)
+
+
+def linked(text: str) -> Markup:
+    """Text with the first use of each word of the glossary as a link to it.
+
+    Examples
+    --------
+    >>> linked("Gain < 1, and gain > 1.")
+    Markup('<a class="term" href="#term-gain">Gain</a> &lt; 1, and gain &gt; 1.')
+    """
+    seen: set[str] = set()
+    parts: list[Markup] = []
+    end = 0
+    for found in _FORMS.finditer(text):
+        term = _BY_FORM[found.group().casefold()]
+        if term.id in seen:
+            continue
+        seen.add(term.id)
+        parts += [
+            escape(text[end : found.start()]),
+            Markup('<a class="term" href="#term-{}">{}</a>').format(term.id, found.group()),
+        ]
+        end = found.end()
+    return Markup("").join([*parts, escape(text[end:])])

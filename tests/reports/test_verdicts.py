@@ -1,0 +1,235 @@
+"""What sections say first: each verdict from small tables, on both sides of every line it draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.run.config import load_config
+from pipeline.run.folder import RunInput
+from pipeline.run.layout import RunLayout
+from reports.analyses import audit_verdicts, verdicts
+from reports.analyses.views import View, show_view
+from reports.figures.gallery import Gallery
+from reports.glossary import GLOSSARY, linked
+from reports.headline import leaders, map_shares, small_regions
+from reports.material import Material
+from reports.method_cautions import _several_networks
+from reports.run_record import RunRecord
+from reports.volume_sources import hippocampal_source
+
+FOLDER = Path("nowhere")
+
+
+def record(tables: dict[str, pd.DataFrame], models: int = 0, **sections: dict[str, object]) -> RunRecord:
+    """A run that has only these tables."""
+    config = load_config(
+        overrides={"attribution": {"betas": [0.0, 1.0]}, "registration": {"resolution_mm": 2.0}, **sections}
+    )
+    described = {fold: {"fold": fold} for fold in range(models)}
+    return RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, (), {}, described, {})
+
+
+def relevance(sums: dict[str, tuple[float, float]], voxels: dict[str, int]) -> dict[str, pd.DataFrame]:
+    """Two scans of one participant of AD with these sums by region, and their predictions."""
+    rows = [
+        {"participant_id": "sub-1", "scan_id": f"I{scan}", "map": "lrpB000", "group": group, "n_voxels": voxels[group],
+         "sum": value, "density": value / voxels[group], "gain": np.nan}
+        for group, values in sums.items() for scan, value in enumerate(values)
+    ]  # fmt: skip
+    predictions = [
+        {
+            "participant_id": "sub-1",
+            "scan_id": f"I{scan}",
+            "label": "AD",
+            "outcome": "TP",
+            "probability": 0.9,
+            "fold": 0,
+        }
+        for scan in (0, 1)
+    ]
+    return {"relevance": pd.DataFrame(rows), "predictions": pd.DataFrame(predictions)}
+
+
+SIZES = {"Optic chiasm": 9, "Hippocampus": 900, "Thalamus": 1000}
+
+
+def test_a_small_region_keeps_its_place_and_leads_nothing():
+    run = record(relevance({"Optic chiasm": (9, 9), "Hippocampus": (90, 90), "Thalamus": (50, 50)}, SIZES))
+    means = pd.Series({"Optic chiasm": 1.0, "Hippocampus": 0.1, "Thalamus": 0.05})
+    found = leaders(run, means, "lrpB000", "density", 2)
+    assert small_regions(run) == {"Optic chiasm": 9}
+    assert found.regions == ("Hippocampus", "Thalamus")
+    assert "Optic chiasm (9 voxels, number 1)" in found.sentence
+    assert leaders(run, means, "lrpB000", "sum", 1).regions == ("Optic chiasm",)
+    assert leaders(run, means[["Optic chiasm"]], "lrpB000", "density", 2).regions == ("Optic chiasm",)
+
+
+def test_fewest_voxels_follow_the_resolution():
+    tables = relevance({"Optic chiasm": (9, 9)}, {"Optic chiasm": 72})
+    assert small_regions(record(tables)) == {}
+    assert small_regions(record(tables, registration={"resolution_mm": 1.0})) == {"Optic chiasm": 72}
+
+
+def test_gain_over_next_to_nothing_leads_nothing():
+    compared = pd.DataFrame({
+        "comparison": "AD/CN", "map": "lrpB000", "metric": "density", "group": ["Hippocampus", "Thalamus"],
+        "mean_second": [0.5, 0.01], "floor": 0.05,
+    })  # fmt: skip
+    run = record({**relevance({"Hippocampus": (1, 1), "Thalamus": (1, 1)}, SIZES), "group_comparisons": compared})
+    gains = pd.Series({"Thalamus": 90.0, "Hippocampus": 3.0})
+    assert leaders(run, gains, "lrpB000", "gain", 1).regions == ("Hippocampus",)
+    assert leaders(run, gains, "lrpB000", "density", 1).regions == ("Thalamus",)
+
+
+def test_share_of_the_map_is_that_of_absolute_sums_each_scan_apart():
+    run = record(relevance({"Hippocampus": (1.0, 6.0), "Thalamus": (-3.0, 2.0)}, SIZES))
+    assert map_shares(run, "lrpB000", "AD")["Hippocampus"] == pytest.approx((1 / 4 + 6 / 8) / 2)
+    assert map_shares(run, "lrpB000", "CN").empty
+
+
+def compared(p_share: float) -> pd.DataFrame:
+    rows = [("share", "Hippocampus", 0.2, p_share, 1.5), ("share", "Thalamus", -0.1, 0.6, -0.4),
+            ("density", "Hippocampus", 1.0, 0.001, 3.0), ("density", "Thalamus", 1.0, 0.002, 2.0)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["metric", "group", "difference", "p_fwe", "hedges_g"])
+    return table.assign(comparison="AD/CN", map="lrpB000", n_first=15, n_second=14)
+
+
+def test_groups_differ_by_their_share_of_the_map_first():
+    none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
+    assert none.answer == "Nowhere that survives correction."
+    assert "0 of 2 regions with a corrected p below 0.05 (smallest: p\xa0=\xa00.20, Hippocampus)" in none.grounds
+    assert "By density it would be 2 of 2" in none.grounds
+    some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
+    assert some.answer == "Of the map of AD, more in Hippocampus (g 1.50)."
+    assert "15 participants of AD against 14 of CN" in some.grounds
+    assert verdicts.comparisons(record({})) is None
+
+
+def test_correlations_are_told_within_a_class_only():
+    rows = pd.DataFrame({
+        "scan_group": ["all", "AD"], "map": "lrpB000", "metric": "density", "biomarker": "mmse", "estimator": "pearson",
+        "group": "Hippocampus", "r": [-0.9, -0.3], "p_fwe": [0.001, 0.4], "n_participants": [30, 15],
+    })  # fmt: skip
+    found = verdicts.associations(record({"associations": rows}))
+    assert found.answer == "Not shown within a class."
+    assert "within AD: 0 of 1 correlation" in found.grounds
+    assert "r\xa0=\xa0−0.30, n = 15" in found.grounds
+    assert verdicts.associations(record({"associations": rows[:1]})) is None
+
+
+@pytest.mark.parametrize(
+    ("p", "answer"), [(0.058, "No difference survives correction."), (0.01, "Not alike for everyone.")]
+)
+def test_subgroups_are_named_with_n_and_what_survives(p, answer):
+    rows = pd.DataFrame({
+        "variable": ["sex", "sex", "site"], "level": ["F", "M", 990], "metric": "balanced_accuracy",
+        "estimate": [1.0, 0.87, np.nan], "rest": [0.87, 1.0, np.nan], "p_fdr": [p, p, np.nan],
+        "n_participants": [15, 16, 4],
+    })  # fmt: skip
+    found = verdicts.fairness(record({"fairness": rows}))
+    assert found.answer == answer
+    assert "2 subgroups by sex, n = 15 to 16; 1 more has too few people" in found.grounds
+    assert f"women, 1.00 against 0.87, corrected p\xa0=\xa00.0{str(p)[3:].ljust(2, '0')}" in found.grounds
+
+
+@pytest.mark.parametrize(
+    ("people", "events", "p", "answer"),
+    [(5, 4, 0.03, "Cannot be answered with n = 5 people with MCI and 4 conversions."),
+     (40, 4, 0.03, "Cannot be answered with n = 40 people with MCI and 4 conversions."),
+     (40, 12, 0.03, "Better than guessing."), (40, 12, 0.2, "Not shown.")],
+)  # fmt: skip
+def test_progression_begins_with_whether_it_can_be_answered(people, events, p, answer):
+    rows = pd.DataFrame([{"predictor": "model", "measure": "concordance", "estimate": 0.7, "ci_low": 0.5,
+                          "ci_high": 0.9, "p": p, "n_participants": people, "n_events": events,
+                          "event": "AD at any visit"}])  # fmt: skip
+    found = verdicts.progression(record({"progression": rows}))
+    assert found.answer == answer
+    assert f"n = {people}, {events} conversions (AD at any visit)" in found.grounds
+    assert "uncorrected p" in found.grounds
+
+
+@pytest.mark.parametrize(("beyond", "fits"), [(0.04, True), (0.2, False)])
+def test_norms_fit_by_the_scores_of_controls(beyond, fits):
+    rows = pd.DataFrame({"fold": "all", "source": "lrpB000", "group": ["A", "B"], "n_controls": 60,
+                         "mean_z": [0.1, -0.4], "beyond": beyond})  # fmt: skip
+    kinds = pd.DataFrame({"source": "lrpB000", "k": [1, 2, 3], "chosen": [True, False, False], "n_participants": 15})
+    found = audit_verdicts.norms(record({"w_calibration": rows, "subtype_numbers": kinds}))
+    assert found.answer == ("The norms fit." if fits else "The norms do not fit well.")
+    assert "furthest mean z −0.40, B" in found.grounds
+    assert "No subtypes: one group is preferred to 2 to 3 (n = 15 of AD" in found.grounds
+
+
+def test_sites_are_told_before_and_after_harmonisation():
+    rows = pd.DataFrame({"source": ["lrpB000", "volume"], "group": "Cuneus", "effect": "location", "n_participants": 30,
+                         "n_sites": 3, "fold_held": [True, False], "p_fwe_before": [0.5, 0.01],
+                         "p_fwe_after": [0.9, 0.8]})  # fmt: skip
+    found = audit_verdicts.sites(record({"site_effects": rows}))
+    assert found.answer == "Not on relevance, as far as it can be told. On volumes in 1 region."
+    assert "n = 30 of 3 sites, test fold held" in found.grounds
+    assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
+
+
+@pytest.mark.parametrize(("low", "p", "answer"), [
+    (1.5, 0.9, "Possibly: relevance gathers where there is no tissue. No site can be told from it better than by "
+               "chance."),
+    (0.9, 0.01, "Relevance does not gather where there is no tissue. Site can be read from it."),
+])  # fmt: skip
+def test_shortcuts_of_the_leading_map(low, p, answer):
+    places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0],
+                           "ci_low": [low, 4.0], "ci_high": 2.0, "n_participants": 30})  # fmt: skip
+    read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4, "chance": 0.33,
+                         "p_fwe": [p, 0.001], "n_participants": 30})  # fmt: skip
+    found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
+    assert found.answer == answer
+    assert "n = 30" in found.grounds
+
+
+@pytest.mark.parametrize(("w", "word"), [(0.9, "Largely"), (0.5, "In part"), (0.1, "Hardly")])
+def test_agreement_is_that_of_the_least_agreeing(w, word):
+    rows = pd.DataFrame({"between": ["folds", "betas"], "map": ["lrpB000", None], "metric": "density", "scans": "all",
+                         "n_rankings": 4, "n_regions": 67, "kendall_w": [0.95, w], "p": 0.001, "top": 10,
+                         "overlap": 0.8, "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
+    found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
+    assert found.answer == f"{word}, least between values of β."
+    assert "networks of different folds (LRP β=0) W\xa0=\xa00.95, 4 rankings" in found.grounds
+
+
+def test_codes_and_sources_are_in_words_on_the_page():
+    scans = pd.DataFrame(
+        {
+            "kept": True,
+            "hippocampus_mm3": [5000.0, 5200.0, np.nan],
+            "hippocampus_source": ["ADNIMERGE (FreeSurfer)", "Jacobian of the registration, x", "lost"],
+        }
+    )
+    rows = pd.DataFrame([{"biomarker": "hippocampus/tiv", "covariates": "fold, age, sex[T.M]", "r": 0.1, "p_fwe": 0.5,
+                          "note": "sex[T.M]: follows from the others"}])  # fmt: skip
+    run = record({"scans": scans, "associations": rows})
+    assert hippocampal_source(run) == "ADNIMERGE and own, Jacobian of the registration"
+    view = View("associations", "Correlations.", ("biomarker", "covariates", "r", "note"), leading=False)
+    material = Material(run, Gallery(FOLDER))
+    cells = [cell.text for cell in show_view(view, material).table.rows[0]]
+    assert cells[:3] == [f"hippocampus ÷ intracranial ({hippocampal_source(run)})", "test fold, age, sex", "0.10"]
+    optional = View("associations", "None.", ("r",), where={"biomarker": ["mmse"]}, optional=True)
+    assert show_view(optional, material) is None
+
+
+def test_several_networks_are_said_to_be_held_apart_in_tests():
+    tables = relevance({"Hippocampus": (1, 1)}, SIZES)
+    assert "Every test on relevance holds the fold" in _several_networks(record(tables, models=2)).text
+    free = record(tables, models=2, statistics={"fold_effect": False})
+    assert "do not hold the fold" in _several_networks(free).text
+
+
+def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():
+    said = linked("<b>relevance</b> and relevance, correction, Out-of-fold; irrelevance")
+    assert said.count('href="#term-relevance"') == 1
+    assert said.startswith("&lt;b&gt;<a ")
+    assert "#term-corrected" in said
+    assert "#term-fold" in said
+    assert len({term.id for term in GLOSSARY}) == len(GLOSSARY)
+    assert all(term.meaning.format(positive="AD", negative="CN", start="logit") for term in GLOSSARY)
