@@ -51,29 +51,59 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
     at : float, optional
         Where there is no effect.
     """
+    return _in_lines(rows, axis_title, title, at) + _stacked(rows, axis_title, title, at)
+
+
+def _in_lines(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
+    """Names to the left of the estimates."""
     left = min(_NAMES, round(_LETTER * max(len(row.name) for row in rows))) + 70
     right, height, top = 130, 24, 8
-    drawing = Drawing(left + 420, top + height * len(rows) + 44, title)
+    drawing = Drawing(left + 420, top + height * len(rows) + 44, title, "screen")
+    axis = _axis(drawing, rows, left, drawing.width - right, top, top + height * len(rows), axis_title, at)
+    for place, row in enumerate(rows):
+        middle = top + height * (place + 0.5)
+        drawing.text(left - 62, middle + 4, fitted(row.name, left - 70), "end", link=row.link)
+        drawing.text(left - 8, middle + 4, row.remark, "end", 10.5, SOFT)
+        drawing.text(drawing.width - right + 8, middle + 4, _estimate(drawing, axis, row, middle), size=10.5)
+    return drawing.html
+
+
+def _stacked(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
+    """Names above the estimates, as narrow as a phone."""
+    width, words, height, top = 360, 118, 40, 6
+    drawing = Drawing(width, top + height * len(rows) + 44, title, "phone")
+    axis = _axis(drawing, rows, 10, width - words, top, top + height * len(rows), axis_title, at)
+    for place, row in enumerate(rows):
+        middle = top + height * place + 28
+        drawing.text(0, middle - 12, fitted(row.name, width - 60), link=row.link)
+        drawing.text(width, middle - 12, row.remark, "end", 10.5, SOFT)
+        drawing.text(width, middle + 4, _estimate(drawing, axis, row, middle), "end", 10.5)
+    return drawing.html
+
+
+def _axis(
+    drawing: Drawing, rows: Sequence[IntervalRow], left: float, right: float, top: float, bottom: float, title: str,
+    at: float | None,
+) -> Axis:  # fmt: skip
+    """Scale that holds all rows, with its ticks, title, and the line of no effect."""
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
-    axis = Axis.around(values, left, drawing.width - right, at)
-    bottom = top + height * len(rows)
+    axis = Axis.around(values, left, right, at)
     for tick in axis.ticks():
         drawing.line(axis(tick), top, axis(tick), bottom, LINE)
         drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
     if at is not None:
         drawing.line(axis(at), top, axis(at), bottom, SOFT)
-    drawing.text((left + drawing.width - right) / 2, bottom + 33, axis_title, "middle", 12, SOFT)
-    for place, row in enumerate(rows):
-        middle = top + height * (place + 0.5)
-        drawing.text(left - 62, middle + 4, fitted(row.name, left - 70), "end", link=row.link)
-        drawing.text(left - 8, middle + 4, row.remark, "end", 10.5, SOFT)
-        known = not (is_missing(row.low) or is_missing(row.high))
-        if known and math.isfinite(row.low + row.high):
-            drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
-        drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
-        words = _short(row.estimate) + (f" [{_short(row.low)}, {_short(row.high)}]" if known else "")
-        drawing.text(drawing.width - right + 8, middle + 4, words, size=10.5)
-    return drawing.html
+    drawing.text((left + right) / 2, bottom + 33, title, "middle", 12, SOFT)
+    return axis
+
+
+def _estimate(drawing: Drawing, axis: Axis, row: IntervalRow, middle: float) -> str:
+    """Draw a row's estimate with its interval, and say it in figures."""
+    known = not (is_missing(row.low) or is_missing(row.high))
+    if known and math.isfinite(row.low + row.high):
+        drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
+    drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
+    return _short(row.estimate) + (f" [{_short(row.low)}, {_short(row.high)}]" if known else "")
 
 
 def _short(value: float) -> str:
