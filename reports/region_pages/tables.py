@@ -54,7 +54,7 @@ def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFra
     scans["density"] = (scans["sum"] / scans["n_voxels"]).where(scans["n_voxels"] > 0)
     people = scans.groupby(level=[*keys, "participant_id", "hemisphere"])[["density", "sum"]].mean().reset_index()
     means = people.pivot_table(index=keys, columns="hemisphere", values=["density", "sum"], aggfunc="mean")
-    means.columns = [f"{name}_{side}" for name, side in means.columns]
+    means.columns = ["_".join(map(str, names)) for names in means.columns]
     counts = rows.groupby(keys)["participant_id"].nunique().rename("n_participants")
     return means.join(counts).reset_index()
 

@@ -29,7 +29,7 @@ from reports.viewer.volumes import block_mean
 
 MARGIN_MM = 20.0
 """What is shown around the region on each side."""
-MOST_VOXELS = 250_000
+MOST_VOXELS = 150_000
 """Of the shown box; larger ones are shown in coarser voxels."""
 
 Box = tuple[slice, slice, slice]
