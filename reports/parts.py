@@ -78,8 +78,10 @@ def region_pages(material: Material) -> Made:
     for place, group in enumerate(names):
         beside = [names[other] if 0 <= other < len(names) else None for other in (place - 1, place + 1)]
         previous, following = (None if name is None else _entry(name, links.region(name)) for name in beside)
-        frame = Frame(f"{group} · {title}", _anchors(_REGION_PARTS), index=links.index)
+        viewer = () if shared.viewers is None else shared.viewers.components(group)
         content = region_content(shared, group)
+        parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tables"] else _REGION_PARTS
+        frame = Frame(f"{group} · {title}", _anchors(parts), viewer, links.index)
         page = render("region.html.j2", frame, **content, previous=previous, following=following)
         write_text(material.run.layout.root / files[group], page)
     return Made(pages=tuple(files.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,6 +21,15 @@ def text(value: object) -> str:
 def remark(value: object) -> str:
     """A cell that is empty where there is nothing to say."""
     return "" if is_missing(value) else str(value)
+
+
+def footnote(value: object) -> str:
+    """The same, said below the table: a cell has only the number of the note, so that long notes make no tall rows."""
+    return remark(value)
+
+
+_WHERE_SAID = (remark, footnote)
+"""Columns that are left out where no row has anything to say."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,7 @@ def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: 
     return Column(key, title, form, True, hint)
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """Text of a cell, the value it is sorted by (empty for text), and where it leads (empty for nowhere)."""
 
     text: str
@@ -78,6 +87,9 @@ class PageTable:
     rows : tuple of tuple of Cell
     more : int
         Rows left out; the caption's file has them.
+    row_keys : tuple of str
+    notes : tuple of str
+        What the cells of footnotes say, each once, in the order of their numbers from 1.
     """
 
     caption: str
@@ -85,6 +97,7 @@ class PageTable:
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0
     row_keys: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def page_table(
@@ -105,19 +118,28 @@ def page_table(
     """
     there = tuple(
         column for column in columns
-        if column.key in frame.columns and (column.form is not remark or frame[column.key].notna().any())
+        if column.key in frame.columns and (column.form not in _WHERE_SAID or frame[column.key].notna().any())
     )  # fmt: skip
     shown = frame if at_most is None else frame.head(at_most)
+    notes = tuple(
+        dict.fromkeys(
+            footnote(value)
+            for column in there
+            if column.form is footnote
+            for value in shown[column.key].dropna().tolist()
+        )
+    )
+    numbers = {note: str(place) for place, note in enumerate(notes, start=1)}
     cells = [
         [
-            _cell(column, value, link)
+            Cell(numbers.get(footnote(value), "")) if column.form is footnote else _cell(column, value, link)
             for value, link in zip(shown[column.key].tolist(), _links(shown, column), strict=True)
         ]
         for column in there
     ]
     keys = tuple(map(str, shown[row_key])) if row_key else ()
     rows = tuple(zip(*cells, strict=True)) if cells else ()
-    return PageTable(caption, there, rows, len(frame) - len(shown), keys)
+    return PageTable(caption, there, rows, len(frame) - len(shown), keys, notes)
 
 
 def _links(frame: pd.DataFrame, column: Column) -> list[object]:

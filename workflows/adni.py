@@ -153,7 +153,8 @@ def report_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     read_run_input(layout)
     read_config(layout.config)
-    print(f"Report: {build_report(layout, all_formats=arguments.figures)}")
+    with open_executor(arguments.n_procs, arguments.executor) as executor:
+        print(f"Report: {build_report(layout, arguments.figures, executor)}")
     return EXIT_OK
 
 

@@ -81,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figures", action="store_true", help="write every figure as SVG, PNG (300 dpi) and PDF, for publication"
     )
+    _add_workers(report)
     return parser
 
 

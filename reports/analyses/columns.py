@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from reports.numbers import fixed, number, p_cell, percent
-from reports.tables import Column, remark, text
+from reports.tables import Column, footnote, text
 
 Form = Callable[[object], str]
 
@@ -97,7 +97,7 @@ def column_of(name: str) -> Column:
     if name == "participant_id":
         return Column("participant_id", "Participant", link="person_page")
     if name in LEFT_OUT:
-        return Column(name, LEFT_OUT[name], remark)
+        return Column(name, LEFT_OUT[name], footnote)
     if name in NUMBERS:
         title, kind = NUMBERS[name]
         return Column(name, title, FORMS[kind], True)

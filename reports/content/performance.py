@@ -14,7 +14,7 @@ from reports.findings import performance_estimate
 from reports.material import Material
 from reports.numbers import count, fixed, is_missing, number
 from reports.run_record import RunRecord
-from reports.tables import Column, numeric, page_table, remark
+from reports.tables import Column, footnote, numeric, page_table
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -46,7 +46,7 @@ _COLUMNS = (
     numeric("n_participants", "Participants"),
     numeric("n_scans", "Scans"),
     Column("interval", "Interval"),
-    Column("note", "Note", remark),
+    Column("note", "Note", footnote),
 )
 
 

@@ -17,7 +17,7 @@ from reports.findings import VOLUME_TITLES, primary_volume, volume_estimate, vol
 from reports.material import Material
 from reports.numbers import count, fixed, interval, listing, number, p_cell, p_value
 from reports.run_record import RunRecord
-from reports.tables import Column, numeric, page_table, remark
+from reports.tables import Column, footnote, numeric, page_table
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among patients it recognises (true positives) those with a "
@@ -42,7 +42,7 @@ _COLUMNS = (
     numeric("p_fdr", "Corrected p (FDR)", p_cell, "Benjamini and Hochberg over the maps"),
     numeric("n_participants", "Participants"),
     numeric("n_scans", "Scans"),
-    Column("note", "Note", remark),
+    Column("note", "Note", footnote),
 )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from atlases.templates import load_template
+from pipeline.regions.maps import load_whole
 from pipeline.run.errors import HeatlasError
 from reports.figures.style import cool, warm
 
@@ -49,7 +50,7 @@ class BrainImage:
 
     @classmethod
     def read(cls, path: Path) -> BrainImage:
-        image: Any = nib.as_closest_canonical(nib.load(path))  # type: ignore[no-untyped-call]
+        image: Any = nib.as_closest_canonical(load_whole(path))  # type: ignore[no-untyped-call]
         return cls(np.asarray(image.dataobj, dtype=np.float32), np.asarray(image.affine))
 
     def index(self, axis: int, mm: float) -> int:

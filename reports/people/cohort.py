@@ -55,7 +55,9 @@ class Controls:
     def bands(self) -> Mapping[str, tuple[float, ...]]:
         """Quantiles (`BAND`) of the controls' own scores, by bilateral group; none where they do not vary."""
         own = ((self.values - self.mean) / self.spread).dropna(axis=1, how="all")
-        quantiles = np.nanquantile(own.to_numpy(float), BAND, axis=0).T if own.size else np.zeros((0, len(BAND)))
+        values = own.to_numpy(float)
+        quantile = np.nanquantile if np.isnan(values).any() else np.quantile  # the former goes column by column
+        quantiles = quantile(values, BAND, axis=0).T if own.size else np.zeros((0, len(BAND)))
         return {str(name): tuple(row) for name, row in zip(own.columns, quantiles.tolist(), strict=True)}
 
     def share_below(self, person: pd.Series) -> pd.Series:

@@ -20,6 +20,8 @@ from reports.material import Material
 from reports.method_cautions import scaled_by_probability
 from reports.numbers import count, fixed, listing, number, p_cell, p_value
 from reports.region_pages.picture import RegionPictures
+from reports.region_pages.tables import associations_by_group, sides_by_group
+from reports.region_pages.viewer import RegionViewers
 from reports.run_record import OUTCOMES, RunRecord
 from reports.tables import Column, PageTable, numeric, page_table
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
@@ -57,6 +59,18 @@ class RegionMaterial:
     @cached_property
     def pictures(self) -> RegionPictures | None:
         return RegionPictures.of(self.material)
+
+    @cached_property
+    def viewers(self) -> RegionViewers | None:
+        return RegionViewers.of(self.material)
+
+    @cached_property
+    def sides(self) -> Mapping[str, PageTable]:
+        return sides_by_group(self.material.run)
+
+    @cached_property
+    def associations(self) -> Mapping[str, PageTable]:
+        return associations_by_group(self.material.run)
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
@@ -109,7 +123,8 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
         "summary": _summary(material, group),
         "scatters": _scatters(shared, maps, group),
         "volume_text": _VOLUME_TEXT,
-        "tables": _tested(material, group),
+        "sides": shared.sides.get(group),
+        "tables": [*_tested(material, group), *filter(None, [shared.associations.get(group)])],
     }
 
 

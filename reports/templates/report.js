@@ -37,5 +37,17 @@ for (const form of document.querySelectorAll(".filter")) {
   search.addEventListener("input", apply);
   apply();
 }
+// What is wider than the page fades out where it is cut, and its caption says that it can be scrolled.
+function showCut(box) {
+  const hidden = box.scrollWidth - box.clientWidth;
+  box.classList.toggle("more", hidden - box.scrollLeft > 2);
+  box.classList.toggle("moved", box.scrollLeft > 0);
+  box.closest("figure")?.classList.toggle("cut", hidden > 2);
+}
+const sizes = new ResizeObserver((changes) => changes.forEach(({ target }) => showCut(target)));
+for (const box of document.querySelectorAll(".scroll")) {
+  sizes.observe(box);
+  box.addEventListener("scroll", () => showCut(box), { passive: true });
+}
 // On a narrow screen the contents start closed.
 if (window.matchMedia("(max-width: 1100px)").matches) document.querySelector("nav details").open = false;

@@ -13,6 +13,8 @@ from markupsafe import Markup, escape
 
 from reports.numbers import number
 
+PHONE = 450
+"""Pixels up to which a picture is made to fit a phone; a wider one would be too small to read and is scrolled."""
 INK, SOFT, LINE, WASH = "#1c2733", "#4a5766", "#d9dfe6", "#f4f6f9"
 LETTER_WIDTH = 0.56
 """Mean width of a letter as a share of its size, on the wide side."""
@@ -27,11 +29,14 @@ class Drawing:
     width, height : float
     title : str
         What it shows, for those who cannot see it.
+    only : str
+        ``screen`` or ``phone`` where the page has the same picture for the other one.
     """
 
     width: float
     height: float
     title: str
+    only: str = ""
     _parts: list[str] = field(default_factory=list, repr=False)
     """Elements; text of tables goes in through `escape` and nowhere else."""
 
@@ -70,33 +75,33 @@ class Drawing:
     ) -> None:
         """A point of a chart: ``circle``, ``square``, ``triangle`` or ``diamond``, with a hint for the pointer."""
         hidden = f"<title>{escape(hint)}</title>" if hint else ""
-        self._parts.append(
-            f'<path d="{_outline(x, y, shape, size)}" fill="{fill}" fill-opacity="{opacity:g}" stroke="#fff" '
-            f'stroke-width=".5">{hidden}</path>'
-        )
+        look = f'fill="{fill}" fill-opacity="{opacity:g}" stroke="#fff" stroke-width=".5"'
+        if shape == "circle":
+            found = f'<circle cx="{_short(x)}" cy="{_short(y)}" r="{size:g}" {look}>{hidden}</circle>'
+        else:
+            found = f'<path d="{_outline(x, y, shape, size)}" {look}>{hidden}</path>'
+        self._parts.append(found)
 
     @property
     def html(self) -> Markup:
         """The picture as an element of a page; as wide as given, narrower where there is no room."""
         width, height = _short(self.width), _short(self.height)
+        kind = " wide" if self.width > PHONE else ""
+        kind += f" {self.only}" if self.only else ""
         role = "group" if any(part.startswith("<a ") for part in self._parts) else "img"  # in an img, links are lost
         return Markup(
-            f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
+            f'<svg class="chart{kind}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
             f'aria-label="{escape(self.title)}">{"".join(self._parts)}</svg>'
         )
 
 
 def _outline(x: float, y: float, shape: str, size: float) -> str:
-    r = size
-    if shape == "circle":
-        turn = f"a{_short(r)} {_short(r)} 0 1 0 "
-        return f"M{_short(x - r)} {_short(y)}{turn}{_short(2 * r)} 0{turn}{_short(-2 * r)} 0z"
     corners = {
         "square": [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
         "triangle": [(0, -1.15), (1.05, 0.8), (-1.05, 0.8)],
         "diamond": [(0, -1.2), (1.2, 0), (0, 1.2), (-1.2, 0)],
     }[shape]
-    return "M" + "L".join(f"{_short(x + r * dx)} {_short(y + r * dy)}" for dx, dy in corners) + "z"
+    return "M" + "L".join(f"{_short(x + size * dx)} {_short(y + size * dy)}" for dx, dy in corners) + "z"
 
 
 def _short(value: float) -> str:

@@ -51,30 +51,60 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
     at : float, optional
         Where there is no effect.
     """
-    words = [_words(row) for row in rows]
+    return _in_lines(rows, axis_title, title, at) + _stacked(rows, axis_title, title, at)
+
+
+def _in_lines(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
+    """Names to the left of the estimates."""
     beside = round(_SMALL * max(len(row.remark) for row in rows)) + 16
     left = min(_NAMES, round(_LETTER * max(len(row.name) for row in rows))) + beside + 8
-    right, height, top = round(_SMALL * max(map(len, words))) + 16, 24, 8
-    drawing = Drawing(left + 290 + right, top + height * len(rows) + 44, title)
+    right, height, top = round(_SMALL * max(len(_words(row)) for row in rows)) + 16, 24, 8
+    drawing = Drawing(left + 290 + right, top + height * len(rows) + 44, title, "screen")
+    axis = _axis(drawing, rows, left, drawing.width - right, top, top + height * len(rows), axis_title, at)
+    for place, row in enumerate(rows):
+        middle = top + height * (place + 0.5)
+        drawing.text(left - beside, middle + 4, fitted(row.name, left - beside), "end", link=row.link)
+        drawing.text(left - 8, middle + 4, row.remark, "end", 10.5, SOFT)
+        _mark(drawing, axis, row, middle)
+        drawing.text(drawing.width - right + 8, middle + 4, _words(row), size=10.5)
+    return drawing.html
+
+
+def _stacked(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
+    """Names above the estimates, as narrow as a phone."""
+    width, words, height, top = 360, 118, 40, 6
+    drawing = Drawing(width, top + height * len(rows) + 44, title, "phone")
+    axis = _axis(drawing, rows, 10, width - words, top, top + height * len(rows), axis_title, at)
+    for place, row in enumerate(rows):
+        middle = top + height * place + 28
+        drawing.text(0, middle - 12, fitted(row.name, width - 60), link=row.link)
+        drawing.text(width, middle - 12, row.remark, "end", 10.5, SOFT)
+        _mark(drawing, axis, row, middle)
+        drawing.text(width, middle + 4, _words(row), "end", 10.5)
+    return drawing.html
+
+
+def _axis(
+    drawing: Drawing, rows: Sequence[IntervalRow], left: float, right: float, top: float, bottom: float, title: str,
+    at: float | None,
+) -> Axis:  # fmt: skip
+    """Scale that holds all rows, with its ticks, title, and the line of no effect."""
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
-    axis = Axis.around(values, left, drawing.width - right, at)
-    bottom = top + height * len(rows)
+    axis = Axis.around(values, left, right, at)
     for tick in axis.ticks():
         drawing.line(axis(tick), top, axis(tick), bottom, LINE)
         drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
     if at is not None:
         drawing.line(axis(at), top, axis(at), bottom, SOFT)
-    drawing.text((left + drawing.width - right) / 2, bottom + 33, axis_title, "middle", 12, SOFT)
-    for place, (row, said) in enumerate(zip(rows, words, strict=True)):
-        middle = top + height * (place + 0.5)
-        names = left - beside
-        drawing.text(names, middle + 4, fitted(row.name, names), "end", link=row.link)
-        drawing.text(left - 8, middle + 4, row.remark, "end", 10.5, SOFT)
-        if _known(row) and math.isfinite(row.low + row.high):
-            drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
-        drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
-        drawing.text(drawing.width - right + 8, middle + 4, said, size=10.5)
-    return drawing.html
+    drawing.text((left + right) / 2, bottom + 33, title, "middle", 12, SOFT)
+    return axis
+
+
+def _mark(drawing: Drawing, axis: Axis, row: IntervalRow, middle: float) -> None:
+    """Draw a row's estimate with its interval."""
+    if _known(row) and math.isfinite(row.low + row.high):
+        drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
+    drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
 
 
 def _known(row: IntervalRow) -> bool:

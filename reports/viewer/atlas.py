@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,11 @@ class ViewingSpace:
         HeatlasError
             If the template's package or the atlas is not at hand.
         """
-        source, side = template_grid(resolution_mm), block_side(resolution_mm)
+        return cls.on(template_grid(resolution_mm), block_side(resolution_mm), atlas)
+
+    @classmethod
+    def on(cls, source: Grid, side: int, atlas: str) -> ViewingSpace:
+        """Space of blocks of ``side`` voxels of a grid each way; see `of`."""
         grid = block_grid(source, side)
         return cls(source, side, grid, template_on(grid), load_atlas(atlas, grid))
 
@@ -95,7 +100,7 @@ def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
         "shape": list(space.grid.shape),
         "origin": space.grid.affine[:3, 3].tolist(),
         "voxel": np.diag(space.grid.affine)[:3].tolist(),
-        "brain": packed(brain_codes(space.template.t1w)) if with_brain else None,
+        "brain": packed(brain_codes(space.template.t1w), zlib.Z_RLE) if with_brain else None,
         "labels": packed(rank[atlas.labels]),
         "regions": [_region(space, number, boxes[number - 1]) for number in numbers],
         "colours": colour_tables(),

@@ -5,6 +5,7 @@ Why slices on a canvas and not a library: see ``docs/viewer.md``, with the measu
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def viewer_component(
     title: str,
     caption: str = "",
     brains: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    outlined: Sequence[int] = (),
 ) -> Component:
     """Make a viewer of some maps.
 
@@ -72,11 +74,13 @@ def viewer_component(
     ----------
     space : ViewingSpace
     maps : sequence of ViewerMap
-        The first one is shown first, at the left hippocampus as the figures are.
+        The first one is shown first: at the left hippocampus as the figures are, or in the first outlined region.
     title, caption : str
     brains : mapping of str to array, shape of ``space.source``
         What lies under the maps of a group: a person's brain in template space, background 0. The template where
         there is none.
+    outlined : sequence of int
+        Labels of the atlas with a line around them.
 
     Raises
     ------
@@ -89,8 +93,9 @@ def viewer_component(
     start = np.rint(space.grid.to_voxel([mm for _, mm in HIPPOCAMPAL_CUTS])).astype(int)
     data = {
         "start": start.tolist(),
+        "outlined": [int(number) for number in outlined],
         "maps": [_payload(space, one) for one in maps],
-        "brains": {group: packed(brain_codes(block_mean(brain, space.side))) for group, brain in brains.items()},
+        "brains": {group: _packed_brain(space, brain) for group, brain in brains.items()},
     }
     html = fragment(
         "viewer.html.j2",
@@ -98,9 +103,14 @@ def viewer_component(
         caption=" ".join(filter(None, [caption, _exactness(space)])),
         groups={one.group: one.group_title for one in maps},
         methods={one.method: one.method_title for one in maps},
+        outlines=bool(outlined),
         data=embedded_json(data),
     )
     return Component(html, source("viewer.css"), (LIBRARY, source("viewer.js")))
+
+
+def _packed_brain(space: ViewingSpace, brain: NDArray[Any]) -> str:
+    return packed(brain_codes(block_mean(brain, space.side)), zlib.Z_RLE)
 
 
 def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
@@ -108,7 +118,8 @@ def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
     coded = Coded.of(block_mean(values, space.side))
     return {
         "group": one.group, "method": one.method, "title": f"{one.group_title}, {one.method_title}", "unit": one.unit,
-        "low": one.low, "high": one.high, "signed": one.signed, "top": coded.top, "data": packed(coded.codes),
+        "low": one.low, "high": one.high, "signed": one.signed, "top": coded.top,
+        "data": packed(coded.codes, zlib.Z_RLE),
     }  # fmt: skip
 
 

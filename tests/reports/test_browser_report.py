@@ -153,3 +153,97 @@ def test_one_look_at_every_heading_and_name(visit, report):
     assert page.evaluate("document.documentElement.lang") == "en-GB"
     levels = [int(tag[1]) for tag in page.eval_on_selector_all("h1,h2,h3,h4", "all => all.map(one => one.tagName)")]
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+CUT = """() => [...document.querySelectorAll(".scroll")]
+  .filter((box) => !box.closest("details:not([open])") && box.scrollWidth - box.clientWidth > 2)
+  .map((box) => [
+    box.classList.contains("more"),
+    getComputedStyle(box.closest("figure").querySelector("figcaption"), "::after").content.includes("Scroll sideways"),
+  ])"""
+
+
+@pytest.mark.parametrize("kind", ["index", "participant", "region"])
+def test_what_is_cut_says_so_and_the_first_column_stays(visit, report, kind):
+    page = opened(visit, report, kind, NARROW)
+    page.wait_for_function(f"() => ({CUT})().every(([more, said]) => more && said)")
+    assert len(page.evaluate(CUT)) > 0
+    moved = page.evaluate(
+        """() => {
+          const box = [...document.querySelectorAll(".scroll:has(table)")].find((one) =>
+            !one.closest("details:not([open])") && one.scrollWidth - one.clientWidth > 50);
+          if (!box) return null;
+          const first = box.querySelector("td");
+          const [before, second] = [first.getBoundingClientRect().left, first.nextElementSibling];
+          const there = second.getBoundingClientRect().left;
+          box.scrollLeft = 40;
+          return [first.getBoundingClientRect().left - before, second.getBoundingClientRect().left - there];
+        }"""
+    )
+    assert moved is not None
+    assert abs(moved[0]) <= 12  # at most the padding of a framed table
+    assert moved[1] == -40
+
+
+def test_a_region_page_shows_its_region_outlined_with_values_of_the_file(visit, report):
+    page = opened(visit, report, "region")
+    assert (report.root / "pages" / "region-hippocampus.html").stat().st_size < 1_000_000
+    readout = ".viewer .readout"
+    assert "hippocampus" in page.inner_text(readout).lower()
+    white = """(canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      let n = 0;
+      for (let at = 0; at < data.length; at += 4) n += data[at] > 250 && data[at + 1] > 250 && data[at + 2] > 250;
+      return n;
+    }"""
+    axial = page.locator(".viewer canvas[data-plane=axial]")
+    lined = axial.evaluate(white)
+    page.uncheck(".viewer [name=outline]")
+    assert lined > axial.evaluate(white) + 50
+    data = page.eval_on_selector(readout, "one => ({...one.dataset})")
+    image = nib.load(report.group_map(page.input_value(".viewer [name=group]"), "lrpB000"))
+    mm = [float(page.input_value(f".viewer [name={axis}]")) for axis in "xyz"]
+    place = np.rint(np.linalg.inv(image.affine) @ [*mm, 1]).astype(int)[:3]
+    assert abs(float(data["value"]) - image.get_fdata()[tuple(place)]) <= float(data["error"]) * (1 + 1e-6)
+
+
+def test_no_table_is_cut_on_paper(visit, report):
+    """A4 with the margins of the page is 695 pixels wide."""
+    for kind in ("index", "region"):
+        page = opened(visit, report, kind, 695)
+        page.emulate_media(media="print")
+        wide = """() => [...document.querySelectorAll(".scroll:has(table)")]
+          .filter((box) => box.clientWidth && box.scrollWidth > box.clientWidth + 2)
+          .map((box) => [box.getAttribute("aria-label"), box.scrollWidth, box.clientWidth])"""
+        assert page.evaluate(wide) == []
+        assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).maskImage") == "none"
+
+
+@pytest.mark.parametrize("kind", ["participant", "region"])
+def test_keys_reach_everything_on_pages_of_people_and_regions(visit, report, kind):
+    page = opened(visit, report, kind)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    unreachable = page.eval_on_selector_all(
+        "button, select, input, a[href], summary, .scroll",
+        "all => all.filter(one => one.tabIndex < 0).map(one => one.outerHTML.slice(0, 80))",
+    )
+    assert unreachable == []
+    assert page.locator("h1").count() == 1
+
+
+def test_a_heading_sorts_by_the_keyboard_and_tells_the_direction(visit, report):
+    page = opened(visit, report, "participant")
+    page.click("#fingerprint summary")
+    heading = page.locator("#fingerprint th", has_text="Density").first
+    for direction in ("descending", "ascending"):
+        heading.locator("button").press("Enter")
+        assert heading.get_attribute("aria-sort") == direction
+        cells = (
+            page.locator("#fingerprint table")
+            .first.locator("tbody td:nth-child(2)")
+            .evaluate_all("all => all.map(one => Number(one.dataset.order))")
+        )
+        assert cells == sorted(cells, reverse=direction == "descending")

@@ -3,16 +3,21 @@
 for (const root of document.querySelectorAll(".viewer")) startViewer(root);
 
 async function startViewer(root) {
-  const { AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, unpacked, voxelAt } =
-    window.heatlas;
+  const {
+    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, scaleOf, unpacked,
+    voxelAt,
+  } = window.heatlas;
   const LEVELS = 127;
   const find = (selector) => root.querySelector(selector);
-  const { maps, brains, start } = json(find("script"));
+  const { maps, brains, start, outlined } = json(find("script"));
   const space = await atlas();
   const { shape, regions } = space;
   const choose = { group: find("[name=group]"), method: find("[name=method]"), region: find("[name=region]") };
   const slide = { threshold: find("[name=threshold]"), opacity: find("[name=opacity]") };
   const mirror = find("[name=mirrored]");
+  const outline = find("[name=outline]");
+  // Codes of the labels that have a line around them: their places in the list of regions, from 1.
+  const lined = new Set(regions.flatMap((region, place) => (outlined.includes(region.number) ? [place + 1] : [])));
   const canvases = [...root.querySelectorAll("canvas[data-plane]")];
   let map, brain, palette, cross;
 
@@ -49,6 +54,7 @@ async function startViewer(root) {
       context.fillRect(0, 0, canvas.width, canvas.height);
       drawSlice(context, brain, shape, plane, cross[through], GREYS, { smooth: true, mirrored });
       drawSlice(context, map.codes, shape, plane, cross[through], palette, { mirrored });
+      if (outline?.checked) outlineSlice(context, space.labels, lined, shape, plane, cross[through], mirrored);
       const flip = mirrored && across === 0;
       const x = ((flip ? shape[across] - 1 - cross[across] : cross[across]) + 0.5) / shape[across];
       const y = 1 - (cross[up] + 0.5) / shape[up];
@@ -138,7 +144,7 @@ async function startViewer(root) {
     }
     [map, brain] = [chosen, chosen.brain];
     find(".title").textContent = map.title;
-    cross ??= start;
+    cross ??= regions.find((region) => region.number === outlined[0])?.at ?? start;
     recolour();
     tell(cross);
     root.dataset.ready = `${group} ${method}`;
@@ -156,7 +162,9 @@ async function startViewer(root) {
   for (const canvas of canvases) {
     const { plane } = canvas.dataset;
     const { through, across, up } = PLANES[plane];
-    [canvas.width, canvas.height] = [4 * shape[across], 4 * shape[up]];
+    const scale = scaleOf(shape);
+    [canvas.width, canvas.height] = [scale * shape[across], scale * shape[up]];
+    canvas.style.flexGrow = shape[across]; // planes beside each other have one scale
     const under = (event) => {
       const box = canvas.getBoundingClientRect();
       const point = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
@@ -202,6 +210,7 @@ async function startViewer(root) {
   choose.method.addEventListener("change", show);
   slide.threshold.addEventListener("input", recolour);
   slide.opacity.addEventListener("input", recolour);
+  outline?.addEventListener("change", draw);
   mirror.addEventListener("change", () => {
     find(".convention").textContent = mirror.checked ? "Radiological: left is right." : "Neurological: left is left.";
     draw();

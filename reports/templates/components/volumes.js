@@ -74,6 +74,39 @@ window.heatlas ??= (() => {
     context.drawImage(sheet, 0, 0, context.canvas.width, context.canvas.height);
   }
 
+  // Pixels of a canvas per voxel: slices of a part of the brain are as large as those of a whole one.
+  const scaleOf = (shape) => Math.max(4, Math.round(440 / Math.max(...shape)));
+
+  // Draws a line around voxels with one of the codes, along their edges.
+  function outlineSlice(context, codes, chosen, shape, plane, position, mirrored) {
+    const { through, across, up } = PLANES[plane];
+    const [width, height] = [shape[across], shape[up]];
+    const [dx, dy] = [context.canvas.width / width, context.canvas.height / height];
+    const strides = [1, shape[0], shape[0] * shape[1]];
+    const flip = mirrored && across === 0;
+    const inside = (column, row) => column >= 0 && row >= 0 && column < width && row < height && chosen.has(
+      codes[position * strides[through] + (height - 1 - row) * strides[up]
+        + (flip ? width - 1 - column : column) * strides[across]]);
+    context.strokeStyle = "#ffffff";
+    context.lineWidth = 2;
+    context.beginPath();
+    for (let row = 0; row <= height; row++) {
+      for (let column = 0; column <= width; column++) {
+        const here = inside(column, row);
+        if (here !== inside(column - 1, row)) {
+          context.moveTo(column * dx, row * dy);
+          context.lineTo(column * dx, (row + 1) * dy);
+        }
+        if (here !== inside(column, row - 1)) {
+          context.moveTo(column * dx, row * dy);
+          context.lineTo((column + 1) * dx, row * dy);
+        }
+      }
+    }
+    context.stroke();
+    context.lineWidth = 1;
+  }
+
   // The voxel under a point of a plane; `share` is (across, down) between 0 and 1.
   function voxelAt(shape, plane, position, share, mirrored) {
     const { through, across, up } = PLANES[plane];
@@ -98,5 +131,8 @@ window.heatlas ??= (() => {
     return text.replaceAll("-", "−");
   }
 
-  return { AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, packed, unpacked, voxelAt };
+  return {
+    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, packed, scaleOf,
+    unpacked, voxelAt,
+  };
 })();

@@ -1,0 +1,104 @@
+"""Tables of a region's page that no section of the index shows region by region: left and right, clinical measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from pipeline.run.errors import HeatlasError
+from pipeline.run.layout import map_title
+from pipeline.run.tables import read_table
+from reports.analyses.columns import column_of
+from reports.run_record import RunRecord
+from reports.tables import Column, PageTable, numeric, page_table
+
+SIDES = ("left", "right")
+_READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
+_SIDE_COLUMNS = (
+    Column("title", "Map"),
+    Column("label", "Scans of"),
+    numeric("n_participants", "Participants"),
+    numeric("density_left", "Density, left"),
+    numeric("density_right", "Density, right"),
+    numeric("sum_left", "Sum, left"),
+    numeric("sum_right", "Sum, right"),
+)
+_ASSOCIATED = (
+    "biomarker", "scan_group", "estimator", "covariates", "map", "r", "ci_low", "ci_high", "p", "p_fwe", "p_fdr",
+    "n_participants", "note",
+)  # fmt: skip
+MOST_ASSOCIATIONS = 24
+"""Rows of a page."""
+
+
+def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Sum and density of each side of every bilateral group, mean over participants.
+
+    Parameters
+    ----------
+    relevance : pandas.DataFrame
+        Rows of ``relevance.tsv``: one per scan, map and region.
+    predictions : pandas.DataFrame
+        With ``scan_id`` and ``label``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per group, map and label, in this order: ``n_participants``; ``density_left``, ``density_right``,
+        ``sum_left`` and ``sum_right`` (mean over participants of the mean over their scans).
+    """
+    keys = ["group", "map", "label"]
+    rows = relevance[relevance["hemisphere"].isin(SIDES)].merge(predictions[["scan_id", "label"]], on="scan_id")
+    scans = rows.groupby([*keys, "participant_id", "scan_id", "hemisphere"])[["sum", "n_voxels"]].sum()
+    scans["density"] = (scans["sum"] / scans["n_voxels"]).where(scans["n_voxels"] > 0)
+    people = scans.groupby(level=[*keys, "participant_id", "hemisphere"])[["density", "sum"]].mean().reset_index()
+    means = people.pivot_table(index=keys, columns="hemisphere", values=["density", "sum"], aggfunc="mean")
+    means.columns = ["_".join(map(str, names)) for names in means.columns]
+    counts = rows.groupby(keys)["participant_id"].nunique().rename("n_participants")
+    return means.join(counts).reset_index()
+
+
+def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
+    """Table of both sides of each bilateral group that has two, for the leading maps; empty before the regions stage.
+
+    A region without a voxel on one side has no density there.
+    """
+    try:
+        relevance = read_table(run.layout.relevance, _READ, ("group", "hemisphere", "map"))
+    except HeatlasError:
+        return {}
+    if not run.has("predictions"):
+        return {}
+    means = side_means(relevance[relevance["map"].isin(run.main_maps)], run.tables["predictions"])
+    if not {f"density_{side}" for side in SIDES} <= set(means):
+        return {}
+    place = {name: rank for rank, name in enumerate([*run.main_maps, *run.labels])}
+    means = means.assign(title=means["map"].map(map_title), m=means["map"].map(place), c=means["label"].map(place))
+    means = means.sort_values(["m", "c"], kind="stable")
+    caption = "Each side of the brain alone; means over participants, each person's scans averaged first."
+    return {
+        str(group): page_table(rows, _SIDE_COLUMNS, caption)
+        for group, rows in means.groupby("group", sort=False)
+        if rows[["density_left", "density_right"]].notna().all(axis=1).any()
+    }
+
+
+def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
+    """Density of each bilateral group against volumes and clinical measures, clearest first."""
+    if not run.has("associations"):
+        return {}
+    table = run.tables["associations"]
+    rows = table[(table["metric"] == "density") & table["map"].isin(run.main_maps)]
+    rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
+    rows = rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last")
+    hints = run.dictionary("associations")
+    columns = [column_of(name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
+    caption = (
+        "Density here against volumes and clinical measures, clearest first. Corrected over all regions and maps of a "
+        "question; every row and column is in group/statistics/associations.tsv."
+    )
+    return {
+        str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
+        for group, own in rows.groupby("group", sort=False)
+    }
