@@ -7,7 +7,8 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
     signal = |Qx' P e|^2,    nuisance = |Qz' P e|^2,    partial R^2 = signal / (|e|^2 - nuisance)
 
 is needed. Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn
-equally often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions
+equally often, so one matrix product serves a chunk of permutations and all columns; factors among the covariates need
+no product (`pipeline.statistics.linear.homoscedastic`). t and F are increasing functions
 of partial R^2 with the same degrees of freedom in every column, so largest |t| and largest R^2 come from the same
 column. Directions of Qz that no permutation moves (the constant; with blocks, what is constant within them) are left
 out: e has nothing along them, before and after.
@@ -44,7 +45,7 @@ from pipeline.statistics.linear.studentised import StudentisedModel
 
 Floats = NDArray[np.float64]
 
-CHUNK_BYTES = 4_000_000
+CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; near that of a core's cache is fastest."""
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as explained."""
@@ -110,7 +111,10 @@ class LinearModel:
             raise BadInputError(f"term {term}: no participant has several scans, so there is no change to test.")
         tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
-        for column in nuisance.T:
+        # What no permutation moves comes first, then factors: so the directions of each are of their own making.
+        moves = ~exchange.stays(nuisance)
+        distinct = np.array([len(np.unique(column)) for column in nuisance.T], dtype=np.intp)
+        for column in nuisance.T[np.lexsort([distinct, moves])]:
             direction = new_direction(column, basis) if np.any(column) else None
             basis = basis if direction is None else np.column_stack([basis, direction])
         q = basis.shape[1]
