@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binom
 from sections import write_section
 from statsmodels.stats.contingency_tables import mcnemar
 
@@ -52,6 +53,8 @@ from pipeline.statistics.volume_association import volume_association
 
 SEED, LEVEL, M, PEOPLE = 43, 0.05, 199, 60
 LIMITS = (0.035, 0.065)
+FULL = 1_000
+"""Data sets below which a number is too rough to be judged by the limits."""
 REGIONS, MAPS = 136, 6
 FAST = replace(StatisticsConfig(), permutations=M, bootstrap_samples=100, progression=ProgressionConfig(2))
 Generator = np.random.Generator
@@ -319,9 +322,9 @@ def families(rng: Generator) -> Found:
     test = partial_correlation(planted, own, model.exchange, M, rng, "pearson")
     found["partial Pearson, the other 736 where 80 are truly related"] = test.p_fwe[80:].min(keepdims=True)
     groups = frame["label"].tolist()
-    model = model_within_folds("label", "label", frame, True, groups)
+    model = model_within_folds(f"{covariates} + label", "label", frame, True, groups)  # age differs between the groups
     test = freedman_lane(values, model.design, model.exchange, M, rng, groups)
-    return found | {"two groups, studentised": least(test)}
+    return found | {"two groups, studentised, covariates": least(test)}
 
 
 def least(test: PermutationTest) -> np.ndarray:
@@ -417,7 +420,10 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
     ]
     for name, case in CASES.items():
         for test, (rate, count) in kept.get(name, {}).items():
+            chance = [binom.ppf(q, count, LEVEL) / count for q in (0.025, 0.975)]
             good = "yes" if LIMITS[0] <= rate <= LIMITS[1] else "cautious" if rate < LIMITS[0] else "**no**"
+            if count < FULL:
+                good = "open: few data sets, within chance" if chance[0] <= rate <= chance[1] else "**no**"
             lines.append(f"| {case.tables} | {test} | {case.data} | {count:,} | {rate:.1%} | {good} |")
     lines += [
         "",
