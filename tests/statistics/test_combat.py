@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.harmonisation.combat import POOL, fit
+from pipeline.statistics.harmonisation.combat import POOL
+from pipeline.statistics.harmonisation.combat_fit import fit
 from pipeline.statistics.harmonisation.empirical_bayes import inverse_gamma_prior, posterior
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "neurocombat.json").read_text())

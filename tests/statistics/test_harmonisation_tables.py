@@ -16,6 +16,7 @@ from pipeline.statistics.covariates import CovariateColumns
 from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.harmonisation.fold_wise import fold_model
 from pipeline.statistics.harmonisation.site_effect import site_effect
+from pipeline.statistics.harmonisation.spread_effect import spread_test
 from pipeline.statistics.harmonisation.tables import (
     EFFECT_COLUMNS,
     MODEL_COLUMNS,
@@ -329,3 +330,33 @@ def test_scale_is_brown_and_forsythe_without_covariates():
     for i in range(3):
         expected = levene(*(values[site == name, i] for name in sorted(set(site))), center="median")
         assert test.statistic[i] == pytest.approx(expected.statistic)
+
+
+def test_spread_is_not_told_from_location_and_needs_ten_people_at_two_sites():
+    rng = np.random.default_rng(3)
+    sizes = [14, 12, 10, 9]
+    site = np.repeat(["a", "b", "c", "d"], sizes)
+    frame = pd.DataFrame({"age": rng.uniform(60, 85, sum(sizes))})
+    values = rng.normal(size=(sum(sizes), 3))
+    values[:, 1] *= np.where(site == "a", 6.0, 1.0)
+    shifted = values + 50.0 * (site == "b")[:, None] + 0.3 * frame[["age"]].to_numpy()
+    found = [site_effect("scale", own, list(site), "age", frame, 199, np.random.default_rng(0))[0]
+             for own in (values, shifted)]  # fmt: skip
+    assert found[0].n_units == 36  # those of d take no part
+    assert found[0].p[1] == found[0].p_fwe[1] == 1 / 200
+    assert (found[0].p[[0, 2]] > 0.05).all()
+    np.testing.assert_allclose(found[0].p, found[1].p)
+    np.testing.assert_allclose(found[0].statistic, found[1].statistic)
+    with pytest.raises(BadInputError, match="1 sites with 10 or more participants"):
+        site_effect("scale", values[:20], list(site[:20]), "age", frame[:20], 9, np.random.default_rng(0))
+
+
+def test_exact_spread_counts_what_was_observed_among_all_orders():
+    """Two sites of 2 and 10 people have 66 orders; the table would not compare them, the test itself can."""
+    values = np.random.default_rng(5).normal(size=(12, 2)) * np.r_[9.0, np.full(11, 1.0)][:, None]
+    site = ["a"] * 2 + ["b"] * 10
+    model = np.column_stack([np.ones(12), np.array(site) == "a"])
+    test = spread_test(values, model, site, np.zeros(12, np.intp), 1000, np.random.default_rng(0))
+    assert (test.n_permutations, test.exact) == (66, True)
+    assert (test.p * 66 >= 1 - 1e-9).all()
+    np.testing.assert_allclose(test.p * 66, np.round(test.p * 66))

@@ -238,20 +238,23 @@ def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
     assert_allclose(test.p_fwe, (every.max(axis=1)[:, None] >= threshold).mean(axis=0))
 
 
-@pytest.mark.parametrize("kind", ["continuous", "tied", "hardly any freedom", "close calls"])
+@pytest.mark.parametrize("kind", ["continuous", "tied", "hardly any freedom", "close calls", "factors"])
 def test_counts_in_single_precision_are_those_of_double(kind):
     rng = np.random.default_rng(7)
     n = 9 if kind == "hardly any freedom" else 40
     values = rng.integers(0, 2, (n, 60)) * 1.0 if kind == "tied" else rng.normal(size=(n, 60))
     nuisance = rng.normal(size=(n, 5))
+    if kind == "factors":
+        nuisance[:, :4] = rng.permutation(np.arange(n) % 5)[:, None] == np.arange(4)
     basis = np.linalg.qr(np.column_stack([np.ones(n), nuisance, rng.integers(0, 2, n)]))[0]
     values -= basis[:, :6] @ (basis[:, :6].T @ values)
     values = values / np.linalg.norm(values, axis=0)
     model = HomoscedasticModel(basis[:, 6:], basis[:, 1:6], n - 7)
     rows = np.argsort(rng.random((3000, n)), axis=1).astype(np.int32)
+    assert model.cells.values.shape == ((4, 5) if kind == "factors" else (0, 1))
     size = model.size(rows, values)
     threshold = size[0] * (1 - 1e-9)
-    if kind == "close calls":  # thresholds a rounding of single precision beside the permuted values, and maxima
+    if kind in ("close calls", "factors"):  # thresholds a single rounding beside the permuted values, and maxima
         threshold = size[np.arange(60), np.arange(60)] * (1 + 1e-8 * rng.choice([-1, 1], 60))
         threshold[:30] = np.sort(size.max(axis=1))[::100] * (1 + 1e-9)
     counts, largest = plain_counts(size, threshold)

@@ -19,7 +19,8 @@ from pipeline.cohort.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.run.statistics_config import HarmonisationConfig
 from pipeline.statistics.covariates import CovariateColumns
-from pipeline.statistics.harmonisation.combat import ComBatModel, fit
+from pipeline.statistics.harmonisation.combat import ComBatModel
+from pipeline.statistics.harmonisation.combat_fit import fit
 from pipeline.statistics.region_features import VOLUME, FoldedScans, RegionFeatures
 
 Floats = NDArray[np.float64]
@@ -93,7 +94,7 @@ def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings
     Raises
     ------
     BadInputError
-        See `pipeline.statistics.harmonisation.combat.fit`.
+        See `pipeline.statistics.harmonisation.combat_fit.fit`.
     """
     rows = np.flatnonzero(scans.training(fold))
     if not len(rows):

@@ -1,8 +1,8 @@
 """What is left of site: F tests of where values lie and of how far they spread, over participants.
 
-Location: participants' values on site beside the covariates, Freedman-Lane. Scale: Brown & Forsythe (1974), the same
-test on absolute distances of the residuals from their site's median. The null hypothesis of both is that site has no
-part in the values. Of relevance, both hold the test fold (`pipeline.statistics.fold_effect`).
+Location: participants' values on site beside the covariates, Freedman-Lane; the null hypothesis is that site has no
+part in the values. Scale: `pipeline.statistics.harmonisation.spread_effect`, over sites with participants enough. Of
+relevance, both hold the test fold (`pipeline.statistics.fold_effect`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.statistics.fold_effect import FoldModel, model_within_folds
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.fold_effect import FoldModel, fold_of_units, model_within_folds
+from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size, spread_test
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 Floats = NDArray[np.float64]
@@ -59,26 +61,23 @@ def site_effect(
     Raises
     ------
     BadInputError
-        If there is one site only, or it follows from the covariates or from fold.
+        If there is one site only (for scale: with participants enough), or it follows from the covariates or from fold.
     """
     # Without participant_id every row counts as a person; with a word before it, site 990 is a name and no number.
-    table = frame.drop(columns="participant_id", errors="ignore").assign(**{SITE: [f"site {name}" for name in site]})
+    names = [f"site {name}" for name in site]
+    table = frame.drop(columns="participant_id", errors="ignore").assign(**{SITE: names})
     formula = " + ".join(part for part in (covariates.strip(), SITE) if part)
+    if effect == "location":
+        model = model_within_folds(formula, SITE, table, hold_fold)
+        return freedman_lane(values, model.design, model.exchange, permutations, rng), model
+    chosen = np.flatnonzero(of_some_size(site))
+    table = table.iloc[chosen].reset_index(drop=True)
+    if table[SITE].nunique() < 2:
+        large = table[SITE].nunique()
+        raise BadInputError(f"spread not compared: {large} sites with {FEWEST} or more participants; two are needed.")
     model = model_within_folds(formula, SITE, table, hold_fold)
-    if effect == "scale":
-        design = model.design
-        values = _distances(values, np.column_stack([design.nuisance, design.tested]), design.rows, list(site))
-        model = model_within_folds(SITE, SITE, table.iloc[design.rows].reset_index(drop=True), hold_fold)
-    return freedman_lane(values, model.design, model.exchange, permutations, rng), model
-
-
-def _distances(values: Floats, model: Floats, rows: NDArray[np.intp], site: list[str]) -> Floats:
-    """Absolute distance of each residual from the median of its site; NaN where a column has missing values."""
-    own = values[rows]
-    residuals = own - model @ np.linalg.lstsq(model, np.nan_to_num(own), rcond=None)[0]
-    names = np.array(site, dtype=object)[rows]
-    distances = np.empty_like(residuals)
-    for name in set(names):
-        members = names == name
-        distances[members] = np.abs(residuals[members] - np.median(residuals[members], axis=0))
-    return distances
+    design, rows = model.design, model.design.rows
+    columns = np.column_stack([design.nuisance, design.tested])
+    fold = fold_of_units(table.iloc[rows], model.exchange.of_rows(rows), model.held)
+    own = [names[row] for row in chosen[rows]]
+    return spread_test(values[chosen[rows]], columns, own, fold, permutations, rng), model

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipeline.cohort.values import code_text
 from pipeline.run.config import Config
@@ -18,6 +19,7 @@ from pipeline.statistics.fold_effect import FOLD
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
+from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.freedman_lane import PermutationTest
 from pipeline.statistics.notes import joined as joined_notes
@@ -60,14 +62,17 @@ MODEL_COLUMNS = {
 }
 EFFECT_COLUMNS = {
     "source": "Relevance map (densities), or volume",
-    "group": "Bilateral group",
-    "effect": "location: do sites differ in mean; scale: do they differ in spread (Brown & Forsythe)",
+    "group": "Bilateral group; n/a in a row about a test that cannot be made",
+    "effect": "location: do sites differ in mean; scale: do they differ in spread (Brown & Forsythe; sites with ten or "
+    "more participants)",
     "n_participants": "Participants, with their first scan each",
-    "n_sites": "Sites compared; small ones count as one",
+    "n_sites": "Sites compared; for location, small ones count as one",
     "fold_held": "Whether the test fold, whose maps come from one network, is held: in relevance, not in volumes",
-    "f_before": "F of site beside the covariates (and fold, if held), values as measured",
+    "f_before": "F of site beside the covariates (and fold, if held), values as measured; for scale of the distances "
+    "from the medians of sites",
     "r2_before": "Partial R2 of site",
-    "p_before": "p from permuting participants (within folds, if fold is held; Freedman & Lane), (b+1)/(m+1)",
+    "p_before": "p from permuting participants (within folds, if fold is held; Freedman & Lane; for scale, residuals "
+    "of the model with site), (b+1)/(m+1)",
     "p_fwe_before": "p corrected for all groups of the source by the largest F of each permutation",
     "p_fdr_before": "p adjusted by Benjamini and Hochberg over the groups of the source",
     "f_after": "F of site, harmonised values; each from a model that was fitted without the participant",
@@ -224,25 +229,48 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     )
     tables = []
     for effect in get_args(Effect):
-        tests = {
-            when: site_effect(
-                effect, values[rows], site, formula, frame, config.statistics.permutations,
-                generator(config.seed, "statistics", "site_effects", source, effect),
-                config.statistics.fold_effect and source != VOLUME,
+        part = of_some_size(site) if effect == "scale" else np.ones(len(site), bool)
+        own = [*said, f"{int((~part).sum())} participants of sites with fewer than {FEWEST} left out"]
+        own = own if not part.all() else said
+        try:
+            table = _tested(done, effect, rows, site, formula, frame, config)
+        except BadInputError as error:
+            if effect == "location":
+                raise
+            tables.append(pd.DataFrame([{"source": source, "effect": effect, "note": joined_notes(*own, str(error))}]))
+            continue
+        tables.append(
+            table.assign(
+                n_sites=len(set(np.array(site, dtype=object)[part])),
+                note=np.array([joined_notes(*own, note) for note in table["note"]], dtype=object),
             )
-            for when, values in (("before", done.features.values), ("after", done.values))
-        }  # fmt: skip
-        table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
-        for when, (test, _) in tests.items():
-            for name, column in _numbers(test).items():
-                table[f"{name}_{when}"] = column
-        one, model = tests["before"]
-        not_held = model.design.dropped.get(FOLD)
-        notes = [joined_notes(*said, not_held and f"{FOLD}: {not_held}", problem) for problem in one.problems]
-        table = table.assign(n_participants=one.n_units, n_sites=len(set(site)), fold_held=model.held)
-        table = table.assign(n_permutations=one.n_permutations, exact=one.exact, note=pd.Series(notes, dtype=object))
-        tables.append(table)
+        )
     return pd.concat(tables)
+
+
+def _tested(
+    done: Harmonised, effect: Effect, rows: NDArray[np.intp], site: list[str], formula: str, frame: pd.DataFrame,
+    config: Config,
+) -> pd.DataFrame:  # fmt: skip
+    """One test in all groups of a source, before and after."""
+    source = done.features.source
+    tests = {
+        when: site_effect(
+            effect, values[rows], site, formula, frame, config.statistics.permutations,
+            generator(config.seed, "statistics", "site_effects", source, effect),
+            config.statistics.fold_effect and source != VOLUME,
+        )
+        for when, values in (("before", done.features.values), ("after", done.values))
+    }  # fmt: skip
+    table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
+    for when, (test, _) in tests.items():
+        for name, column in _numbers(test).items():
+            table[f"{name}_{when}"] = column
+    one, model = tests["before"]
+    not_held = model.design.dropped.get(FOLD)
+    notes = [joined_notes(not_held and f"{FOLD}: {not_held}", problem) for problem in one.problems]
+    table = table.assign(n_participants=one.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
+    return table.assign(n_permutations=one.n_permutations, exact=one.exact)
 
 
 def _numbers(test: PermutationTest) -> dict[str, Any]:

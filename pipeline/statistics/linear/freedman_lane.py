@@ -7,23 +7,15 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
     signal = |Qx' P e|^2,    nuisance = |Qz' P e|^2,    partial R^2 = signal / (|e|^2 - nuisance)
 
 is needed. Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn
-equally often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions
-of partial R^2 with the same degrees of freedom in every column, so largest |t| and largest R^2 come from the same
-column. Directions of Qz that no permutation moves (the constant; with blocks, what is constant within them) are left
-out: e has nothing along them, before and after.
-
-Groups with variances of their own (Winkler et al. 2014, doi:10.1016/j.neuroimage.2014.01.060): the statistic is
-studentised with one residual variance per group, which keeps the level when groups differ in variance and size
-(Janssen 1997). The covariance of the least-squares estimate is ``(X'X)^-1 (sum_g s2_g X_g'X_g) (X'X)^-1`` with X
-residualised for Z; without covariates that is Welch's t, or Welch's F, and equals PALM's v and G. With covariates PALM
-takes ``(M'WM)^-1``, the covariance of the weighted estimate, about the unweighted one; here estimate and covariance
-belong together.
-
-Memory: the permutations, 4 bytes x m x units, and `CHUNK_BYTES` for each of a handful of arrays, whatever m is.
+equally often, so one matrix product serves a chunk of permutations and all columns; factors among the covariates need
+no product (`pipeline.statistics.linear.homoscedastic`). t and F are increasing functions of partial R^2 with the same
+degrees of freedom in every column, so largest |t| and largest R^2 come from the same column. Directions of Qz that no
+permutation moves (the constant; with blocks, what is constant within them) are left out: e has nothing along them,
+before and after. Groups with variances of their own: `pipeline.statistics.linear.studentised`. Memory: the
+permutations, 4 bytes x m x units, and `CHUNK_BYTES` for each of some arrays, whatever m is.
 
 Considered and not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration, one
-permutation at a time; the oracle of the tests and of benchmarks/permutation_speed.py), `scipy.stats.permutation_test`
-(no covariates), statsmodels (no permutation).
+permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
 """
 
 from __future__ import annotations
@@ -44,7 +36,7 @@ from pipeline.statistics.linear.studentised import StudentisedModel
 
 Floats = NDArray[np.float64]
 
-CHUNK_BYTES = 4_000_000
+CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; near that of a core's cache is fastest."""
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as explained."""
@@ -110,7 +102,10 @@ class LinearModel:
             raise BadInputError(f"term {term}: no participant has several scans, so there is no change to test.")
         tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
-        for column in nuisance.T:
+        # What no permutation moves comes first, then factors: so the directions of each are of their own making.
+        moves = ~exchange.stays(nuisance)
+        distinct = np.array([len(np.unique(column)) for column in nuisance.T], dtype=np.intp)
+        for column in nuisance.T[np.lexsort([distinct, moves])]:
             direction = new_direction(column, basis) if np.any(column) else None
             basis = basis if direction is None else np.column_stack([basis, direction])
         q = basis.shape[1]

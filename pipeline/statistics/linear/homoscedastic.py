@@ -3,7 +3,8 @@
 Counting how many permutations are as extreme as what was observed needs a comparison, not a number, and nearly all
 comparisons are clear. So the matrix product is made in single precision, twice as fast, with a bound on its error; the
 few comparisons that fall within the bound are made again in double precision. The counts are those of double
-precision, always.
+precision, always. Factors among the covariates (sex, field strength, site) are left out of the product: what permuted
+residuals have along them follows from their sums over the cells of the factors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.statistics.linear.compiled import along_pairs, in_order_of_cells, judge, rearrange, squares_along
+
 Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
 
 UNIT = 2.0**-24
 """Relative rounding error of a single-precision operation."""
@@ -24,7 +28,70 @@ MOST_NUISANCE = 0.75
 FEW = 0.01
 """Share of comparisons that may be made again one by one; with more (tied values), all are made in double precision."""
 
-PAIRS_AT_A_TIME = 1_000
+LARGEST_INTEGER = 2**15 - 1
+SUM_COST, COMBINATION_COST = 1.5, 2.0
+"""Time of adding up a column by cells, per row, and of a direction's value from a sum, in multiplications of a matrix
+product."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Directions that are constant in cells of rows.
+
+    Parameters
+    ----------
+    cell : array of int, shape (units,)
+        0..K-1.
+    values : array, shape (directions, K)
+    """
+
+    cell: NDArray[np.int32]
+    values: Floats
+
+    @property
+    def scale(self) -> float:
+        """Largest factor by which sums of a unit vector over any cell stay 16-bit integers."""
+        most = int(np.bincount(self.cell).max())
+        return float((LARGEST_INTEGER - most) / np.sqrt(most))
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What one test needs in other precisions.
+
+    Parameters
+    ----------
+    dense : array, shape (p, units)
+        Directions of the matrix product.
+    data : array, shape (units, columns)
+        Residuals.
+    integers : array, shape (units, columns)
+        Residuals times the scale of the cells.
+    off : array, shape (columns,)
+        Norm of what they are off.
+    by_column : array, shape (columns, units)
+        Residuals in double precision.
+    """
+
+    dense: Singles
+    data: Singles
+    integers: NDArray[np.int16]
+    off: Floats
+    by_column: Floats
+
+    @classmethod
+    def of(cls, dense: Floats, residuals: Floats, cells: Cells) -> _Work:
+        integers, off = np.zeros((0, 0)), np.zeros(residuals.shape[1])
+        if len(cells.values):
+            integers = np.round(residuals * cells.scale)
+            off = np.linalg.norm(residuals - integers / cells.scale, axis=0)
+        return cls(
+            dense.astype(np.float32),
+            residuals.astype(np.float32),
+            integers.astype(np.int16),
+            off,
+            np.ascontiguousarray(residuals.T),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +140,7 @@ class HomoscedasticModel:
         -------
         array, shape (permutations, columns)
         """
-        return np.array(self._r_squared(self.basis[:, rows] @ residuals)[0], dtype=float)
+        return self._r_squared(self.basis[:, rows] @ residuals)
 
     def tally(
         self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
@@ -94,103 +161,123 @@ class HomoscedasticModel:
         largest : array, shape (permutations,)
             On the right side of every threshold; otherwise of single precision.
         """
-        p, n, columns = len(self.basis), *residuals.shape
-        basis, data = self.basis.astype(np.float32), residuals.astype(np.float32)
+        n, columns = residuals.shape
         counts, largest = np.zeros(columns, np.intp), np.zeros(len(rows))
-        by_column = np.ascontiguousarray(residuals.T)
         if not columns:
             return counts, largest
-        step = min(max(1, chunk_bytes // (4 * p * max(n, columns))), len(rows))
+        # Directions along cells take no part in the matrix product.
+        dense = np.delete(self.basis, self.tested.shape[1] + np.arange(len(self.cells.values)), axis=0)
+        work = _Work.of(dense, residuals, self.cells)
+        step = min(max(1, chunk_bytes // (4 * len(dense) * max(n, columns))), len(rows))
         # Arrays are made once: getting memory from the system takes as long as a third of the product.
-        moved, coordinates = np.empty((p, step, n), np.float32), np.empty((p, step, columns), np.float32)
+        moved, coordinates = (
+            np.empty((step, len(dense), n), np.float32),
+            np.empty((step, len(dense), columns), np.float32),
+        )
         for start in range(0, len(rows), step):
-            own = rows[start : start + step].astype(np.intp)
-            if len(own) < step:
-                moved, coordinates = moved[:, : len(own)].copy(), coordinates[:, : len(own)].copy()
-            for direction, place in zip(basis, moved, strict=True):
-                np.take(direction, own, out=place, mode="clip")  # clip: rows are in range, and not checked again
-            np.matmul(moved.reshape(-1, n), data, out=coordinates.reshape(-1, columns))
-            r_squared, in_nuisance = self._r_squared(coordinates)
-            found = self._decide(own, by_column.T, threshold, r_squared, in_nuisance)
+            own = rows[start : start + step]
+            m = len(own)
+            rearrange(work.dense, own, moved[:m])
+            np.matmul(moved[:m].reshape(-1, n), work.data, out=coordinates[:m].reshape(-1, columns))
+            found = self._decide(own, work, threshold, coordinates[:m])
             counts += found[0]
             largest[start : start + step] = found[1]
         return counts, largest
 
     def _decide(
-        self, rows: NDArray[Any], residuals: Floats, threshold: Floats, r_squared: NDArray[Any], in_nuisance: float
+        self, rows: NDArray[Any], work: _Work, threshold: Floats, coordinates: Singles
     ) -> tuple[NDArray[np.intp], Floats]:
-        """Counts and largest values of a chunk, from partial R^2 in single precision."""
-        if in_nuisance > MOST_NUISANCE:
-            return plain_counts(self.size(rows, residuals), threshold)
-        margin = self._error(threshold, in_nuisance)
-        surely = r_squared >= np.asarray(threshold + margin, np.float32)
-        unclear = surely != (r_squared >= np.asarray(threshold - margin, np.float32))
-        n_unclear = np.count_nonzero(unclear)
-        if n_unclear > FEW * unclear.size:
-            return plain_counts(self.size(rows, residuals), threshold)
-        counts = np.asarray(surely.view(np.int8).sum(axis=0, dtype=np.intp))
-        if n_unclear:
-            permutation, column = np.divmod(np.flatnonzero(unclear), len(threshold))
-            reached = self._pairs(rows, residuals, permutation, column) >= threshold[column]
-            np.add.at(counts, column[reached], 1)
+        """Counts and largest values of a chunk, from its coordinates in single precision, which are overwritten."""
+        m, columns = len(rows), len(threshold)
+        few = int(FEW * columns)
+        counts, state, pairs = np.zeros(columns, np.intp), np.zeros(m, np.int8), np.empty((2, m * few), np.int32)
+        explained = self._along_cells(rows, work)
+        limits = [part.astype(np.float32) for part in (threshold, *self._error(threshold, work.off))]
+        listed = judge(
+            coordinates, self.tested.shape[1], explained, *limits, np.float32(MOST_NUISANCE), few, counts, state, pairs
+        )
+        permutation, column = pairs[:, :listed]
+        reached = self._pairs(rows, work.by_column, permutation, column) >= threshold[column]
+        np.add.at(counts, column[reached], 1)
+        r_squared, again = coordinates[:, 0], np.flatnonzero(state)
         largest = r_squared.max(axis=1).astype(float)
-        steps, reach = np.sort(threshold), self._error(largest, in_nuisance)
-        close = np.searchsorted(steps, largest - reach) != np.searchsorted(steps, largest + reach, side="right")
-        if close.any():
-            chosen = np.flatnonzero(close)
-            candidates = r_squared[chosen] >= (largest - 2 * reach).astype(np.float32)[chosen, None]
-            own, column = np.divmod(np.flatnonzero(candidates), len(threshold))
-            again = self._pairs(rows, residuals, chosen[own], column)
-            largest[chosen] = 0.0
-            np.maximum.at(largest, chosen[own], again)
+        self._settle_close(largest, np.flatnonzero(state == 0), explained, r_squared, rows, work, threshold)
+        if len(again):
+            more, largest[again] = plain_counts(self.size(rows[again], work.by_column.T), threshold)
+            counts += more
         return counts, largest
 
-    def _r_squared(self, coordinates: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """Partial R^2, shape (m, columns), and the largest share of residuals in nuisance directions.
+    def _settle_close(
+        self, largest: Floats, chosen: NDArray[np.intp], explained: Singles, r_squared: Singles, rows: NDArray[Any],
+        work: _Work, threshold: Floats,
+    ) -> None:  # fmt: skip
+        """Enter largest values again, in double precision, where a threshold is within their error."""
+        reach, drift, rest = self._error(largest[chosen], work.off.max())
+        nuisance = explained[chosen].max(axis=1)
+        error = (reach + drift * np.sqrt(nuisance)) / (1 - nuisance) + rest
+        steps, values = np.sort(threshold), largest[chosen]
+        close = np.searchsorted(steps, values - error) != np.searchsorted(steps, values + error, side="right")
+        if not close.any():
+            return
+        chosen, lowest = chosen[close], (values - 2 * error)[close].astype(np.float32)
+        own, column = np.nonzero(r_squared[chosen] >= lowest[:, None])
+        exact = self._pairs(rows, work.by_column, chosen[own], column)
+        largest[chosen] = 0.0
+        np.maximum.at(largest, chosen[own], exact)
 
-        Overwrites its argument, shape (p, m, columns), and returns a part of it.
-        """
+    @cached_property
+    def cells(self) -> Cells:
+        """Leading nuisance directions that are constant in few cells, if sums over cells are quicker than products."""
+        n = len(self.nuisance)
+        best, saved = Cells(np.zeros(n, np.int32), np.zeros((0, 1))), 0.0
+        for count in range(1, self.nuisance.shape[1] + 1 if n <= LARGEST_INTEGER // 2 else 0):
+            directions = np.round(self.nuisance[:, :count], 9)
+            first, cell = np.unique(directions, axis=0, return_index=True, return_inverse=True)[1:]
+            if len(first) > n // 4:
+                break
+            saving = (count - SUM_COST) * n - COMBINATION_COST * count * len(first)
+            if saving > saved:
+                best, saved = Cells(cell.ravel().astype(np.int32), self.nuisance[first, :count].T.copy()), saving
+        return best
+
+    def _along_cells(self, rows: NDArray[Any], work: _Work) -> Singles:
+        """Squares of permuted residuals along the directions of `cells`, shape (permutations, columns)."""
+        squares = np.zeros((len(rows), work.data.shape[1]), np.float32)
+        if len(self.cells.values):
+            of_cell = (self.cells.values / self.cells.scale).astype(np.float32)
+            order = np.empty(rows.shape, np.int64)
+            start = np.empty((len(rows), of_cell.shape[1] + 1), np.int64)
+            in_order_of_cells(rows, self.cells.cell, order, start)
+            squares_along(work.integers, order, start, of_cell, squares)
+        return squares
+
+    def _r_squared(self, coordinates: Floats) -> Floats:
+        """Partial R^2, shape (...), of coordinates of shape (p, ...)."""
+        squares = coordinates**2
         k = self.tested.shape[1]
-        np.square(coordinates, out=coordinates)
-        signal = coordinates[0]
-        for part in coordinates[1:k]:
-            signal += part
-        if len(coordinates) == k:
-            return signal, 0.0
-        nuisance = coordinates[k]
-        for part in coordinates[k + 1 :]:
-            nuisance += part
-        most = float(nuisance.max(initial=0.0))
-        np.subtract(1, nuisance, out=nuisance)
-        np.maximum(nuisance, UNIT, out=nuisance)
-        signal /= nuisance
-        return signal, most
+        r_squared: Floats = squares[:k].sum(axis=0) / np.maximum(1 - squares[k:].sum(axis=0), UNIT)
+        return r_squared
 
-    def _pairs(
-        self, rows: NDArray[Any], residuals: Floats, permutation: NDArray[np.intp], column: NDArray[np.intp]
-    ) -> Floats:
-        """Partial R^2 of pairs of a permutation and a column, in double precision."""
-        found = np.empty(len(column))
-        for start in range(0, len(column), PAIRS_AT_A_TIME):
-            some = slice(start, start + PAIRS_AT_A_TIME)
-            moved = self.basis[:, rows[permutation[some]]]
-            coordinates = np.einsum("pmn,mn->pm", moved, residuals.T[column[some]])
-            found[some] = self._r_squared(coordinates[:, :, None])[0][:, 0]
-        return found
+    def _pairs(self, rows: NDArray[Any], by_column: Floats, permutation: NDArray[Any], column: NDArray[Any]) -> Floats:
+        """Partial R^2 of pairs of a permutation and a column (a row of `by_column`), in double precision."""
+        along = np.empty((len(self.basis), len(column)))
+        along_pairs(self.basis, rows, by_column, permutation, column, along)
+        return self._r_squared(along)
 
-    def _error(self, r_squared: Floats, in_nuisance: float) -> Floats:
-        """Bound on the error of partial R^2 in single precision.
+    def _error(self, r_squared: Floats, off: Floats) -> tuple[Floats, Floats, Floats]:
+        """Bound on the error of partial R^2: (first + second sqrt(nuisance)) / (1 - nuisance) + third.
 
-        A sum of n products of unit vectors is off by at most (n + 2) units in the last place (Higham 2002, section 3.1,
-        by the Cauchy-Schwarz inequality); the rest carries that to R^2, with a tenth to spare.
+        A sum of n products of unit vectors in single precision is off by at most (n + 2) units in the last place
+        (Higham 2002, section 3.1, by the Cauchy-Schwarz inequality), one over cells by fewer, but for what the integers
+        are `off`, which is no longer along any directions than it is; the rest carries that to R^2, with a tenth to
+        spare.
         """
         k, q = self.tested.shape[1], self.nuisance.shape[1]
-        one = (self.tested.shape[0] + 4) * UNIT
+        one = (len(self.tested) + 4) * UNIT
         known = np.clip(r_squared, 0, 1)
         of_signal = 2 * np.sqrt(k * known) * one + k * one**2
-        of_nuisance = (2 * np.sqrt(q) * one + q * one**2) * known
-        bound: Floats = 1.1 * (of_signal + of_nuisance) / (1 - in_nuisance) + (k + q + 8) * UNIT * known
-        return bound
+        of_nuisance = (2 * np.sqrt(q) * one + q * one**2 + off**2) * known
+        return 1.1 * (of_signal + of_nuisance), 2.2 * off * known, (k + q + 10) * UNIT * known
 
 
 def plain_counts(size: Floats, threshold: Floats) -> tuple[NDArray[np.intp], Floats]:

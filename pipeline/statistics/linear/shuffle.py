@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.statistics.linear.compiled import shuffle_rows
 
 ROWS_AT_A_TIME = 512
 
@@ -26,23 +24,5 @@ def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.in
     orders[:] = np.arange(n, dtype=np.int32)
     for start in range(0, count, ROWS_AT_A_TIME):
         rows = orders[start : start + ROWS_AT_A_TIME]
-        _shuffle(rows, rng.integers(0, 2**32, size=rows.shape, dtype=np.uint32))
+        shuffle_rows(rows, rng.integers(0, 2**32, size=rows.shape, dtype=np.uint32))
     return orders
-
-
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a loop; keep it on disk where there is a place to."""
-    try:
-        compiled = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither this folder nor the user's cache can be written to
-        compiled = numba.njit(nogil=True)(function)
-    answer: Callable[..., None] = compiled
-    return answer
-
-
-@_compiled
-def _shuffle(orders: Any, draws: Any) -> None:
-    for i in range(orders.shape[0]):
-        for last in range(orders.shape[1] - 1, 0, -1):
-            chosen = (np.uint64(draws[i, last]) * np.uint64(last + 1)) >> np.uint64(32)
-            orders[i, last], orders[i, chosen] = orders[i, chosen], orders[i, last]

@@ -1,8 +1,11 @@
 """Studentised statistics of a linear model whose groups have variances of their own, under permutation.
 
-Without covariates: Welch's t (one tested column) and Welch's F (Welch 1951), which are v and G of Winkler et al. (2014,
-doi:10.1016/j.neuroimage.2014.01.060). The residual variance of group g is its sum of squared residuals divided by the
-sum of its diagonal elements of the residual-forming matrix.
+One residual variance per group keeps the level when groups differ in variance and size (Janssen 1997). The covariance
+of the least-squares estimate is ``(X'X)^-1 (sum_g s2_g X_g'X_g) (X'X)^-1`` with X residualised for Z. Without
+covariates that is Welch's t (one tested column) and Welch's F (Welch 1951), v and G of Winkler et al. (2014,
+doi:10.1016/j.neuroimage.2014.01.060). With covariates PALM takes ``(M'WM)^-1``, the covariance of the weighted
+estimate, about the unweighted one; here estimate and covariance belong together. The residual variance of group g is
+its sum of squared residuals divided by the sum of its diagonal elements of the residual-forming matrix.
 """
 
 from __future__ import annotations

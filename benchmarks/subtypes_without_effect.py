@@ -1,18 +1,16 @@
-"""How often subtypes and site effects are reported where there are none, and found where there are some.
+"""How often subtypes are reported where there are none, and found where there are some.
 
-    python benchmarks/subtypes_and_sites_without_effect.py
+    python benchmarks/subtypes_without_effect.py
 
-Subtypes: the rule with its defaults (gap statistic, no group under three participants, level of each patient removed)
-on data of 67 regions. Sites: tests of location and scale in 2,000 columns without effect of site.
+The rule with its defaults (gap statistic, no group under three participants, level of each patient removed) on data of
+67 regions. Sites without effect are in benchmarks/type_one_error_tables.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from pipeline.run.config import load_config
-from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.normative.clustering import consensus, gap_statistic
 
 N_REGIONS = 67
@@ -77,21 +75,5 @@ def subtypes() -> None:
             print(f"| {name} | {n} | " + " | ".join(f"{share:.1f}" for share in shares) + " |", flush=True)
 
 
-def sites() -> None:
-    print("\n| test | participants | sites | noise | p <= .05, % |\n|---|---|---|---|---|")
-    for n, n_sites in ((30, 3), (60, 10), (344, 40)):
-        for noise in ("normal", "t with 5 df"):
-            rng = np.random.default_rng(n)
-            frame = pd.DataFrame({"age": rng.uniform(60, 85, n), "sex": rng.choice(["F", "M"], n)})
-            site = [f"{100 + number}" for number in rng.permutation(np.arange(n) % n_sites)]
-            shape = (n, 2000)
-            values = rng.normal(size=shape) if noise == "normal" else rng.standard_t(5, size=shape)
-            values += 0.1 * frame["age"].to_numpy()[:, None]
-            for effect in ("location", "scale"):
-                test = site_effect(effect, values, site, "age + sex", frame, 1999, np.random.default_rng(1))[0]
-                print(f"| {effect} | {n} | {n_sites} | {noise} | {100 * (test.p <= 0.05).mean():.1f} |", flush=True)
-
-
 if __name__ == "__main__":
-    sites()
     subtypes()

@@ -1,0 +1,178 @@
+"""The inner loops of permutation tests, compiled (numba): what numpy would do in several passes over large arrays.
+
+Sums over cells: rows of a model that agree in all their factors (sex, field strength, site) form a cell. What a
+permuted column of residuals has along directions that are constant in each cell follows from its sums over the cells,
+and these take one addition per row, however many directions there are. The additions wait for memory, so they are made
+in 16-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+
+def compiled(function: Callable[..., Any], fast: bool = False) -> Callable[..., Any]:
+    """Compile a loop; keep it on disk where there is a place to. ``fast``: sums may be taken in any order."""
+    try:
+        made = numba.njit(cache=True, nogil=True, fastmath=fast)(function)
+    except RuntimeError:  # neither this folder nor the user's cache can be written to
+        made = numba.njit(nogil=True, fastmath=fast)(function)
+    answer: Callable[..., Any] = made
+    return answer
+
+
+@compiled
+def shuffle_rows(orders: Any, draws: Any) -> None:
+    """Shuffle each row (Fisher & Yates) by 32-bit draws of the same shape."""
+    for i in range(orders.shape[0]):
+        for last in range(orders.shape[1] - 1, 0, -1):
+            chosen = (np.uint64(draws[i, last]) * np.uint64(last + 1)) >> np.uint64(32)
+            orders[i, last], orders[i, chosen] = orders[i, chosen], orders[i, last]
+
+
+@compiled
+def rearrange(basis: Any, rows: Any, moved: Any) -> None:
+    """``moved[i, d] = basis[d, rows[i]]``; shapes (m, p, n), (p, n), (m, n)."""
+    for i in range(rows.shape[0]):
+        for d in range(basis.shape[0]):
+            for j in range(rows.shape[1]):
+                moved[i, d, j] = basis[d, rows[i, j]]
+
+
+@compiled
+def in_order_of_cells(rows: Any, cell: Any, order: Any, start: Any) -> None:
+    """Positions 0..n-1 of each permutation by the cell of what stands there (m, n), and where cells start (m, K+1)."""
+    start[:] = 0
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            start[i, cell[rows[i, j]] + 1] += 1
+        for k in range(1, start.shape[1]):
+            start[i, k] += start[i, k - 1]
+        place = start[i].copy()
+        for j in range(rows.shape[1]):
+            k = cell[rows[i, j]]
+            order[i, place[k]] = j
+            place[k] += 1
+
+
+@compiled
+def sum_of_rows(data: Any, order: Any, first: Any, end: Any, total: Any) -> None:
+    """``total = data[order[first:end]].sum(axis=0)`` in 16-bit integers, eight rows at a time."""
+    total[:] = 0
+    while first + 8 <= end:
+        a, b, c, d = data[order[first]], data[order[first + 1]], data[order[first + 2]], data[order[first + 3]]
+        e, f, g, h = data[order[first + 4]], data[order[first + 5]], data[order[first + 6]], data[order[first + 7]]
+        for j in range(total.shape[0]):
+            total[j] = np.int16(total[j] + a[j] + b[j] + c[j] + d[j] + e[j] + f[j] + g[j] + h[j])
+        first += 8
+    while first < end:
+        a = data[order[first]]
+        for j in range(total.shape[0]):
+            total[j] = np.int16(total[j] + a[j])
+        first += 1
+
+
+def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any) -> None:
+    """Sum of squares of permuted columns along directions that are constant in cells.
+
+    data (n, columns) of 16-bit integers whose sums over cells are such, order and start from `in_order_of_cells`,
+    of_cell (directions, K): value of each direction in each cell, squares (m, columns): the result.
+    """
+    sums = np.empty((of_cell.shape[1], data.shape[1]), np.int16)
+    along = np.empty(data.shape[1], np.float32)
+    for i in range(order.shape[0]):
+        for k in range(of_cell.shape[1]):
+            sum_of_rows(data, order[i], start[i, k], start[i, k + 1], sums[k])
+        own = squares[i]
+        own[:] = 0
+        for d in range(of_cell.shape[0]):
+            along[:] = 0
+            for k in range(of_cell.shape[1]):
+                value, part = of_cell[d, k], sums[k]
+                for j in range(along.shape[0]):
+                    along[j] += value * np.float32(part[j])
+            for j in range(along.shape[0]):
+                own[j] += along[j] * along[j]
+
+
+squares_along = compiled(_squares_along, fast=True)
+
+
+def _partial_r_squared(coordinates: Any, k: Any, nuisance: Any, most: Any) -> Any:
+    """Partial R^2 of one permutation in place of its first coordinate, unless its largest nuisance is above ``most``.
+
+    coordinates (p, columns), the first k tested; nuisance (columns,) is added to. Returns the largest.
+    """
+    signal, n = coordinates[0], coordinates.shape[1]
+    for j in range(n):
+        signal[j] *= signal[j]
+    for d in range(1, coordinates.shape[0]):
+        along, total = coordinates[d], signal if d < k else nuisance
+        for j in range(n):
+            total[j] += along[j] * along[j]
+    largest = np.float32(0)
+    for j in range(n):
+        largest = max(largest, nuisance[j])
+    if largest <= most:
+        for j in range(n):
+            signal[j] /= np.float32(1) - nuisance[j]
+    return largest
+
+
+partial_r_squared = compiled(_partial_r_squared, fast=True)
+
+
+def _judge(
+    coordinates: Any, k: Any, nuisance: Any, threshold: Any, reach: Any, drift: Any, rest: Any, most: Any, few: Any,
+    counts: Any, state: Any, pairs: Any,
+) -> Any:  # fmt: skip
+    """Partial R^2 of permutations, in place of their first coordinates, and which thresholds they surely reach.
+
+    coordinates (m, p, columns), the first k tested; nuisance (m, columns): that along cells, the rest is added. A
+    comparison is off by at most (reach + drift sqrt(nuisance)) / (1 - nuisance) + rest, of the largest nuisance.
+    Adds to counts; state (m,) is 1 where a permutation was not counted, since its nuisance is above ``most`` or more
+    than ``few`` comparisons are unclear; other unclear ones are listed in pairs (2, room), and their number returned.
+    """
+    listed, n = 0, coordinates.shape[2]
+    unclear = np.empty(n, np.bool_)
+    for i in range(coordinates.shape[0]):
+        largest = partial_r_squared(coordinates[i], k, nuisance[i], most)
+        state[i] = largest > most
+        if state[i]:
+            continue
+        found, root, wider = coordinates[i, 0], np.sqrt(largest), np.float32(1) / (np.float32(1) - largest)
+        n_unclear = 0
+        for j in range(n):
+            unclear[j] = abs(found[j] - threshold[j]) <= (reach[j] + drift[j] * root) * wider + rest[j]
+            n_unclear += unclear[j]
+        if n_unclear > few:
+            state[i] = 1
+            continue
+        for j in range(n):
+            counts[j] += (found[j] > threshold[j]) & (not unclear[j])
+        for j in range(n if n_unclear else 0):
+            if unclear[j]:
+                pairs[0, listed], pairs[1, listed] = i, j
+                listed += 1
+    return listed
+
+
+judge = compiled(_judge, fast=True)
+
+
+def _along_pairs(basis: Any, rows: Any, by_column: Any, permutation: Any, column: Any, along: Any) -> None:
+    """``along[d, i] = basis[d, rows[permutation[i]]] @ by_column[column[i]]`` for pairs of permutation and column."""
+    for i in range(len(permutation)):
+        row, values = rows[permutation[i]], by_column[column[i]]
+        for d in range(basis.shape[0]):
+            direction, total = basis[d], 0.0
+            for j in range(len(row)):
+                total += direction[row[j]] * values[j]
+            along[d, i] = total
+
+
+along_pairs = compiled(_along_pairs, fast=True)
