@@ -47,7 +47,7 @@ def visiting(browser) -> Iterator[Callable[..., object]]:
 
     def go(path: Path, width: int = 1280, **options: object):
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(60_000)
         contexts.append(context)
         page = context.new_page()
         page.on("request", noted)
