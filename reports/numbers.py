@@ -99,11 +99,11 @@ def interval(low: object, high: object, decimals: int = 2, confidence: float = 0
 
     Examples
     --------
-    >>> interval(0.8, 0.95)
-    '95 % interval 0.80 to 0.95'
+    >>> interval(0.8, 0.95), interval(None, None)
+    ('95 % interval 0.80 to 0.95', 'no interval')
     """
     if is_missing(low) or is_missing(high):
-        return "no interval: too few participants"
+        return "no interval"
     return f"{100 * confidence:g} % interval {fixed(low, decimals)} to {fixed(high, decimals)}"
 
 

@@ -74,9 +74,12 @@ def sites(run: RunRecord) -> Verdict | None:
         before, after = (int((rows[p] < CLEAR).sum()) for p in ("p_fwe_before", "p_fwe_after"))
         marked[source] = before
         held = ", test fold held" if str(first.get("fold_held")).lower() == "true" else ""
+        spread = rows_where(run, "site_effects", source=source, effect="scale")
+        spread = spread[spread["p_fwe_before"].notna()] if len(spread) else spread
+        in_spread = "; in spread " + survivors(spread, "p_fwe_before") + " before" if len(spread) else ""
         parts.append(
             f"{title} (n = {number(first['n_participants'])} of {number(first['n_sites'])} sites{held}): "
-            f"{survivors(rows, 'p_fwe_before')} before, {number(after)} after"
+            f"{survivors(rows, 'p_fwe_before')} before, {number(after)} after{in_spread}"
         )
     if not parts:
         return None
@@ -89,11 +92,11 @@ def sites(run: RunRecord) -> Verdict | None:
         answer = "Not on relevance, as far as it can be told."
     if marked.get("volume"):
         answer += f" On volumes in {count(marked['volume'], 'region')}."
-    return Verdict(answer, f"F test of site beside the covariates, permuted. {'; '.join(parts)}.")
+    return Verdict(answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(parts)}.")
 
 
 def shortcuts(run: RunRecord) -> Verdict | None:
-    """Whether the leading map gathers where there is no tissue, and whether it tells the scanner."""
+    """Whether the leading map gathers in places of the audit, and whether it tells the scanner."""
     name = run.main_maps[0]
     places = rows_where(run, "shortcuts", map=name)
     read = rows_where(run, "site_prediction", map=name)
@@ -102,24 +105,27 @@ def shortcuts(run: RunRecord) -> Verdict | None:
         return None
     answers, grounds = [], []
     if len(places):
-        known = places[places["enrichment"].notna()]
+        known = places[places["ci_low"].notna()]
         high = known[(known["ci_low"] > 1) & (known["enrichment"] > MARGIN)].sort_values("enrichment", ascending=False)
-        answers.append("Possibly: relevance gathers where there is no tissue." if len(high) else
-                       "Relevance does not gather where there is no tissue.")  # fmt: skip
+        if len(high):
+            named = listing([worded(place) for place in high["compartment"]])
+            answers.append(f"Possibly: relevance gathers in {named}.")
+        else:
+            answers.append("Relevance is not shown to gather in any of the places looked at." if len(known) else
+                           "Where relevance gathers cannot be told.")  # fmt: skip
         said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} times its share "
                 f"({fixed(row['ci_low'], 1)} "
                 f"to {fixed(row['ci_high'], 1)}, n = {number(row['n_participants'])})"
                 for row in high.to_dict("records")]  # fmt: skip
-        grounds.append(f"Enrichment of {map_title(name)} with its interval, no p: {listing(said) or 'none above 1.1'}.")
+        none = f"none above {fixed(MARGIN, 1)} with its interval above 1, of {count(len(known), 'place')}"
+        grounds.append(f"Enrichment of {map_title(name)} with its interval, no p: {listing(said) or none}.")
     if len(read):
         told = read[read["p_fwe"] < CLEAR]
         if len(told):
             answers.append(f"{_capital(listing([worded(target) for target in told['target']]))} can be read from it.")
         else:
-            targets = " nor ".join(worded(target) for target in read["target"])
-            answers.append(
-                f"{'Neither ' if len(read) > 1 else 'No '}{targets} can be told from it better than by chance."
-            )
+            targets = _capital(listing([worded(target) for target in read["target"]]))
+            answers.append(f"{targets} could not be read from it better than by chance.")
         said = [
             f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
             f"{fixed(row['chance'])}, corrected {p_value(row['p_fwe'])}, n = {number(row['n_participants'])}"

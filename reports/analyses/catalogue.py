@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.analyses import audit_verdicts, verdicts
-from reports.analyses.views import Analysis, Intervals, View
+from reports.analyses.charts import Intervals
+from reports.analyses.views import Analysis, View
+from reports.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
 _CI = ("ci_low", "ci_high")
@@ -26,8 +28,8 @@ ASSOCIATIONS = Analysis(
     (
         View(
             "associations", "Within a class: density against clinical measures, clearest first.", _CORRELATION,
-            where={"metric": ["density"], "scan_group": ["{positive}", "{negative}"]}, order=("p_fwe", "-r"), shown=20,
-            finding="p_fwe", optional=True,
+            where={"metric": ["density"], "scan_group": ["{positive}", "{negative}", *OUTCOMES]},
+            order=("p_fwe", "-r"), shown=20, finding="p_fwe", optional=True,
             intervals=Intervals(("biomarker", "group", "scan_group"), "r", "ci_low", "ci_high", "correlation"),
         ),
         View(

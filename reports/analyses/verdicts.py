@@ -94,15 +94,15 @@ def comparisons(run: RunRecord) -> Verdict | None:
 
 
 def associations(run: RunRecord) -> Verdict | None:
-    """Correlations within a class, for the leading map."""
-    name, parts, found = run.main_maps[0], [], False
+    """Correlations within a class, for the leading map; correction is within each measure and estimator."""
+    name, parts, sets, least = run.main_maps[0], [], 0, 1.0
     for label in run.labels:
         rows = rows_where(run, "associations", scan_group=label, map=name, metric="density")
         rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
         if rows.empty:
             continue
         first = rows.sort_values("p_fwe", kind="stable").iloc[0]
-        found = found or bool(first["p_fwe"] < CLEAR)
+        sets, least = sets + rows.groupby(["biomarker", "estimator"]).ngroups, min(least, float(first["p_fwe"]))
         what = worded(first["biomarker"])
         what = f"{what} ({hippocampal_source(run)})" if first["biomarker"] == "hippocampus/tiv" else what
         parts.append(
@@ -112,19 +112,31 @@ def associations(run: RunRecord) -> Verdict | None:
         )
     if not parts:
         return None
-    answer = "Within a class, in places." if found else "Not shown within a class."
-    return Verdict(answer, f"{map_title(name)}, density, participants permuted: {'; '.join(parts)}.")
+    if least >= CLEAR:
+        answer = "Not shown within a class."
+    elif least * sets < CLEAR:
+        answer = "Within a class, in places."
+    else:
+        answer = f"Within a class, in places, but so few may be chance among {count(sets, 'set')} of tests."
+    return Verdict(
+        answer, f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
+        f"measure, an estimator, a class): {'; '.join(parts)}.",
+    )  # fmt: skip
 
 
 def fairness(run: RunRecord) -> Verdict | None:
-    """Which subgroups were looked at, how many people they hold, and whether any difference survives correction."""
+    """Which subgroups were looked at, how many people they hold, and whether any difference survives correction.
+
+    Balanced accuracy is told of all; a difference in another measure where it survives.
+    """
     rows = rows_where(run, "fairness", metric="balanced_accuracy")
     known = rows[rows["estimate"].notna()] if len(rows) else rows
     if known.empty:
         return None
+    every = run.tables["fairness"]
     variables = listing([variable_in_words(name) for name in dict.fromkeys(known["variable"])])
     sizes = known["n_participants"]
-    suppressed = len(rows) - len(known)
+    suppressed = len(every.loc[every["level"].notna(), ["variable", "level"]].drop_duplicates()) - len(known)
     scope = (
         f"{count(len(known), 'subgroup')} by {variables}, n = {number(sizes.min())} to {number(sizes.max())}"
         + (f"; {number(suppressed)} more {'has' if suppressed == 1 else 'have'} too few people" if suppressed else "")
@@ -134,20 +146,19 @@ def fairness(run: RunRecord) -> Verdict | None:
         f"{fixed(row['estimate'])} ({_subgroup(row)}, n = {number(row['n_participants'])})"
         for row in (by_estimate.iloc[0], by_estimate.iloc[-1])
     ]
-    tested = known[known["p_fdr"].notna()]
-    clear = tested[tested["p_fdr"] < CLEAR].sort_values("p_fdr", kind="stable")
+    tested = every[every["p_fdr"].notna()].sort_values("p_fdr", kind="stable")
+    clear = tested[tested["p_fdr"] < CLEAR]
     if tested.empty:
         answer, test = "Not known.", "No difference could be tested."
     elif clear.empty:
         answer = "No difference survives correction."
-        row = tested.sort_values("p_fdr", kind="stable").iloc[0]
-        test = f"Clearest: {_tested(row)}. Among so few this does not show that it serves everyone alike."
+        test = f"Clearest: {_tested(tested.iloc[0])}. Among so few this does not show that it serves everyone alike."
     else:
         answer = "Not alike for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
         answer, f"Looked at: {scope}. Balanced accuracy lies between {listing(ends)}, each against everyone else, "
-        f"membership permuted within the class. {test}",
+        f"membership permuted within the class, corrected (FDR) within each variable. {test}",
     )  # fmt: skip
 
 
@@ -156,7 +167,9 @@ def _subgroup(row: pd.Series) -> str:
 
 
 def _tested(row: pd.Series) -> str:
-    return f"{_subgroup(row)}, {fixed(row['estimate'])} against {fixed(row['rest'])}, corrected {p_value(row['p_fdr'])}"
+    measure = "" if row["metric"] == "balanced_accuracy" else f"{worded(row['metric'])} "
+    said = f"{_subgroup(row)}, {measure}{fixed(row['estimate'])} against {fixed(row['rest'])}"
+    return f"{said}, corrected {p_value(row['p_fdr'])}"
 
 
 _EVENT = "AD at any visit after the scan"

@@ -14,7 +14,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from pipeline.run.layout import map_title
-from reports.analyses.columns import CODED, column_of, worded
+from reports.analyses.charts import Intervals, chart_of
+from reports.analyses.columns import column_of, worded
 from reports.analyses.verdicts import Verdict
 from reports.analyses.wording import (
     contrast_in_words,
@@ -25,42 +26,13 @@ from reports.analyses.wording import (
     without_codes,
 )
 from reports.material import Material
-from reports.numbers import count, fixed, is_missing, listing, number
+from reports.numbers import count, listing, number
 from reports.run_record import RunRecord
 from reports.tables import PageTable, page_table
-from reports.vector.intervals import IntervalRow, draw_intervals
 from reports.volume_sources import OWN, hippocampal_source
 
 SHOWN = 12
 """Rows of a table on the page, unless its view says otherwise."""
-DRAWN = 20
-"""Rows of a chart of intervals."""
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """A chart of estimates with their intervals.
-
-    Parameters
-    ----------
-    label : sequence of str
-        Columns that name a row.
-    estimate, low, high : str
-    axis : str
-        With its unit.
-    at : float, optional
-        Where there is no effect.
-    n : sequence of str
-        Columns with the participants behind a row, group by group.
-    """
-
-    label: Sequence[str]
-    estimate: str
-    low: str
-    high: str
-    axis: str
-    at: float | None = 0.0
-    n: Sequence[str] = ("n_participants",)
 
 
 @dataclass(frozen=True)
@@ -138,7 +110,7 @@ def show_view(view: View, material: Material) -> ShownView | None:
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"
     caption = view.caption if len(chosen) == len(table) else f"{view.caption} Every row and column is in {file}."
-    chart, chart_caption = _chart(view, named)
+    chart, chart_caption = chart_of(named, view.intervals, view.caption)
     notes = tuple(dict.fromkeys(without_codes(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
     valued = _with_values(chosen, view)
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
@@ -255,32 +227,6 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 
 def _sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _chart(view: View, rows: pd.DataFrame) -> tuple[Markup | None, str]:
-    spec = view.intervals
-    if spec is None or not {spec.estimate, spec.low, spec.high} <= set(rows.columns):
-        return None, ""
-    known = rows[rows[spec.estimate].notna()].head(DRAWN)
-    if known.empty:
-        return None, ""
-    drawn = []
-    for row in known.to_dict("records"):
-        parts = [
-            worded(row[name]) if name in CODED else str(row[name])
-            for name in spec.label
-            if name in row and not is_missing(row[name])
-        ]
-        sizes = [number(row[name]) for name in spec.n if not is_missing(row.get(name))]
-        n = f"n = {' and '.join(sizes)}" if sizes else ""
-        drawn.append(IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high],
-                                 row.get("group_page")))  # fmt: skip
-    alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
-    left = f" The first {number(DRAWN)} of {number(int(rows[spec.estimate].notna().sum()))}." if len(
-        rows[rows[spec.estimate].notna()]) > DRAWN else ""  # fmt: skip
-    return draw_intervals(
-        drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at
-    ), f"{view.caption} Lines are intervals.{left}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.run.layout import map_title
 from pipeline.statistics.volume_association import ADJUSTED
-from reports.analyses.verdicts import fairness
+from reports.analyses.verdicts import CLEAR, fairness
 from reports.content.planted import recovery_sentence
 from reports.findings import (
     Estimate,
@@ -109,8 +109,8 @@ def _regions(run: RunRecord) -> Answer:
     people = run.group_sizes[run.positive][1]
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density.regions, parts)}; in brackets, the share of the map. Most of the map lies in "
-        f"{in_words(by_share.regions, parts)}, which are large. "
+        f"{in_words(by_density.regions, parts)}; in brackets, the share of the map. The largest shares of "
+        f"the map lie in {in_words(by_share.regions, parts)}. "
     )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
@@ -166,10 +166,6 @@ def _volume(run: RunRecord) -> Answer:
         f"corrected {p_value(estimate.p_fdr)}"
     )
     return Answer(question, text, figure, caption)
-
-
-CLEAR = 0.05
-"""A corrected p below this survives correction."""
 
 
 def _verdict(estimates: Sequence[Estimate]) -> str:

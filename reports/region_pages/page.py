@@ -18,9 +18,9 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.headline import least_voxels
 from reports.material import Material
 from reports.method_cautions import scaled_by_probability
-from reports.numbers import count, fixed, listing, number, p_cell, p_value
+from reports.numbers import count, fixed, listing, number, p_value
 from reports.region_pages.picture import RegionPictures
-from reports.region_pages.tables import associations_by_group, sides_by_group
+from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionViewers
 from reports.run_record import OUTCOMES, RunRecord
 from reports.tables import Column, PageTable, numeric, page_table
@@ -124,7 +124,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
         "scatters": _scatters(shared, maps, group),
         "volume_text": _VOLUME_TEXT,
         "sides": shared.sides.get(group),
-        "tables": [*_tested(material, group), *filter(None, [shared.associations.get(group)])],
+        "tables": [*effects_of(material.run, group), *filter(None, [shared.associations.get(group)])],
     }
 
 
@@ -284,27 +284,3 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
             title = f"Density of {map_title(name)} in {group} against its volume, {count(n, 'participant')}."
             charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "density", title), title))
     return charts
-
-
-_EFFECT_COLUMNS = (
-    Column("title", "Map"),
-    numeric("difference", "Difference in density"),
-    numeric("ci_low", "from"),
-    numeric("ci_high", "to"),
-    numeric("hedges_g", "Hedges' g", fixed),
-    numeric("n_positive", "Positive, n"),
-    numeric("n_negative", "Negative, n"),
-    numeric("p", "Uncorrected p", p_cell),
-    numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
-    numeric("p_fdr", "Corrected p (FDR)", p_cell),
-)
-
-
-def _tested(material: Material, group: str) -> list[PageTable]:
-    run = material.run
-    if not run.has("region_effects"):
-        return []
-    table = run.tables["region_effects"]
-    rows = table[table["group"] == group]
-    rows = rows.assign(title=rows["map"].map(map_title))
-    return [page_table(rows, _EFFECT_COLUMNS, f"{run.positive} against {run.negative}, every map.")]

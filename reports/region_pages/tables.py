@@ -1,4 +1,4 @@
-"""Tables of a region's page that no section of the index shows region by region: left and right, clinical measures."""
+"""Tables of a region's page: left and right, clinical measures, and the classes against each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.layout import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
+from reports.numbers import fixed, p_cell
 from reports.run_record import RunRecord
-from reports.tables import Column, PageTable, numeric, page_table
+from reports.tables import Column, PageTable, footnote, numeric, page_table
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
@@ -28,6 +29,19 @@ _ASSOCIATED = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "r", "ci_low", "ci_high", "p", "p_fwe", "p_fdr",
     "n_participants", "note",
 )  # fmt: skip
+_EFFECT_COLUMNS = (
+    Column("title", "Map"),
+    numeric("difference", "Difference in density"),
+    numeric("ci_low", "from"),
+    numeric("ci_high", "to"),
+    numeric("hedges_g", "Hedges' g", fixed),
+    numeric("n_positive", "Positive, n"),
+    numeric("n_negative", "Negative, n"),
+    numeric("p", "Uncorrected p", p_cell),
+    numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
+    numeric("p_fdr", "Corrected p (FDR)", p_cell),
+    Column("note", "Note", footnote),
+)
 MOST_ASSOCIATIONS = 24
 """Rows of a page."""
 
@@ -102,3 +116,13 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
         str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
         for group, own in rows.groupby("group", sort=False)
     }
+
+
+def effects_of(run: RunRecord, group: str) -> list[PageTable]:
+    """Density of a bilateral group between the classes, in every map; nothing before the statistics."""
+    if not run.has("region_effects"):
+        return []
+    table = run.tables["region_effects"]
+    rows = table[table["group"] == group]
+    rows = rows.assign(title=rows["map"].map(map_title))
+    return [page_table(rows, _EFFECT_COLUMNS, f"{run.positive} against {run.negative}, every map.")]

@@ -122,18 +122,43 @@ def test_correlations_are_told_within_a_class_only():
 
 
 @pytest.mark.parametrize(
+    ("p", "answer"),
+    [(0.012, "Within a class, in places."),
+     (0.013, "Within a class, in places, but so few may be chance among 4 sets of tests.")],
+)  # fmt: skip
+def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_too(p, answer):
+    rows = pd.DataFrame({
+        "scan_group": "AD", "map": "lrpB000", "metric": "density", "biomarker": ["mmse", "mmse", "tau", "tau"],
+        "estimator": ["pearson", "spearman"] * 2, "group": "Hippocampus", "r": -0.5, "p_fwe": [p, 0.4, 0.5, 0.6],
+        "n_participants": 15,
+    })  # fmt: skip
+    assert verdicts.associations(record({"associations": rows})).answer == answer
+
+
+@pytest.mark.parametrize(
     ("p", "answer"), [(0.058, "No difference survives correction."), (0.01, "Not alike for everyone.")]
 )
 def test_subgroups_are_named_with_n_and_what_survives(p, answer):
     rows = pd.DataFrame({
-        "variable": ["sex", "sex", "site"], "level": ["F", "M", 990], "metric": "balanced_accuracy",
-        "estimate": [1.0, 0.87, np.nan], "rest": [0.87, 1.0, np.nan], "p_fdr": [p, p, np.nan],
-        "n_participants": [15, 16, 4],
+        "variable": ["sex", "sex", "site", "site", "mmse"], "level": ["F", "M", 990, 991, None],
+        "metric": ["balanced_accuracy"] * 3 + [None, None],  # a whole subgroup, and a variable, without any measure
+        "estimate": [1.0, 0.87, np.nan, np.nan, np.nan], "rest": [0.87, 1.0, np.nan, np.nan, np.nan],
+        "p_fdr": [p, p, np.nan, np.nan, np.nan], "n_participants": [15, 16, 4, 3, 0],
     })  # fmt: skip
     found = verdicts.fairness(record({"fairness": rows}))
     assert found.answer == answer
-    assert "2 subgroups by sex, n = 15 to 16; 1 more has too few people" in found.grounds
+    assert "2 subgroups by sex, n = 15 to 16; 2 more have too few people" in found.grounds
     assert f"women, 1.00 against 0.87, corrected p\xa0=\xa00.0{str(p)[3:].ljust(2, '0')}" in found.grounds
+
+
+def test_a_difference_in_sensitivity_alone_is_told():
+    rows = pd.DataFrame({
+        "variable": "sex", "level": "F", "metric": ["balanced_accuracy", "sensitivity"], "estimate": [0.8, 0.6],
+        "rest": [0.85, 0.95], "p_fdr": [0.4, 0.02], "n_participants": 15,
+    })  # fmt: skip
+    found = verdicts.fairness(record({"fairness": rows}))
+    assert found.answer == "Not alike for everyone."
+    assert "After correction: women, sensitivity 0.60 against 0.95, corrected p\xa0=\xa00.020." in found.grounds
 
 
 @pytest.mark.parametrize(
@@ -167,16 +192,18 @@ def test_sites_are_told_before_and_after_harmonisation():
     rows = pd.DataFrame({"source": ["lrpB000", "volume"], "group": "Cuneus", "effect": "location", "n_participants": 30,
                          "n_sites": 3, "fold_held": [True, False], "p_fwe_before": [0.5, 0.01],
                          "p_fwe_after": [0.9, 0.8]})  # fmt: skip
+    rows = pd.concat([rows, rows[:1].assign(effect="scale", p_fwe_before=0.03)])
     found = audit_verdicts.sites(record({"site_effects": rows}))
     assert found.answer == "Not on relevance, as far as it can be told. On volumes in 1 region."
     assert "n = 30 of 3 sites, test fold held" in found.grounds
     assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
+    assert "in spread 1 of 1 region with a corrected p below 0.05" in found.grounds
 
 
 @pytest.mark.parametrize(("low", "p", "answer"), [
-    (1.5, 0.9, "Possibly: relevance gathers where there is no tissue. No site can be told from it better than by "
-               "chance."),
-    (0.9, 0.01, "Relevance does not gather where there is no tissue. Site can be read from it."),
+    (1.5, 0.9, "Possibly: relevance gathers in fluid. Site could not be read from it better than by chance."),
+    (0.9, 0.01, "Relevance is not shown to gather in any of the places looked at. Site can be read from it."),
+    (np.nan, 0.01, "Where relevance gathers cannot be told. Site can be read from it."),
 ])  # fmt: skip
 def test_shortcuts_of_the_leading_map(low, p, answer):
     places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0],

@@ -43,14 +43,18 @@ class _TrainingRows:
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, site: Sequence[str], min_rows: int, small_site: WhatWithSmall) -> _TrainingRows:
-        """Join or refuse small sites; BadInputError if fewer than two remain."""
+    def of(cls, site: Sequence[str], min_rows: int, small_site: WhatWithSmall, reference: str | None) -> _TrainingRows:
+        """Join or refuse small sites; BadInputError if fewer than two remain, or not the reference."""
         serving, members, left_out = _small_sites(site, min_rows, small_site)
         names = [name for name in serving if name is not None]
         sites = tuple(sorted(set(names)))
         if len(sites) < 2:
             raise BadInputError(
                 f"harmonisation: {len(sites)} site to compare ({', '.join(sites)}); two or more are needed."
+            )
+        if reference is not None and reference not in sites:
+            raise BadInputError(
+                f"harmonisation: reference site {reference} is not among {', '.join(sites)}. Choose another."
             )
         membership = np.array([[name == one for one in sites] for name in names], dtype=float)
         return cls(np.array([name is not None for name in serving], dtype=bool), membership, sites, members, left_out)
@@ -110,15 +114,10 @@ def fit(
     """
     kept, fitted_only = as_columns(covariates, len(values)), as_columns(training_covariates, len(values))
     names = [*covariate_names, *(f"covariate {i + 1}" for i in range(len(covariate_names), 10**3))]
-    fitted_only = fitted_only - fitted_only.mean(axis=0) if len(fitted_only) else fitted_only
-    columns = np.column_stack([kept, fitted_only])
+    columns = np.column_stack([kept, fitted_only - fitted_only.mean(axis=0) if len(fitted_only) else fitted_only])
     if np.isnan(columns).any():
         raise BadInputError("harmonisation: covariates of training rows hold n/a. Leave those rows out before fitting.")
-    rows = _TrainingRows.of(site, max(min_rows, 2), small_site)
-    if reference is not None and reference not in rows.sites:
-        raise BadInputError(
-            f"harmonisation: reference site {reference} is not among {', '.join(rows.sites)}. Choose another."
-        )
+    rows = _TrainingRows.of(site, max(min_rows, 2), small_site, reference)
     values, columns = values[rows.used].astype(float), columns[rows.used]
     _require_separable(rows.membership, columns, names)
     unadjusted = _without_spread(values, rows.membership, rows.sites)

@@ -108,7 +108,10 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         "interval": str(found.method[0]),
         "n_positive": int(positive.sum()),
         "n_negative": int((~positive).sum()),
-        "note": f"{len(part) - len(usable)} scans without relevance left out" if len(usable) < len(part) else None,
+        "note": joined(
+            f"{len(part) - len(usable)} scans without relevance left out" if len(usable) < len(part) else None,
+            *found.notes,
+        ),
     }
     fold = people.groups_of_units(usable["fold"].tolist())
     compared = _difference(enrichment, positive, fold, settings, rng)
