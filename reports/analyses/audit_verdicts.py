@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import Any
+
 import pandas as pd
 
 from pipeline.run.layout import map_title
@@ -12,7 +15,7 @@ from reports.run_record import RunRecord
 from reports.volume_sources import OWN
 
 MARGIN = 1.1
-"""Enrichment from which it is worth a word, where its interval lies above 1."""
+"""Enrichment from which it is worth a word, where its interval, if it has one, lies above 1."""
 
 
 def norms(run: RunRecord) -> Verdict | None:
@@ -92,6 +95,21 @@ def sites(run: RunRecord) -> Verdict | None:
     return Verdict(answer, f"F test of site beside the covariates, permuted. {'; '.join(parts)}.")
 
 
+def gathered(places: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `shortcuts.tsv` with clearly more relevance than an even spread would give.
+
+    The interval lies above 1; where there is none, as with the same enrichment in all people, the estimate does.
+    """
+    lower = places["ci_low"].fillna(places["enrichment"])
+    return places[(lower > 1) & (places["enrichment"] > MARGIN)]
+
+
+def _bounds(row: Mapping[Hashable, Any]) -> str:
+    if is_missing(row["ci_low"]):
+        return "no interval"
+    return f"{fixed(row['ci_low'], 1)} to {fixed(row['ci_high'], 1)}"
+
+
 def shortcuts(run: RunRecord) -> Verdict | None:
     """Whether the leading map gathers where there is no tissue, and whether it tells the scanner."""
     name = run.main_maps[0]
@@ -102,13 +120,11 @@ def shortcuts(run: RunRecord) -> Verdict | None:
         return None
     answers, grounds = [], []
     if len(places):
-        known = places[places["enrichment"].notna()]
-        high = known[(known["ci_low"] > 1) & (known["enrichment"] > MARGIN)].sort_values("enrichment", ascending=False)
+        high = gathered(places).sort_values("enrichment", ascending=False)
         answers.append("Possibly: relevance gathers where there is no tissue." if len(high) else
                        "Relevance does not gather where there is no tissue.")  # fmt: skip
         said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} times its share "
-                f"({fixed(row['ci_low'], 1)} "
-                f"to {fixed(row['ci_high'], 1)}, n = {number(row['n_participants'])})"
+                f"({_bounds(row)}, n = {number(row['n_participants'])})"
                 for row in high.to_dict("records")]  # fmt: skip
         grounds.append(f"Enrichment of {map_title(name)} with its interval, no p: {listing(said) or 'none above 1.1'}.")
     if len(read):
