@@ -44,9 +44,9 @@ TRAJECTORY_COLUMNS = {
     "ci_high": "Upper bound",
     "statistic": "t, or F for group x time (Wald, REML)",
     "df": "Denominator degrees of freedom: participants with repeated scans, less groups",
-    "p": "Two-sided p of the statistic, by the mixed model; approximate: for normal errors, and people of all groups who "
-    "differ equally in change (5.6 % false positives at 5 % with 24 people; 15 % for the slope of 8 people who differ "
-    "twice as much as 16 others); n/a where the model did not converge. p_permutation is what counts",
+    "p": "Two-sided p of the statistic, by the mixed model; approximate: for normal errors, and people of all groups "
+    "who differ equally in change (6.0 % false positives at 5 % with 24 people; 15 % for the slope of 8 people who "
+    "differ twice as much as 16 others); n/a where the model did not converge. p_permutation is what counts",
     "p_permutation": "Two-sided p that needs neither, (b+1)/(m+1) or exact: of a slope, signs of participants' own "
     "slopes are flipped (against a mean change of zero); of a difference and of group x time, participants change "
     "groups with all their visits, one variance per group",
