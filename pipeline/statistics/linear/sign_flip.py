@@ -63,7 +63,7 @@ def sign_flip_test(values: Floats, weights: Floats, m: int, rng: np.random.Gener
     largest = np.abs(null).max(axis=1, initial=0.0)[:, None]
     full = np.full((3, values.shape[1]), np.nan)
     full[:, usable] = observed, two_sided_p(observed, null, exact), two_sided_p(observed, largest, exact)
-    return SignFlipTest(*full, exact=exact)
+    return SignFlipTest(full[0], full[1], full[2], exact)
 
 
 def _signs(n: int, m: int, rng: np.random.Generator) -> tuple[Floats, bool]:
@@ -71,4 +71,5 @@ def _signs(n: int, m: int, rng: np.random.Generator) -> tuple[Floats, bool]:
     if n <= m.bit_length() and 2 ** (n - 1) <= m:
         every = list(itertools.product((1.0, -1.0), repeat=n - 1))
         return np.column_stack([np.ones(len(every)), np.array(every).reshape(len(every), n - 1)]), True
-    return 1.0 - 2.0 * rng.integers(0, 2, (m, n)), False
+    signs: Floats = 1.0 - 2.0 * rng.integers(0, 2, (m, n)).astype(float)
+    return signs, False

@@ -120,7 +120,8 @@ def own_lines(values: Floats, years: Floats, participant: NDArray[np.intp], grou
     own = participant_means(np.column_stack([years, values]), codes)[codes]
     time, centred = years - own[:, 0], values - own[:, 1:]
     centred[np.abs(centred) <= ROUNDING * np.abs(values).max(axis=0, initial=0.0)] = 0.0
-    squares, products, total = np.bincount(codes, weights=time**2), *np.zeros((2, len(first), values.shape[1]))
+    squares: Floats = np.bincount(codes, weights=time**2).astype(float)
+    products, total = np.zeros((2, len(first), values.shape[1]))
     np.add.at(products, codes, time[:, None] * centred)
     np.add.at(total, codes, centred**2)
     varies = squares > SAME_TIME
