@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.layout import map_title
+from reports.analyses.audit_verdicts import gathered
 from reports.analyses.columns import worded
 from reports.analyses.wording import level_in_words
 from reports.caution import Caution
@@ -16,7 +17,6 @@ from reports.run_record import RunRecord
 
 LARGE_G = 0.5
 """Difference between the classes, in standard deviations, from which it is worth a word."""
-CHANCE_MARGIN = 0.1
 
 
 def _binarised(run: RunRecord) -> Caution | None:
@@ -86,9 +86,7 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     if not run.has("shortcuts"):
         return None
     table = run.tables["shortcuts"]
-    table = table[
-        (table["map"].isin(run.main_maps)) & (table["ci_low"] > 1) & (table["enrichment"] > 1 + CHANCE_MARGIN)
-    ]
+    table = gathered(table[table["map"].isin(run.main_maps)])
     if table.empty:
         return None
     headline, *others = run.main_maps

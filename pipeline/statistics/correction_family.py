@@ -25,21 +25,23 @@ def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return adjusted
 
 
-def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: str) -> pd.DataFrame:
+def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: str, of: str = "p") -> pd.DataFrame:
     """Add ``p_fdr`` and ``family``.
 
     Parameters
     ----------
     table : pandas.DataFrame
-        With ``p``.
+        With the column `of`.
     apart : sequence of str
         Columns whose values separate families.
     over : str
         What the tests of a family differ in, for its name.
+    of : str
+        Column of uncorrected p.
     """
     adjusted = table.assign(p_fdr=np.nan, family="none")
     for values, part in table.groupby(list(apart), sort=False):
-        rows, p = part.index, part["p"].to_numpy(float)
+        rows, p = part.index, part[of].to_numpy(float)
         adjusted.loc[rows, "p_fdr"] = benjamini_hochberg(p)
         names = ", ".join(map(str, values))
         adjusted.loc[rows, "family"] = f"{int((~np.isnan(p)).sum())} {over}: {names}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import Any
+
 import pandas as pd
 
 from pipeline.run.layout import map_title
@@ -12,7 +15,7 @@ from reports.run_record import RunRecord
 from reports.volume_sources import OWN
 
 MARGIN = 1.1
-"""Enrichment from which it is worth a word, where its interval lies above 1."""
+"""Enrichment from which it is worth a word, where its interval, if it has one, lies above 1."""
 
 
 def norms(run: RunRecord) -> Verdict | None:
@@ -95,6 +98,21 @@ def sites(run: RunRecord) -> Verdict | None:
     return Verdict(answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(parts)}.")
 
 
+def gathered(places: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `shortcuts.tsv` with clearly more relevance than an even spread would give.
+
+    The interval lies above 1; where there is none, as with the same enrichment in all people, the estimate does.
+    """
+    lower = places["ci_low"].fillna(places["enrichment"])
+    return places[(lower > 1) & (places["enrichment"] > MARGIN)]
+
+
+def _bounds(row: Mapping[Hashable, Any]) -> str:
+    if is_missing(row["ci_low"]):
+        return "no interval"
+    return f"{fixed(row['ci_low'], 1)} to {fixed(row['ci_high'], 1)}"
+
+
 def shortcuts(run: RunRecord) -> Verdict | None:
     """Whether the leading map gathers in places of the audit, and whether it tells the scanner."""
     name = run.main_maps[0]
@@ -106,7 +124,7 @@ def shortcuts(run: RunRecord) -> Verdict | None:
     answers, grounds = [], []
     if len(places):
         known = places[places["ci_low"].notna()]
-        high = known[(known["ci_low"] > 1) & (known["enrichment"] > MARGIN)].sort_values("enrichment", ascending=False)
+        high = gathered(places).sort_values("enrichment", ascending=False)
         if len(high):
             named = listing([worded(place) for place in high["compartment"]])
             answers.append(f"Possibly: relevance gathers in {named}.")
@@ -114,8 +132,7 @@ def shortcuts(run: RunRecord) -> Verdict | None:
             answers.append("Relevance is not shown to gather in any of the places looked at." if len(known) else
                            "Where relevance gathers cannot be told.")  # fmt: skip
         said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} times its share "
-                f"({fixed(row['ci_low'], 1)} "
-                f"to {fixed(row['ci_high'], 1)}, n = {number(row['n_participants'])})"
+                f"({_bounds(row)}, n = {number(row['n_participants'])})"
                 for row in high.to_dict("records")]  # fmt: skip
         none = f"none above {fixed(MARGIN, 1)} with its interval above 1, of {count(len(known), 'place')}"
         grounds.append(f"Enrichment of {map_title(name)} with its interval, no p: {listing(said) or none}.")

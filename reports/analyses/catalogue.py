@@ -136,9 +136,9 @@ PROGRESSION = Analysis(
         ),
         View(
             "trajectories", "Change per year, in standard deviations.",
-            ("response", "map", "group", "term", "estimate", *_CI, "p", "p_permutation", "p_fdr", "random_effects", *_N,
-             "n_repeated", "note"),
-            order=("p_fdr", "p"), shown=20, finding="p_fdr",
+            ("response", "map", "group", "term", "estimate", *_CI, "p_permutation", "p_fwe", "p_fdr", "p",
+             "random_effects", *_N, "n_repeated", "note"),
+            order=("p_fdr", "p_permutation"), shown=20, finding="p_fdr",
         ),
     ),
     verdicts.progression,

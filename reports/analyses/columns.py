@@ -51,7 +51,7 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "hazard_ratio": ("Hazard ratio", RATIO), "concordance": ("Concordance", RATIO),
     "concordance_low": ("from", RATIO), "concordance_high": ("to", RATIO), "rest": ("Everyone else", VALUE),
     "p": ("Uncorrected p", P), "p_fwe": ("Corrected p", P), "p_fdr": ("Corrected p (FDR)", P),
-    "p_holm": ("Corrected p", P), "p_permutation": ("Uncorrected p, permuted", P), "p_adjusted": ("p, adjusted", P),
+    "p_holm": ("Corrected p", P), "p_permutation": ("Uncorrected p, resampled", P), "p_adjusted": ("p, adjusted", P),
     "p_fwe_adjusted": ("Corrected p, adjusted", P), "kendall_w": ("Kendall's W", RATIO),
     "overlap": ("Overlap", SHARE), "share": ("Share", SHARE), "volume_share": ("Share of volume", SHARE),
     "accuracy": ("Accuracy", RATIO), "balanced_accuracy": ("Balanced accuracy", RATIO), "chance": ("Chance", RATIO),

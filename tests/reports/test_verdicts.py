@@ -13,6 +13,7 @@ from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
 from reports.analyses import audit_verdicts, verdicts
 from reports.analyses.views import View, show_view
+from reports.audit_cautions import _gathered_outside
 from reports.figures.gallery import Gallery
 from reports.glossary import GLOSSARY, linked
 from reports.headline import leaders, map_shares, small_regions
@@ -213,6 +214,24 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
     found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
     assert found.answer == answer
     assert "n = 30" in found.grounds
+
+
+@pytest.mark.parametrize(("enrichment", "low", "raised"), [
+    (1.8, 1.5, True), (1.8, 0.9, False), (1.05, 1.02, False), (1.8, np.nan, True), (1.05, np.nan, False),
+    (0.6, np.nan, False), (np.nan, np.nan, False),
+])  # fmt: skip
+def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enrichment, low, raised):
+    """The same enrichment in all people has no interval: the estimate itself is then what counts."""
+    places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [enrichment], "ci_low": low,
+                           "ci_high": low + 1, "n_participants": 30})  # fmt: skip
+    run = record({"shortcuts": places})
+    caution, verdict = _gathered_outside(run), audit_verdicts.shortcuts(run)
+    assert (caution is not None) == raised
+    assert verdict.answer.startswith("Possibly") == raised
+    if caution is not None:
+        assert "fluid (1.8 times its share)" in caution.text
+        bounds = "no interval" if np.isnan(low) else "1.5 to 2.5"
+        assert f"fluid 1.8 times its share ({bounds}, n = 30)" in verdict.grounds
 
 
 @pytest.mark.parametrize(("w", "word"), [(0.9, "Largely"), (0.5, "In part"), (0.1, "Hardly")])

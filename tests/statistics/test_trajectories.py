@@ -21,7 +21,7 @@ from pipeline.statistics.progression.mixed_model import (
     _rises_from_zero,
     slopes_by_group,
 )
-from pipeline.statistics.progression.permuted_change import p_of_change
+from pipeline.statistics.progression.permuted_change import change_test, own_lines
 from pipeline.statistics.progression.trajectories import trajectory_table
 from pipeline.statistics.visits import first_visits, networks_of, years_since_first
 
@@ -110,21 +110,64 @@ def test_permuted_difference_in_change_is_welch_s_t_on_own_slopes() -> None:
     slopes = own_slopes(values, years, person)
     expected = ttest_ind(slopes[0::2], slopes[1::2], equal_var=False).pvalue
     made = np.column_stack([values, values + 0.3 * (group == 0) * years, 0.1 * person**2.0])
-    p = p_of_change(made, years, person, group, 4999, np.random.default_rng(0))
+    p = change_test(made, years, person, group, 4999, np.random.default_rng(0)).p
     np.testing.assert_allclose(p[0], expected, atol=0.02)
     closer = ttest_ind(slopes[0::2] + 0.3, slopes[1::2], equal_var=False).pvalue
     np.testing.assert_allclose(p[1], closer, atol=0.03)
 
 
-def test_permuted_change_of_a_group_is_exact_for_few_visits() -> None:
-    """Three people with two visits who all rise: 2 of the 8 orders are as extreme."""
-    years, person = np.tile([0.0, 1.0], 3), np.repeat(np.arange(3), 2)
-    p = p_of_change(np.array([[0, 1, 5, 7, 2, 5.0]]).T, years, person, np.zeros(6, int), 999, np.random.default_rng(0))
-    np.testing.assert_allclose(p, 2 / 8)
+def test_change_of_a_group_is_exact_for_few_people() -> None:
+    """Three people who all rise: of 8 flips, all up and all down are as extreme. A fourth at one time has no part."""
+    years, person = np.array([0.0, 1, 0, 1, 0, 1, 2, 2]), np.repeat(np.arange(4), 2)
+    values = np.array([[0, 1, 5, 7, 2, 5.0, 0, 9]]).T
+    test = change_test(values, years, person, np.zeros(8, int), 999, np.random.default_rng(0))
+    np.testing.assert_allclose([test.p[0], test.p_fwe[0]], 2 / 8)
 
 
-def test_permuted_tests_of_change_hold_their_level() -> None:
-    """8 people who differ much in change against 24 who differ little, at 2 to 4 visits; and nobody changes."""
+def test_change_of_a_group_is_the_t_test_on_slopes_of_equal_visits() -> None:
+    values, years, group, person = balanced(4, 1)
+    steps = np.array([0.0, 0.2, -0.3])
+    made = values[:, None] + steps * years[:, None]
+    p = change_test(made, years, person, group, 4999, np.random.default_rng(0)).p
+    slopes = own_slopes(values, years, person)
+    expected = [ttest_1samp(slopes + step, 0).pvalue for step in steps]
+    assert max(expected) > 0.1 > min(expected)
+    np.testing.assert_allclose(p, expected, atol=0.02)
+
+
+def test_weights_of_slopes_are_inverse_variances() -> None:
+    """Slopes 1 and -2 at squared years 2 (three visits) and 0.5 (two): noise 0.5, between people by moments."""
+    values, years = np.array([[0, 1.5, 2, 0, -2.0]]).T, np.array([0.0, 1, 2, 0, 1])
+    lines = own_lines(values, years, np.array([0, 0, 0, 1, 1]), np.zeros(5, int))
+    np.testing.assert_allclose(lines.slopes[:, 0], [1, -2])
+    np.testing.assert_allclose(lines.squares, [2, 0.5])
+    noise = 0.5**2 * 2 / 3
+    np.testing.assert_allclose(lines.noise, noise)
+    between = (1 * 2 + 4 * 0.5 - 2 * noise) / 2.5
+    np.testing.assert_allclose(lines.weights[:, 0], 1 / (between + noise / lines.squares))
+    few = own_lines(values[[0, 2, 3, 4]], years[[0, 2, 3, 4]], np.array([0, 0, 1, 1]), np.zeros(4, int))
+    np.testing.assert_array_equal(few.weights, 1)
+
+
+def test_a_short_series_with_much_noise_does_not_hide_change() -> None:
+    """19 people followed for four years rise alike; one seen twice in two weeks seems to fall ten times as fast."""
+    rng = np.random.default_rng(1)
+    person = np.append(np.repeat(np.arange(19), 5), [19, 19])
+    years = np.append(np.tile(np.arange(5.0), 19), [0, 0.04])
+    values = 0.3 * years + 0.4 * rng.normal(size=len(years))
+    values[-2:] = 0, -0.12
+    test = change_test(values[:, None], years, person, np.zeros_like(person), 4999, rng)
+    assert test.p[0] <= 2 / 5000
+    slopes = own_lines(values[:, None], years, person, np.zeros_like(person)).slopes[:, 0]
+    assert ttest_1samp(slopes, 0).pvalue > 0.05
+
+
+def test_tests_of_change_hold_their_level() -> None:
+    """8 people who differ much in change against 24 who differ little, at 2 to 4 visits; then one group of 32.
+
+    Nobody of it changes, or people change at random about zero, as much as patients do: a test that lets visits change
+    places within participants rejects 14 % of the latter.
+    """
     rng = np.random.default_rng(4)
     rejected = []
     for _ in range(6):
@@ -133,12 +176,40 @@ def test_permuted_tests_of_change_hold_their_level() -> None:
         years = np.concatenate([0.5 * np.sort(rng.choice(9, t, replace=False)) for t in times])
         group = (person >= 8).astype(np.intp)
         noise = rng.normal(size=(len(person), columns)) + 2 * rng.normal(size=(32, columns))[person]
-        change = rng.normal(size=(32, columns))[person] * np.where(group, 0.1, 0.6)[:, None]
-        of_groups = p_of_change(noise + change * years[:, None], years, person, group, 199, rng)
-        of_all = p_of_change(noise, years, person, np.zeros_like(group), 199, rng)
-        rejected.append([(of_groups <= 0.05).mean(), (of_all <= 0.05).mean()])
-    assert (np.mean(rejected, axis=0) >= 0.03).all()
+        change = rng.normal(size=(32, columns))[person] * years[:, None]
+        of_groups = noise + change * np.where(group, 0.1, 0.6)[:, None]
+        tests = [change_test(of_groups, years, person, group, 199, rng)]
+        tests += [
+            change_test(own, years, person, np.zeros_like(group), 199, rng) for own in (noise, noise + 0.6 * change)
+        ]
+        rejected.append([(one.p <= 0.05).mean() for one in tests])
+    assert (np.mean(rejected, axis=0) >= 0.03).all(), rejected
     assert (np.mean(rejected, axis=0) <= 0.07).all(), rejected
+
+
+def test_family_wise_p_of_change_holds_over_regions() -> None:
+    """300 families of 20 regions that go together, 12 people who change at random; one region changes in truth."""
+    rng = np.random.default_rng(7)
+    person, years = np.repeat(np.arange(12), 3), np.tile(np.arange(3.0), 12)
+    found, false = [], []
+    for _ in range(300):
+        slopes = rng.normal(size=(12, 1)) + rng.normal(size=(12, 20))
+        slopes[:, 0] += 4
+        values = slopes[person] * years[:, None] + 0.5 * rng.normal(size=(36, 20))
+        p = change_test(values, years, person, np.zeros_like(person), 199, rng).p_fwe
+        found.append(p[0] <= 0.05)
+        false.append(p[1:].min() <= 0.05)
+    assert np.mean(found) > 0.9
+    assert 0.01 <= np.mean(false) <= 0.085, np.mean(false)
+
+
+def test_a_region_that_is_the_same_at_all_visits_has_no_test_and_no_part_in_the_family() -> None:
+    values, years, group, person = balanced(3, 1)
+    made = np.column_stack([values, 0.1 + np.arange(N)[person] / 3.0])
+    alone = change_test(made[:, :1], years, person, group, 499, np.random.default_rng(2))
+    both = change_test(made, years, person, group, 499, np.random.default_rng(2))
+    assert np.isnan([both.p[1], both.p_fwe[1]]).all()
+    assert both.p_fwe[0] == alone.p_fwe[0] == alone.p[0]
 
 
 def test_time_that_does_not_vary_and_too_few_people_are_named() -> None:
@@ -181,8 +252,12 @@ def test_planted_change_is_found_and_the_numbers_of_repeats_are_told(tmp_path) -
     row = table.loc[("Hippocampus", "AD - CN")]
     np.testing.assert_allclose(row["estimate"] * spread.std(ddof=1), 0.8, atol=0.15)
     assert row["ci_low"] > 0
-    assert row["p_fdr"] < 1e-4
-    assert row["p_permutation"] < 0.02
+    assert row["p"] < 1e-4
+    assert max(row["p_permutation"], row["p_fwe"], row["p_fdr"]) < 0.02
+    assert row["p_fwe"] >= row["p_permutation"]
+    two = table.xs("AD - CN", level="term").loc[["Hippocampus", "Cuneus"], "p_permutation"]
+    np.testing.assert_allclose(row["p_fdr"], min(2 * two["Hippocampus"], two["Cuneus"]))  # Benjamini and Hochberg
+    assert table[table["response"] != "relevance"]["p_fwe"].isna().all()
     assert table.loc[("Cuneus", "AD - CN"), "p_permutation"] > 0.01
     assert table.loc[("Hippocampus", "slope AD"), "p_permutation"] < 0.02
     assert table.loc[("Hippocampus", "slope CN"), "ci_low"] < 0 < table.loc[("Hippocampus", "slope CN"), "ci_high"]

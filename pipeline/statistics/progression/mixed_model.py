@@ -144,7 +144,8 @@ def _fit(values: Floats, fixed: Floats, participant: NDArray[np.intp], random: F
                 if random.shape[1] == 1 and not _rises_from_zero(values, fixed, participant):
                     return BOUNDARY
                 continue
-        if not fit.converged or not np.isfinite(covariance).all():
+        # The observed information need not be positive definite where the optimiser stopped beside a maximum.
+        if not fit.converged or not np.isfinite(covariance).all() or np.linalg.eigvalsh(covariance).min() <= 0:
             continue
         if np.linalg.eigvalsh(np.asarray(fit.cov_re)).min() < NO_VARIANCE * fit.scale:
             return BOUNDARY
