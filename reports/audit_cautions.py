@@ -94,7 +94,7 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     beside = [f"{map_title(name)}: {places}" for name in others if (places := _places(table, name))]
     more = f" In other maps: {'; '.join(beside)}." if beside else ""
     return Caution(
-        "note", "Relevance gathers where there is no tissue.",
+        "note", "Relevance gathers at the rim of the brain, outside it or in fluid.",
         f"More than an even spread would put there: {map_title(headline)}: {first}.{more} A mask, a registration or "
         "the scanner can be behind it.",
         "shortcuts",
