@@ -204,7 +204,7 @@ def test_sites_are_told_before_and_after_harmonisation():
 @pytest.mark.parametrize(("low", "p", "answer"), [
     (1.5, 0.9, "Possibly: relevance gathers in fluid. Site could not be read from it better than by chance."),
     (0.9, 0.01, "Relevance is not shown to gather in any of the places looked at. Site can be read from it."),
-    (np.nan, 0.01, "Where relevance gathers cannot be told. Site can be read from it."),
+    (np.nan, 0.01, "Possibly: relevance gathers in fluid. Site can be read from it."),
 ])  # fmt: skip
 def test_shortcuts_of_the_leading_map(low, p, answer):
     places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0],
@@ -214,6 +214,13 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
     found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
     assert found.answer == answer
     assert "n = 30" in found.grounds
+
+
+def test_without_intervals_and_without_more_than_its_share_nothing_is_told():
+    places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [1.05], "ci_low": np.nan,
+                           "ci_high": np.nan, "n_participants": 30})  # fmt: skip
+    found = audit_verdicts.shortcuts(record({"shortcuts": places}))
+    assert found.answer == "Where relevance gathers cannot be told."
 
 
 @pytest.mark.parametrize(("enrichment", "low", "raised"), [
