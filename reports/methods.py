@@ -171,7 +171,8 @@ def _training(run: RunRecord) -> str:
         f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{_version(run, 'torch')} [@torch]. It "
         f"ended when the validation loss had not fallen for {training.patience} epochs after the first "
         f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the highest validation balanced "
-        "accuracy was kept."
+        "accuracy was kept, among equals the one with the lowest validation loss, then the first. With few validation "
+        "participants many epochs reach the same accuracy, often 1, and the loss decides."
     )
     return text
 
@@ -238,9 +239,19 @@ def _statistics(run: RunRecord) -> str:
             " Densities of the classes are compared region by region over participants, whose scans are averaged "
             f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
             "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
-            "it. Differences between the networks of the folds are not modelled."
+            f"it. {_networks(run)}"
         )
     return text
+
+
+def _networks(run: RunRecord) -> str:
+    """What the comparison of the classes does about each fold having its own network."""
+    if run.tables["region_effects"]["fold_held"].astype(str).str.lower().eq("true").any():
+        return (
+            "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
+            "within their fold only [@freedman_lane] [@winkler]."
+        )
+    return "The test fold is not in the model."
 
 
 _PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (

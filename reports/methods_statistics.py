@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reports.analyses.columns import worded
+from reports.analyses.wording import covariates_in_words
 from reports.numbers import listing, number
 from reports.run_record import RunRecord
 
@@ -18,13 +20,15 @@ def _associations(run: RunRecord) -> str:
     if not run.has("associations"):
         return ""
     table = run.tables["associations"]
-    adjusted = sorted({str(name) for name in table["covariates"].dropna()})
+    formulas = dict.fromkeys(str(terms) for terms in table["covariates"].dropna())
+    adjusted = list(dict.fromkeys(name for terms in formulas for name in covariates_in_words(terms).split(", ")))
     text = (
         "Associations of regional relevance with biomarkers were tested over participants by permutation, the largest "
         "|r| of each permutation giving family-wise p values, with the false discovery rate beside them [@fdr]"
     )
     if adjusted:
-        text += f"; partial correlations hold {listing(adjusted)} constant (Freedman-Lane [@freedman_lane] [@winkler])"
+        each = ", each those that its row of the table names" if len(formulas) > 1 else ""
+        text += f"; covariates held constant: {listing(adjusted)}{each} (Freedman-Lane [@freedman_lane] [@winkler])"
     return f"{text}."
 
 
@@ -68,7 +72,18 @@ def _sites(run: RunRecord) -> str:
         return ""
     return (
         "Regional values were harmonised over sites with ComBat [@combat] [@neurocombat], its parameters estimated "
-        "from the training participants of each fold, without the diagnosis."
+        f"from the training participants of each fold{_beside_sites(run)}, and applied to those it tests."
+    )
+
+
+def _beside_sites(run: RunRecord) -> str:
+    """What else is in the model while sites are estimated, and that nobody tested needs it known."""
+    columns = run.config.statistics.harmonisation.training_covariates
+    if not columns:
+        return ""
+    return (
+        f", with their {covariates_in_words(columns)} in the model so that it does not pass for a site (of the "
+        "participants tested it is not used)"
     )
 
 
@@ -89,10 +104,13 @@ def _norms(run: RunRecord) -> str:
 def _audit(run: RunRecord) -> str:
     parts = []
     if run.has("shortcuts"):
-        parts.append(
-            "As an audit, relevance at the rim of the brain mask, outside it, in fluid and in vessels was set "
-            "against the share of voxels there."
-        )
+        table = run.tables["shortcuts"]
+        places = [worded(name) for name in dict.fromkeys(table.loc[table["enrichment"].notna(), "compartment"])]
+        if places:
+            parts.append(
+                f"As an audit, the share of relevance in places that should not matter ({listing(places)}) was divided "
+                "by their share of the voxels."
+            )
     if run.has("site_prediction"):
         parts.append("Site and field strength were predicted from regional relevance, out of fold by participant.")
     if run.has("ranking_agreement"):

@@ -187,7 +187,9 @@ MAIN_EFFECTS = Analysis(
 HARMONISATION = Analysis(
     "harmonisation", "Do sites leave a mark? Before and after harmonisation", "Sites",
     "What site does to relevance and volumes beside the covariates, before and after ComBat. Parameters come from the "
-    "training participants of each fold and are applied to those it tests; the diagnosis is never used.",
+    "training participants of each fold and are applied to those it tests. Covariates for training alone (the class, "
+    "unless [statistics.harmonisation] training_covariates says otherwise) keep the disease from passing for a site; "
+    "of the people tested they are not used.",
     (
         View(
             "site_effects", "Effect of site by region, largest before harmonisation first.",

@@ -29,11 +29,12 @@ def build(material: Material) -> Mapping[str, Any]:
         frames.append(_clearest(rows.assign(title=map_title(name))))
     table = pd.concat(frames)
     first = effects.iloc[0]
+    held = effects["fold_held"].astype(str).str.lower().eq("true").any()
     lead = (
         f"{_SCALED.format(start=run.config.attribution.start_value, positive=run.positive)} Density of relevance in "
         f"{count(int(first['n_positive']), 'participant')} of {run.positive} against "
         f"{number(first['n_negative'])} of {run.negative}, each person's scans averaged first; Welch's t, participants "
-        "reassigned at random. The corrected p takes account of all maps and regions at once. "
+        f"reassigned at random{' within their test fold' if held else ''}. The corrected p takes account of all maps and regions at once. "
         + (". ".join(sentences) + "." if sentences else "No difference could be tested.")
     )
     notes = sorted(set(effects["note"].dropna()))

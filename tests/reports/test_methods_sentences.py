@@ -1,0 +1,56 @@
+"""Sentences of the methods text that a setting or a table decides, on both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.run.config import load_config
+from pipeline.run.folder import RunInput
+from pipeline.run.layout import RunLayout
+from reports import methods, methods_statistics
+from reports.run_record import RunRecord
+
+FOLDER = Path("nowhere")
+
+
+def record(tables: dict[str, pd.DataFrame], **sections: dict[str, object]) -> RunRecord:
+    """A run that has only these tables."""
+    config = load_config(overrides=sections)
+    return RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, (), {}, {}, {})
+
+
+@pytest.mark.parametrize(("held", "said"), [
+    ([True, True], "participants are reassigned within their fold only"), ([False, False], "fold is not in the model"),
+])  # fmt: skip
+def test_networks_of_folds_are_held_as_the_table_says(held, said):
+    tables = {"performance": pd.DataFrame({"a": [1]}), "region_effects": pd.DataFrame({"fold_held": held})}
+    assert said in methods._statistics(record(tables))
+
+
+@pytest.mark.parametrize(("columns", "said"), [
+    ("label + age", "with their class, age in the model so that it does not pass for a site"),
+    ("", "training participants of each fold, and applied"),
+])  # fmt: skip
+def test_combat_uses_the_class_in_training_if_set_to(columns, said):
+    run = record(
+        {"site_effects": pd.DataFrame({"a": [1]})}, statistics={"harmonisation": {"training_covariates": columns}}
+    )
+    text = methods_statistics._sites(run)
+    assert said in text
+    assert ("of the participants tested it is not used" in text) == bool(columns)
+
+
+def test_covariates_are_in_words_and_named_once():
+    table = pd.DataFrame({"covariates": ["fold", "fold, age, sex[T.M]", None]})
+    text = methods_statistics._associations(record({"associations": table}))
+    assert "held constant: test fold, age and sex, each those that its row of the table names (Freedman" in text
+
+
+def test_audit_names_only_places_that_were_there():
+    table = pd.DataFrame({"compartment": ["fluid", "rim", "vessel"], "enrichment": [1.2, 0.9, float("nan")]})
+    text = methods_statistics._audit(record({"shortcuts": table}))
+    assert "(fluid and rim of the mask)" in text
+    assert methods_statistics._audit(record({"shortcuts": table[2:]})) == ""
