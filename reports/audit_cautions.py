@@ -96,7 +96,7 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     return Caution(
         "note", "Relevance gathers at the rim of the brain, outside it or in fluid.",
         f"More than an even spread would put there: {map_title(headline)}: {first}.{more} A mask, a registration or "
-        "the scanner can be behind it.",
+        "the scanner can be behind it; in fluid, also the widening of the ventricles, which is a sign of the disease.",
         "shortcuts",
     )  # fmt: skip
 

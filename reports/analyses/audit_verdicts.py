@@ -92,10 +92,26 @@ def sites(run: RunRecord) -> Verdict | None:
     elif on_relevance:
         answer = f"Yes, on relevance in {count(on_relevance, 'region')}."
     else:
-        answer = "Not on relevance, as far as it can be told."
+        answer = "Not on the leading map, as far as it can be told."
+    answer += _sites_elsewhere(run)
     if marked.get("volume"):
         answer += f" On volumes in {count(marked['volume'], 'region')}."
     return Verdict(answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(parts)}.")
+
+
+def _sites_elsewhere(run: RunRecord) -> str:
+    """Regions of the other maps whose mean goes with site, before or after harmonisation."""
+    rows = rows_where(run, "site_effects", effect="location")
+    rows = rows[~rows["source"].isin([run.main_maps[0], "volume"])]
+    found = rows[(rows["p_fwe_before"] < CLEAR) | (rows["p_fwe_after"] < CLEAR)]
+    if found.empty:
+        return ""
+    first = found.assign(least=found[["p_fwe_before", "p_fwe_after"]].min(axis=1)).sort_values("least", kind="stable")
+    row = first.iloc[0]
+    return (
+        f" In {count(len(found), 'region')} of other maps, corrected map by map (clearest: {map_title(row['source'])}, "
+        f"{row['group']}, corrected {p_value(row['p_fwe_before'])} before, {p_value(row['p_fwe_after'])} after)."
+    )
 
 
 def gathered(places: pd.DataFrame) -> pd.DataFrame:
@@ -143,6 +159,7 @@ def shortcuts(run: RunRecord) -> Verdict | None:
         else:
             targets = _capital(listing([worded(target) for target in read["target"]]))
             answers.append(f"{targets} could not be read from it better than by chance.")
+        answers += _read_elsewhere(run)
         said = [
             f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
             f"{fixed(row['chance'])}, corrected {p_value(row['p_fwe'])}, n = {number(row['n_participants'])}"
@@ -150,6 +167,17 @@ def shortcuts(run: RunRecord) -> Verdict | None:
         ]
         grounds.append(f"Predicted out of fold from {map_title(name)}: {'; '.join(said)}.")
     return Verdict(" ".join(answers), " ".join(grounds))
+
+
+def _read_elsewhere(run: RunRecord) -> list[str]:
+    """What can be read from other maps than the leading one."""
+    rows = run.tables["site_prediction"]
+    rows = rows[(rows["map"] != run.main_maps[0]) & (rows["p_fwe"] < CLEAR)]
+    said = [
+        f"{worded(row['target'])} from {map_title(row['map'])} (corrected {p_value(row['p_fwe'])})"
+        for row in rows.to_dict("records")
+    ]
+    return [f"Of the other maps: {listing(said)}."] if said else []
 
 
 def _capital(text: str) -> str:

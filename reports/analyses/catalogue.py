@@ -189,7 +189,8 @@ HARMONISATION = Analysis(
     "What site does to relevance and volumes beside the covariates, before and after ComBat. Parameters come from the "
     "training participants of each fold and are applied to those it tests. Covariates for training alone (the class, "
     "unless [statistics.harmonisation] training_covariates says otherwise) keep the disease from passing for a site; "
-    "of the people tested they are not used.",
+    "of the people tested they are not used. The covariates of this test, and sites that are joined, are not those of "
+    "“What else moves relevance and volume?”, so the same region has another p there.",
     (
         View(
             "site_effects", "Effect of site by region, largest before harmonisation first.",
@@ -210,7 +211,8 @@ SHORTCUTS = Analysis(
     "shortcuts", "Could it be a shortcut?", "Shortcut audit",
     "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
     "the scanner. Enrichment 1 is relevance spread evenly; site and field strength should not be readable from "
-    "relevance.",
+    "relevance. Fluid need not be a shortcut: ventricles widen in Alzheimer's disease, and relevance at their border "
+    "may be that sign.",
     (
         View(
             "shortcuts", "Relevance in places that should not matter.",

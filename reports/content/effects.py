@@ -34,7 +34,8 @@ def build(material: Material) -> Mapping[str, Any]:
         f"{_SCALED.format(start=run.config.attribution.start_value, positive=run.positive)} Density of relevance in "
         f"{count(int(first['n_positive']), 'participant')} of {run.positive} against "
         f"{number(first['n_negative'])} of {run.negative}, each person's scans averaged first; Welch's t, participants "
-        f"reassigned at random{' within their test fold' if held else ''}. The corrected p takes account of all maps and regions at once. "
+        f"reassigned at random{' within their test fold' if held else ''}. "
+        "The corrected p takes account of all maps and regions at once. "
         + (". ".join(sentences) + "." if sentences else "No difference could be tested.")
     )
     notes = sorted(set(effects["note"].dropna()))

@@ -195,10 +195,14 @@ def test_sites_are_told_before_and_after_harmonisation():
                          "p_fwe_after": [0.9, 0.8]})  # fmt: skip
     rows = pd.concat([rows, rows[:1].assign(effect="scale", p_fwe_before=0.03)])
     found = audit_verdicts.sites(record({"site_effects": rows}))
-    assert found.answer == "Not on relevance, as far as it can be told. On volumes in 1 region."
+    assert found.answer == "Not on the leading map, as far as it can be told. On volumes in 1 region."
     assert "n = 30 of 3 sites, test fold held" in found.grounds
     assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
     assert "in spread 1 of 1 region with a corrected p below 0.05" in found.grounds
+    others = rows[:1].assign(source="lrpB100", p_fwe_before=0.044, p_fwe_after=0.024)
+    beside = audit_verdicts.sites(record({"site_effects": pd.concat([rows, others])})).answer
+    assert "In 1 region of other maps, corrected map by map (clearest: LRP β=1, Cuneus" in beside
+    assert "corrected p\xa0=\xa00.044 before, p\xa0=\xa00.024 after" in beside
 
 
 @pytest.mark.parametrize(("low", "p", "answer"), [
@@ -212,7 +216,7 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
     read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4, "chance": 0.33,
                          "p_fwe": [p, 0.001], "n_participants": 30})  # fmt: skip
     found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
-    assert found.answer == answer
+    assert found.answer == f"{answer} Of the other maps: site from LRP β=1 (corrected p\xa0=\xa00.0010)."
     assert "n = 30" in found.grounds
 
 
