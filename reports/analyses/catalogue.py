@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.analyses import audit_verdicts, verdicts
+from reports.analyses import audit_verdicts, planted_verdict, verdicts
 from reports.analyses.charts import Intervals
 from reports.analyses.views import Analysis, View
 from reports.run_record import OUTCOMES
@@ -256,6 +256,7 @@ EFFECTS_FOUND = Analysis(
             leading=False, shown=40, verdicts=True,
         ),
     ),
+    planted_verdict.planted_effects,
 )  # fmt: skip
 
 ANALYSES: Sequence[Analysis] = (
