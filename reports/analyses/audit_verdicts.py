@@ -197,10 +197,12 @@ def agreement(run: RunRecord) -> Verdict | None:
     if rows.empty:
         return None
     least = rows.sort_values("kendall_w", kind="stable").iloc[0]
+    lead = rows.sort_values("overlap", kind="stable").iloc[0]
     word = "Largely" if least["kendall_w"] >= LARGELY else "In part" if least["kendall_w"] >= PARTLY else "Hardly"
     said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
     return Verdict(
-        f"{word}, least between {_between(least)}.",
+        f"{word} over all regions, least between {_between(least)}; of the first {number(lead['top'])} regions, "
+        f"{_between(lead)} share {percent(lead['overlap'], 0)}.",
         f"Kendall's W of the rankings of {count(int(first['n_regions']), 'region')} by density, permuted, n = "
         f"{number(first['n_participants'])}: {'; '.join(said)}. Agreement is no truth: all of them may be wrong alike.",
     )

@@ -9,8 +9,9 @@ import pandas as pd
 
 from pipeline.regions.ranking import METRICS
 from reports.figures.overlap import draw_overlap
+from reports.findings import volume_estimate
 from reports.material import Material
-from reports.numbers import number
+from reports.numbers import fixed, number
 from reports.run_record import RunRecord
 
 
@@ -52,7 +53,20 @@ def build(material: Material) -> Mapping[str, Any]:
             f"n: participants of {material.run.positive}, for gain those with true positives."
             f"{_known_gains(material.run)}",
         )
-    return {"figure": picture, "notes": notes}
+    return {"figure": picture, "notes": notes, "lead": _hippocampus(material.run)}
+
+
+def _hippocampus(run: RunRecord) -> str:
+    """How far the correlation of hippocampal relevance with volume goes with beta; empty where it is not known."""
+    known = [(name, found) for name in run.lrp_names if (found := volume_estimate(run, name)) is not None]
+    if len(known) < 2:
+        return ""
+    (least, low), (most, high) = (pick(known, key=lambda pair: pair[1].value) for pick in (min, max))
+    turns = "The sign depends on β" if low.value < 0 < high.value else "The sign is the same for every β"
+    return (
+        f"{turns}: the correlation of hippocampal relevance with volume goes from {fixed(low.value)} (β = "
+        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}). Regions may agree where that does not."
+    )
 
 
 def _people(run: RunRecord) -> dict[str, int]:

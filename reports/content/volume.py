@@ -10,6 +10,7 @@ import pandas as pd
 from pipeline.run.layout import map_title
 from pipeline.statistics.volume_association import ADJUSTED
 from reports import volume_sources
+from reports.analyses.verdicts import CLEAR
 from reports.content.beta import beta_of
 from reports.figures.gallery import Picture
 from reports.figures.volume import draw_beta_curve, draw_volume_scatter
@@ -27,6 +28,10 @@ _LEAD = (
 _WITHIN = (
     " Maps of different test folds come from different networks, so relevance and volume are taken minus their mean in "
     "the participant's test fold: every r marked so is a correlation within test folds."
+)
+_READ = (
+    " An interval is for one map and is not corrected, from resampling participants; p is from permuting them (within "
+    "test folds, if r is). An interval without 0 is therefore no finding where the corrected p is not below 0.05."
 )
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
@@ -59,7 +64,11 @@ def build(material: Material) -> Mapping[str, Any]:
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
     caption = _CAPTION + (", within test folds" if within == {True} else "")
     return {
-        "lead": _LEAD + (_WITHIN if shown["fold_held"].any() else "") + _sources(run),
+        "lead": _LEAD
+        + (_WITHIN if shown["fold_held"].any() else "")
+        + _sources(run)
+        + _READ
+        + _survivors(shown[shown["unit"] == "participant"]),
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
@@ -74,6 +83,21 @@ def _sources(run: RunRecord) -> str:
     return (
         f" Hippocampal volumes here come from: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
         f"show another volume, of every region alike: {volume_sources.OWN}."
+    )
+
+
+def _survivors(rows: pd.DataFrame) -> str:
+    """Which maps and coefficients survive correction over the maps."""
+    clear = rows[rows["p_fdr"] < CLEAR]
+    said = [
+        f"{row['title']}, volume {row['volume_title']}, {row['estimator']} r\xa0=\xa0{fixed(row['r'], 3)}, "
+        f"corrected (FDR) {p_value(row['p_fdr'])}"
+        for row in clear.to_dict("records")
+    ]
+    if not len(rows):
+        return ""
+    return (
+        f" After correction over the maps, of each volume and coefficient apart: {'; '.join(said) or 'none remains'}."
     )
 
 

@@ -11,9 +11,11 @@ import pytest
 from pipeline.run.config import load_config
 from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
+from pipeline.statistics.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
 from reports.analyses.views import View, show_view
 from reports.audit_cautions import _gathered_outside
+from reports.content.beta import _hippocampus
 from reports.figures.gallery import Gallery
 from reports.glossary import GLOSSARY, linked
 from reports.headline import leaders, map_shares, small_regions
@@ -249,9 +251,12 @@ def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enri
 def test_agreement_is_that_of_the_least_agreeing(w, word):
     rows = pd.DataFrame({"between": ["folds", "betas"], "map": ["lrpB000", None], "metric": "density", "scans": "all",
                          "n_rankings": 4, "n_regions": 67, "kendall_w": [0.95, w], "p": 0.001, "top": 10,
-                         "overlap": 0.8, "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
+                         "overlap": [0.4, 0.8], "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
     found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
-    assert found.answer == f"{word}, least between values of β."
+    assert found.answer == (
+        f"{word} over all regions, least between values of β; of the first 10 regions, networks of different folds "
+        "(LRP β=0) share 40 %."
+    )
     assert "networks of different folds (LRP β=0) W\xa0=\xa00.95, 4 rankings" in found.grounds
 
 
@@ -290,3 +295,13 @@ def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():
     assert "#term-fold" in said
     assert len({term.id for term in GLOSSARY}) == len(GLOSSARY)
     assert all(term.meaning.format(positive="AD", negative="CN", start="logit") for term in GLOSSARY)
+
+
+@pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])
+def test_whether_the_correlation_turns_with_beta_is_told(last, said):
+    rows = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "volume": ADJUSTED, "unit": "participant",
+                         "estimator": "pearson", "r": [-0.58, last], "ci_low": -0.9, "ci_high": 0.9, "p": 0.1,
+                         "p_fdr": 0.2, "fold_held": True, "n_participants": 13, "n_scans": 15})  # fmt: skip
+    text = _hippocampus(record({"volume_association": rows}))
+    assert text.startswith(said)
+    assert "from −0.58 (β = 0) to" in text
