@@ -21,6 +21,7 @@ from reports.links import participant_file, region_files
 from reports.material import Material
 from reports.numbers import fixed, number
 from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
+from reports.people.page import _maps_of_mistakes, _rightly
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.run_record import read_run
 
@@ -122,6 +123,23 @@ def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
     found = people.controls("lrpB000", "sub-AD000")
     assert {folds[name] for name in found.values.index} == {folds["sub-AD000"]}
     assert "of the same fold" in found.who
+
+
+def test_maps_of_a_missed_patient_do_not_show_what_misled_the_network(tmp_path):
+    plan = RunPlan(until="cohort", people=1, overrides={"attribution": {"start_value": "probability"}})
+    run = read_run(make_run(tmp_path / "run", plan))
+    missed, alarm = _maps_of_mistakes(run, {"FN"}), _maps_of_mistakes(run, {"FP"})
+    assert "start from the probability of AD" in missed
+    assert "what spoke for AD in spite of the decision, not why it was missed." in missed
+    assert "misled" not in missed
+    assert alarm == "The maps of a false positive show what misled the network, not where the disease is."
+    assert _maps_of_mistakes(run, {"FP", "FN"}) == f"{alarm} {missed}"
+
+
+def test_one_scan_is_called_rightly_or_wrongly_and_several_are_counted():
+    assert [_rightly(*case) for case in ((1, 1), (0, 1), (1, 2))] == [
+        "the one scan rightly", "the one scan wrongly", "1 of 2 scans rightly",
+    ]  # fmt: skip
 
 
 def test_pages_of_people_who_left_are_removed(tmp_path):
