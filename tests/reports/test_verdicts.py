@@ -12,8 +12,11 @@ from pipeline.run.config import load_config
 from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
 from reports.analyses import audit_verdicts, verdicts
+from reports.analyses.columns import column_of
 from reports.analyses.views import View, show_view
 from reports.audit_cautions import _gathered_outside
+from reports.content.cohort import _split
+from reports.content.effects import difference_in_words
 from reports.figures.gallery import Gallery
 from reports.glossary import GLOSSARY, linked
 from reports.headline import leaders, map_shares, small_regions
@@ -269,6 +272,26 @@ def test_codes_and_sources_are_in_words_on_the_page():
     assert cells[:3] == [f"hippocampus ÷ intracranial ({hippocampal_source(run)})", "test fold, age, sex", "0.10"]
     optional = View("associations", "None.", ("r",), where={"biomarker": ["mmse"]}, optional=True)
     assert show_view(optional, material) is None
+
+
+@pytest.mark.parametrize(("finding", "kind"), [("p_fwe", "family-wise"), ("p_fdr", "FDR"), ("p_holm", "Holm")])
+def test_every_corrected_p_says_how(finding, kind):
+    run = record({"associations": pd.DataFrame({"r": [0.5, 0.1], finding: [0.01, 0.6]})})
+    shown = show_view(
+        View("associations", "All.", ("r", finding), leading=False, finding=finding), Material(run, Gallery(FOLDER))
+    )
+    assert shown.sentence == f"1 of 2 tests shown here with a corrected p ({kind}) below 0.05."
+    assert column_of(finding).title == f"Corrected p ({kind})"
+
+
+def test_a_difference_within_folds_is_not_that_of_the_means_beside_it():
+    assert "not the difference of the two means" in difference_in_words(pd.DataFrame({"fold_held": [True, None]}))
+    assert difference_in_words(pd.DataFrame({"fold_held": [False, None]})) == ""
+
+
+def test_classes_in_the_flow_chart_are_scans():
+    assert _split(record({}), pd.DataFrame({"label": ["AD", "CN", "CN"]})) == "scans: AD 1, CN 2"
+    assert _split(record({}), pd.DataFrame({"label": []})) == ""
 
 
 def test_several_networks_are_said_to_be_held_apart_in_tests():
