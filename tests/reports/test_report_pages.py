@@ -168,6 +168,13 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     effects = read_table(run.statistics("region_effects"))
     row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
     assert f"Hedges' g {fixed(row['hedges_g'])}" in page
+    shares = read_table(run.statistics("group_comparisons")).query(
+        "comparison == 'AD/CN' and map == 'lrpB000' and metric == 'share' and group == 'Hippocampus'"
+    )
+    first = f"AD against CN {fixed(shares['hedges_g'].iloc[0])}, family-wise corrected"
+    assert (
+        0 < page.index("the share of the map that lies here is") < page.index(first) < page.index("relevance here is")
+    )
     summary = read_table(run.statistics("region_summary"))
     row = summary[(summary["group"] == "Hippocampus") & (summary["scan_group"] == "AD")].iloc[0]
     assert number(row["mean_density"]) in page

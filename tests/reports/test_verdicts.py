@@ -17,6 +17,7 @@ from reports.analyses.views import View, show_view
 from reports.audit_cautions import _gathered_outside
 from reports.content.cohort import _split
 from reports.content.effects import difference_in_words
+from reports.content.summary import smaller_shares
 from reports.figures.gallery import Gallery
 from reports.glossary import GLOSSARY, linked
 from reports.headline import leaders, map_shares, small_regions
@@ -111,6 +112,17 @@ def test_groups_differ_by_their_share_of_the_map_first():
     assert some.answer == "Of the map of AD, more in Hippocampus (g 1.50)."
     assert "15 participants of AD against 14 of CN" in some.grounds
     assert verdicts.comparisons(record({})) is None
+
+
+def test_leading_regions_with_a_smaller_share_in_the_positive_class_are_told():
+    regions = ("Thalamus", "Hippocampus")
+    table = compared(0.01)
+    assert smaller_shares(record({"group_comparisons": table}), "lrpB000", regions) == ""
+    less = table.assign(p_fwe=0.01)
+    said = smaller_shares(record({"group_comparisons": less}), "lrpB000", regions)
+    assert "Of these, thalamus (g −0.40) holds a smaller share of the map in AD than in CN" in said
+    assert smaller_shares(record({"group_comparisons": less}), "lrpB000", ("Hippocampus",)) == ""
+    assert smaller_shares(record({}), "lrpB000", regions) == ""
 
 
 def test_correlations_are_told_within_a_class_only():
