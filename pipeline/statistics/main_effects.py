@@ -21,7 +21,7 @@ from pipeline.statistics.fold_effect import FoldModel, model_within_folds
 from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.notes import joined
+from pipeline.statistics.notes import joined, so_many
 from pipeline.statistics.region_features import VOLUME, RegionFeatures, region_features
 
 CLASS = "label"
@@ -92,7 +92,7 @@ def _tested(
     known = np.isfinite(values).any(axis=1)
     if not known.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
-    lacking = f"{int((~known).sum())} scans without a value in any group" if not known.all() else None
+    lacking = f"{so_many(int((~known).sum()), 'scan')} without a value in any group" if not known.all() else None
     frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()

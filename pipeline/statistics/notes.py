@@ -14,3 +14,14 @@ def joined(*parts: object) -> str | None:
     True
     """
     return "; ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part)) or None
+
+
+def so_many(n: int, noun: str) -> str:
+    """A count and its noun, in the singular for one.
+
+    Examples
+    --------
+    >>> so_many(1, "scan"), so_many(2, "scan")
+    ('1 scan', '2 scans')
+    """
+    return f"{n} {noun}{'' if n == 1 else 's'}"

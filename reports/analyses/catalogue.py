@@ -30,7 +30,8 @@ ASSOCIATIONS = Analysis(
             "associations", "Within a class: density against clinical measures, clearest first.", _CORRELATION,
             where={"metric": ["density"], "scan_group": ["{positive}", "{negative}", *OUTCOMES]},
             order=("p_fwe", "-r"), shown=20, finding="p_fwe", optional=True,
-            intervals=Intervals(("biomarker", "group", "scan_group"), "r", "ci_low", "ci_high", "correlation"),
+            intervals=Intervals(("biomarker", "group", "scan_group", "map", "estimator"), "r", "ci_low", "ci_high",
+                                "correlation"),
         ),
         View(
             "associations", "Over both classes: density against clinical measures, clearest first.", _CORRELATION,
@@ -52,8 +53,9 @@ _COMPARED = (
 COMPARISONS = Analysis(
     "comparisons", "Where do groups differ?", "Group comparisons",
     "Classes, and right and wrong decisions, compared region by region over participants, the test fold held. First "
-    "where relevance lies (share of the map), then how much of it there is (density). Adjusted, with covariates held "
-    "constant.",
+    "where relevance lies (share of the map), then how much of it there is (density). With several test folds the "
+    "difference, its interval and g are those within folds, not the difference of the two means beside them. Adjusted, "
+    "with covariates held constant.",
     (
         View(
             "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COMPARED,

@@ -31,6 +31,7 @@ from reports.run_record import RunRecord
 from reports.tables import PageTable, page_table
 from reports.volume_sources import OWN, hippocampal_source
 
+CORRECTIONS: Mapping[str, str] = {"p_fwe": " (family-wise)", "p_fdr": " (FDR)", "p_holm": " (Holm)"}
 SHOWN = 12
 """Rows of a table on the page, unless its view says otherwise."""
 
@@ -203,7 +204,8 @@ def _sentence(view: View, rows: pd.DataFrame) -> str:
     if tested.empty:
         return f"{view.caption.rstrip('.')}: nothing could be tested."
     clear = int((tested[view.finding] < 0.05).sum())
-    return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p below 0.05."
+    kind = CORRECTIONS.get(view.finding, "")
+    return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p{kind} below 0.05."
 
 
 def _verdicts(rows: pd.DataFrame) -> str:

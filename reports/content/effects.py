@@ -25,23 +25,30 @@ def build(material: Material) -> Mapping[str, Any]:
         clear = int((rows["p_fwe"] < 0.05).sum())
         if len(rows):
             tested = count(len(rows), "region")
-            sentences.append(f"{map_title(name)}: {number(clear)} of {tested} with a corrected p below 0.05")
+            sentences.append(f"{map_title(name)}: {number(clear)} of {tested} with a family-wise p below 0.05")
         frames.append(_clearest(rows.assign(title=map_title(name))))
     table = pd.concat(frames)
     first = effects.iloc[0]
-    held = effects["fold_held"].astype(str).str.lower().eq("true").any()
+    within = " within test folds" if effects["fold_held"].fillna(False).astype(bool).any() else ""
     lead = (
         f"{_SCALED.format(start=run.config.attribution.start_value, positive=run.positive)} Density of relevance in "
         f"{count(int(first['n_positive']), 'participant')} of {run.positive} against "
         f"{number(first['n_negative'])} of {run.negative}, each person's scans averaged first; Welch's t, participants "
-        f"reassigned at random{' within their test fold' if held else ''}. "
-        "The corrected p takes account of all maps and regions at once. "
+        f"reassigned at random{within}. The corrected p is family-wise, over all maps and regions at once. "
         + (". ".join(sentences) + "." if sentences else "No difference could be tested.")
     )
     notes = sorted(set(effects["note"].dropna()))
     if not sentences and notes:
         lead += f" Reason: {'; '.join(notes)}."
-    return {"lead": lead, "table": page_table(table, _columns(run.positive, run.negative), _CAPTION)}
+    columns = _columns(run.positive, run.negative)
+    return {"lead": lead, "table": page_table(table, columns, _CAPTION + difference_in_words(effects))}
+
+
+def difference_in_words(effects: pd.DataFrame) -> str:
+    """What the column of differences is, to end a caption: that of the means beside it only where no fold is held."""
+    if not effects["fold_held"].fillna(False).astype(bool).any():
+        return ""
+    return " The difference, its interval and g are within test folds: not the difference of the two means."
 
 
 def _clearest(rows: pd.DataFrame) -> pd.DataFrame:
@@ -71,6 +78,6 @@ def _columns(positive: str, negative: str) -> list[Column]:
         numeric("t", "Welch's t", fixed),
         numeric("n_positive", f"{positive}, n"),
         numeric("n_negative", f"{negative}, n"),
-        numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
+        numeric("p_fwe", "Corrected p (family-wise)", p_cell, "family-wise, over all maps and regions"),
         numeric("p_fdr", "Corrected p (FDR)", p_cell, "Benjamini and Hochberg"),
     ]

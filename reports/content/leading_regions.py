@@ -28,7 +28,8 @@ def leading_table(material: Material) -> PageTable:
     said = " and ".join(f"{count(scans, 'scan')} of {count(people, 'participant')} of {label}"
                         for label, (scans, people) in sizes.items())  # fmt: skip
     caption = (
-        f"The {LISTED} leading regions by density in {run.positive}, of each map; means over participants, {said}. "
+        f"The first {LISTED} regions by density in {run.positive} that may lead, of each map, and among "
+        f"them those too small to lead; means over participants, {said}. "
         "Share of the map: sum divided by the absolute sums of all regions. Gain is the mean over true positives, of "
         "as many as have one."
     )

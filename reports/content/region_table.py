@@ -52,7 +52,7 @@ def build(material: Material) -> Mapping[str, Any]:
         Column("title", "Map"),
         *(numeric(f"{column}_{group}", f"{titles[column]}, {group}", number) for column, group in shown),
         numeric("hedges_g", "Hedges' g", fixed, f"difference in density, {run.positive} - {run.negative}"),
-        numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
+        numeric("p_fwe", "Corrected p (family-wise)", p_cell, "family-wise, over all maps and regions"),
     ]
     lead = (
         f"Means over participants (each person's scans averaged first); gain is that of true positives against "

@@ -107,10 +107,11 @@ def _regions(run: RunRecord) -> Answer:
     by_density = leaders(run, densities, name, "density", NAMED)
     by_share = leaders(run, parts, name, "sum", 3)
     people = run.group_sizes[run.positive][1]
+    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density.regions, *by_share.regions])))
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density.regions, parts)}; in brackets, the share of the map. The largest shares of "
-        f"the map lie in {in_words(by_share.regions, parts)}. "
+        f"{in_words(by_density.regions, parts)}; in brackets, the share of the map, by which they are not ordered. "
+        f"The largest shares of the map lie in {in_words(by_share.regions, parts)}.{fewer} "
     )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
@@ -127,6 +128,28 @@ def _regions(run: RunRecord) -> Answer:
         named = listing([f"{group[:1].lower()}{group[1:]}, {number(n)}" for group, n in small.items()])
         text += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
     return Answer(question, text)
+
+
+def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
+    """Which of the leading regions hold a smaller part of the map in the positive class, after correction.
+
+    A denser region there is then denser only because the whole map is stronger.
+    """
+    if not run.has("group_comparisons"):
+        return ""
+    table = run.tables["group_comparisons"]
+    pair = table["comparison"] == f"{run.positive}/{run.negative}"
+    rows = table[pair & (table["map"] == name) & (table["metric"] == "share") & table["group"].isin(regions)]
+    rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
+    fewer = [f"{group[:1].lower()}{group[1:]} (g {fixed(rows.loc[group, 'hedges_g'])})"
+             for group in regions if group in rows.index]  # fmt: skip
+    if not fewer:
+        return ""
+    verb = "holds" if len(fewer) == 1 else "hold"
+    return (
+        f" Of these, {listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
+        "(family-wise corrected)."
+    )
 
 
 NAMED = 5
@@ -172,9 +195,9 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
     """The answer in a word, from what survives correction; the headline map comes first."""
     signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
     if not signs:
-        return "Not shown."
+        return "No correlation shown."
     if len(signs) == 2:
         return "The maps contradict each other."
     if not estimates[0].p_fdr < CLEAR:
-        return "Not shown by the headline map."
+        return "No correlation shown by the headline map."
     return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."

@@ -79,7 +79,7 @@ COLUMNS = (
     ShownColumn("mean_sum", "Sum", paints=True),
     ShownColumn("mean_gain", "Gain", paints=True),
     ShownColumn("hedges_g", "Hedges’ g", paints=True),
-    ShownColumn("p_fwe", "Corrected p", "p", paints=True),
+    ShownColumn("p_fwe", "Corrected p (family-wise)", "p", paints=True),
     ShownColumn("hemisphere", "Side", "text"),
     ShownColumn("lobe", "Lobe", "text"),
     ShownColumn("n_voxels", "Voxels"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from reports.material import Material
 from reports.numbers import count, fixed, is_missing, listing, number, percent
 from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
+from reports.run_record import RunRecord
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
 from reports.volume_sources import source_name
@@ -104,7 +105,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
         right = int((own["label"] == own["predicted"]).sum())
         return text + (
             f"The network of fold {listing(folds)}, which was trained on no scan of this person, calls "
-            f"{number(right)} of {count(len(own), 'scan')} rightly (mean probability of {run.positive} "
+            f"{_rightly(right, len(own))} (mean probability of {run.positive} "
             f"{fixed(own['probability'].mean(), 3)})."
         )
     return text + (
@@ -113,15 +114,20 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     )
 
 
+def _rightly(right: int, scans: int) -> str:
+    if scans == 1:
+        return "the one scan " + ("rightly" if right else "wrongly")
+    return f"{number(right)} of {number(scans)} scans rightly"
+
+
 def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
     found = []
     wrong = visits[visits["outcome"].isin(["FP", "FN"])]
     if len(wrong):
         names = sorted({OUTCOME_NAMES[str(name)] for name in wrong["outcome"]})
-        found.append(
-            Caution("serious", "The network is wrong here.", f"{count(len(wrong), 'scan')} of this participant: "
-                    f"{listing(names)}. The maps show what misled it, not where the disease is.")
-        )  # fmt: skip
+        said = _maps_of_mistakes(material.run, set(wrong["outcome"]))
+        text = f"{count(len(wrong), 'scan')} of this participant: {listing(names)}. {said}"
+        found.append(Caution("serious", "The network is wrong here.", text))
     flags = "; ".join(sorted(set(_flags(material, visits).values())))
     if flags:
         text = f"{flags}. Relevance may be counted in the wrong regions."
@@ -140,6 +146,21 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
     if material.run.is_synthetic:
         found.append(Caution("note", "A synthetic person.", "The template brain, warped, with planted tissue loss."))
     return found
+
+
+def _maps_of_mistakes(run: RunRecord, outcomes: Collection[str]) -> str:
+    """What a map shows of a wrong decision: it starts from the positive class, whatever the network decided."""
+    start, positive = run.config.attribution.start_value, run.positive
+    said = []
+    if "FP" in outcomes:
+        said.append("The maps of a false positive show what misled the network, not where the disease is.")
+    if "FN" in outcomes:
+        said.append(
+            f"Maps start from the {start} of {positive}, so those of a false negative show what spoke for {positive} "
+            "in spite of the decision, not why it was missed"
+            + (f"; where the {start} is below 0, with the sign turned round." if start == "logit" else ".")
+        )
+    return " ".join(said)
 
 
 def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:

@@ -53,8 +53,8 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
             Snapshot(
                 _inlined(content), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
                 f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
-                f"the 99.5th percentile of the scan's own map. Outlined, the regions with the highest density: "
-                f"{outlined}. Left is left.", _width(content),
+                f"the 99.5th percentile of the scan's own map. Outlined, the regions with the highest density "
+                f"of {map_title(run.main_maps[0])}: {outlined}. Left is left.", _width(content),
             )
         )  # fmt: skip
     return pictures

@@ -150,11 +150,34 @@ def _lead(material: Material, group: str) -> str:
         said = "not told apart from chance between the classes"
     values = run.tables["region_effects"][run.tables["region_effects"]["map"] == name]
     place = int((values["mean_positive"] > row["mean_positive"]).sum()) + 1
+    share = _share(run, name, group)
     return (
-        f"{map_title(name)}: relevance here is {said} (Hedges' g {fixed(row['hedges_g'])}, corrected "
-        f"{p_value(row['p_fwe'])}, {count(int(row['n_positive']), 'participant')} of {run.positive} and "
+        f"{map_title(name)}: {share}relevance here is {said} (Hedges' g "
+        f"{fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])}, "
+        f"{count(int(row['n_positive']), 'participant')} of {run.positive} and "
         f"{number(row['n_negative'])} of {run.negative}). By mean density in {run.positive} it is number "
         f"{number(place)} of {number(len(values))}."
+    )
+
+
+def _share(run: RunRecord, name: str, group: str) -> str:
+    """The share of the map between the classes, which is read before density; empty where it was not tested."""
+    if not run.has("group_comparisons"):
+        return ""
+    table = run.tables["group_comparisons"]
+    rows = table[(table["comparison"] == f"{run.positive}/{run.negative}") & (table["map"] == name)]
+    rows = rows[(rows["metric"] == "share") & (rows["group"] == group) & rows["p_fwe"].notna()]
+    if rows.empty:
+        return ""
+    row = rows.iloc[0]
+    if row["p_fwe"] < 0.05:
+        said = f"larger in {run.positive if row['difference'] > 0 else run.negative}"
+    else:
+        said = "not told apart from chance between the classes"
+    return (
+        f"the share of the map that lies here is {said} (Hedges' g of {run.positive} against {run.negative} "
+        f"{fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])}). Density, which follows the "
+        "strength of the whole map, comes second: "
     )
 
 

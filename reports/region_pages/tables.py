@@ -10,6 +10,7 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.layout import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
+from reports.content.effects import difference_in_words
 from reports.numbers import fixed, p_cell
 from reports.run_record import RunRecord
 from reports.tables import Column, PageTable, footnote, numeric, page_table
@@ -38,7 +39,7 @@ _EFFECT_COLUMNS = (
     numeric("n_positive", "Positive, n"),
     numeric("n_negative", "Negative, n"),
     numeric("p", "Uncorrected p", p_cell),
-    numeric("p_fwe", "Corrected p", p_cell, "family-wise, over all maps and regions"),
+    numeric("p_fwe", "Corrected p (family-wise)", p_cell, "family-wise, over all maps and regions"),
     numeric("p_fdr", "Corrected p (FDR)", p_cell),
     Column("note", "Note", footnote),
 )
@@ -125,4 +126,8 @@ def effects_of(run: RunRecord, group: str) -> list[PageTable]:
     table = run.tables["region_effects"]
     rows = table[table["group"] == group]
     rows = rows.assign(title=rows["map"].map(map_title))
-    return [page_table(rows, _EFFECT_COLUMNS, f"{run.positive} against {run.negative}, every map.")]
+    return [
+        page_table(
+            rows, _EFFECT_COLUMNS, f"{run.positive} against {run.negative}, every map.{difference_in_words(table)}"
+        )
+    ]

@@ -73,7 +73,9 @@ def test_numbers_on_the_page_equal_the_table_on_disk(page, table, made):
                 assert text == (p_cell(value) if key.startswith("p") else number(value))
 
 
-@pytest.mark.parametrize(("title", "key"), [("Sum", "mean_sum"), ("Corrected p", "p_fwe"), ("Region", "name")])
+@pytest.mark.parametrize(
+    ("title", "key"), [("Sum", "mean_sum"), ("Corrected p (family-wise)", "p_fwe"), ("Region", "name")]
+)
 def test_headings_sort_both_ways_and_say_so(page, table, title, key):
     heading = page.locator(".explorer th", has_text=title).first
     heading.locator("button").click()

@@ -21,6 +21,7 @@ from reports.links import participant_file, region_files
 from reports.material import Material
 from reports.numbers import fixed, number
 from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
+from reports.people.page import _maps_of_mistakes, _rightly
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.run_record import read_run
 
@@ -124,6 +125,23 @@ def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
     assert "of the same fold" in found.who
 
 
+def test_maps_of_a_missed_patient_do_not_show_what_misled_the_network(tmp_path):
+    plan = RunPlan(until="cohort", people=1, overrides={"attribution": {"start_value": "probability"}})
+    run = read_run(make_run(tmp_path / "run", plan))
+    missed, alarm = _maps_of_mistakes(run, {"FN"}), _maps_of_mistakes(run, {"FP"})
+    assert "start from the probability of AD" in missed
+    assert "what spoke for AD in spite of the decision, not why it was missed." in missed
+    assert "misled" not in missed
+    assert alarm == "The maps of a false positive show what misled the network, not where the disease is."
+    assert _maps_of_mistakes(run, {"FP", "FN"}) == f"{alarm} {missed}"
+
+
+def test_one_scan_is_called_rightly_or_wrongly_and_several_are_counted():
+    assert [_rightly(*case) for case in ((1, 1), (0, 1), (1, 2))] == [
+        "the one scan rightly", "the one scan wrongly", "1 of 2 scans rightly",
+    ]  # fmt: skip
+
+
 def test_pages_of_people_who_left_are_removed(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="registration", people=2))
     stale = [layout.root / "sub-GONE.html", layout.root / "pages" / "region-gone.html"]
@@ -150,6 +168,13 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     effects = read_table(run.statistics("region_effects"))
     row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
     assert f"Hedges' g {fixed(row['hedges_g'])}" in page
+    shares = read_table(run.statistics("group_comparisons")).query(
+        "comparison == 'AD/CN' and map == 'lrpB000' and metric == 'share' and group == 'Hippocampus'"
+    )
+    first = f"AD against CN {fixed(shares['hedges_g'].iloc[0])}, family-wise corrected"
+    assert (
+        0 < page.index("the share of the map that lies here is") < page.index(first) < page.index("relevance here is")
+    )
     summary = read_table(run.statistics("region_summary"))
     row = summary[(summary["group"] == "Hippocampus") & (summary["scan_group"] == "AD")].iloc[0]
     assert number(row["mean_density"]) in page

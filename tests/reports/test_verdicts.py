@@ -13,9 +13,13 @@ from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
 from pipeline.statistics.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
+from reports.analyses.columns import column_of
 from reports.analyses.views import View, show_view
 from reports.audit_cautions import _gathered_outside
 from reports.content.beta import _hippocampus
+from reports.content.cohort import _split
+from reports.content.effects import difference_in_words
+from reports.content.summary import smaller_shares
 from reports.figures.gallery import Gallery
 from reports.glossary import GLOSSARY, linked
 from reports.headline import leaders, map_shares, small_regions
@@ -110,6 +114,17 @@ def test_groups_differ_by_their_share_of_the_map_first():
     assert some.answer == "Of the map of AD, more in Hippocampus (g 1.50)."
     assert "15 participants of AD against 14 of CN" in some.grounds
     assert verdicts.comparisons(record({})) is None
+
+
+def test_leading_regions_with_a_smaller_share_in_the_positive_class_are_told():
+    regions = ("Thalamus", "Hippocampus")
+    table = compared(0.01)
+    assert smaller_shares(record({"group_comparisons": table}), "lrpB000", regions) == ""
+    less = table.assign(p_fwe=0.01)
+    said = smaller_shares(record({"group_comparisons": less}), "lrpB000", regions)
+    assert "Of these, thalamus (g −0.40) holds a smaller share of the map in AD than in CN" in said
+    assert smaller_shares(record({"group_comparisons": less}), "lrpB000", ("Hippocampus",)) == ""
+    assert smaller_shares(record({}), "lrpB000", regions) == ""
 
 
 def test_correlations_are_told_within_a_class_only():
@@ -278,6 +293,26 @@ def test_codes_and_sources_are_in_words_on_the_page():
     assert cells[:3] == [f"hippocampus ÷ intracranial ({hippocampal_source(run)})", "test fold, age, sex", "0.10"]
     optional = View("associations", "None.", ("r",), where={"biomarker": ["mmse"]}, optional=True)
     assert show_view(optional, material) is None
+
+
+@pytest.mark.parametrize(("finding", "kind"), [("p_fwe", "family-wise"), ("p_fdr", "FDR"), ("p_holm", "Holm")])
+def test_every_corrected_p_says_how(finding, kind):
+    run = record({"associations": pd.DataFrame({"r": [0.5, 0.1], finding: [0.01, 0.6]})})
+    shown = show_view(
+        View("associations", "All.", ("r", finding), leading=False, finding=finding), Material(run, Gallery(FOLDER))
+    )
+    assert shown.sentence == f"1 of 2 tests shown here with a corrected p ({kind}) below 0.05."
+    assert column_of(finding).title == f"Corrected p ({kind})"
+
+
+def test_a_difference_within_folds_is_not_that_of_the_means_beside_it():
+    assert "not the difference of the two means" in difference_in_words(pd.DataFrame({"fold_held": [True, None]}))
+    assert difference_in_words(pd.DataFrame({"fold_held": [False, None]})) == ""
+
+
+def test_classes_in_the_flow_chart_are_scans():
+    assert _split(record({}), pd.DataFrame({"label": ["AD", "CN", "CN"]})) == "scans: AD 1, CN 2"
+    assert _split(record({}), pd.DataFrame({"label": []})) == ""
 
 
 def test_several_networks_are_said_to_be_held_apart_in_tests():

@@ -30,6 +30,7 @@ from pipeline.statistics.normative.clustering import (
     gap_statistic,
     stability,
 )
+from pipeline.statistics.notes import so_many
 from pipeline.statistics.region_features import VOLUME
 from pipeline.statistics.values import participant_codes, participant_means
 
@@ -149,8 +150,11 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     whole = table.loc[:, table.notna().all(axis=0)]
     points, people = whole.to_numpy(float), tuple(map(str, whole.index))
     n, n_regions = points.shape
-    lost = {"participants without scores": len(fold_of) - n, "groups unknown in someone": table.shape[1] - n_regions}
-    notes = [f"{count} {what} left out" for what, count in lost.items() if count]
+    lost = {
+        ("participant", "without scores"): len(fold_of) - n,
+        ("group", "unknown in someone"): table.shape[1] - n_regions,
+    }
+    notes = [f"{so_many(count, noun)} {why} left out" for (noun, why), count in lost.items() if count]
     pattern = _pattern(points, [fold_of[name] for name in people], source, settings)
     problem = None
     if n < MIN_PARTICIPANTS or n_regions < 2:

@@ -25,6 +25,7 @@ from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.correction_family import add_false_discovery_rate
 from pipeline.statistics.fold_effect import centred_within
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.notes import so_many
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
 from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, counted
 from pipeline.statistics.progression.hazards import (
@@ -215,7 +216,8 @@ def _tests(
     nothing |= {"n_permutations": [None] * count, "exact": [None] * count}
     needed = settings.progression.min_events_per_variable * variables
     if event.sum() < needed:
-        return nothing, f"{event.sum()} conversions; {needed} are needed for {variables} variables"
+        required = f"{needed} {'is' if needed == 1 else 'are'} needed for {so_many(variables, 'variable')}"
+        return nothing, f"{so_many(event.sum(), 'conversion')}; {required}"
     try:
         residuals = martingale_residuals(time, event, together.columns)
     except (np.linalg.LinAlgError, ValueError):
