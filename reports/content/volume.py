@@ -27,11 +27,12 @@ _LEAD = (
 )
 _WITHIN = (
     " Maps of different test folds come from different networks, so relevance and volume are taken minus their mean in "
-    "the participant's test fold: every r marked so is a correlation within test folds."
+    "the participant's test fold, and participants are permuted within theirs: every r marked so is a correlation "
+    "within test folds."
 )
 _READ = (
-    " An interval is for one map and is not corrected, from resampling participants; p is from permuting them (within "
-    "test folds, if r is). An interval without 0 is therefore no finding where the corrected p is not below 0.05."
+    " An interval is for one map and is not corrected, from resampling participants; p is from permuting "
+    "them. An interval without 0 is therefore no finding where the corrected p is not below 0.05."
 )
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
