@@ -97,10 +97,10 @@ def test_headings_sort_both_ways_and_say_so(page, table, title, key):
 def test_choosing_a_metric_sorts_by_it_and_colours_the_brain(page, table):
     canvas = ".explorer canvas[data-plane=coronal]"
     before = page.eval_on_selector(canvas, "one => one.toDataURL()")
-    page.select_option(".explorer [name=metric]", "hedges_g")
-    assert names(page) == wanted(table).sort_values("hedges_g", ascending=False, kind="stable")["name"].tolist()
+    page.select_option(".explorer [name=metric]", "mean_gain")
+    assert names(page) == wanted(table).sort_values("mean_gain", ascending=False, kind="stable")["name"].tolist()
     assert page.eval_on_selector(canvas, "one => one.toDataURL()") != before
-    assert page.inner_text(".explorer .unit").startswith("Hedges’ g")
+    assert page.inner_text(".explorer .unit").startswith("Gain")
 
 
 def test_filters_give_the_rows_of_the_table(page, table):
