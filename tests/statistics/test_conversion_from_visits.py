@@ -270,4 +270,4 @@ def test_one_scan_each_is_no_trajectory_and_the_row_says_so(cohort: Cohort) -> N
     courses = row["note"].partition("left out, fewer than 3 with repeated scans: ")[2]
     assert set(courses.split(", ")) == {"pMCI", "sMCI", "uMCI"}
     assert row["n_missing"] == N + WITHDRAWN + UNSEEN_AGAIN
-    assert np.isnan(row["p_permutation"])
+    assert np.isnan(row["p"])

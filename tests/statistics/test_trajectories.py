@@ -51,12 +51,12 @@ def test_balanced_visits_give_the_tests_on_each_persons_slope(groups: int) -> No
     assert (fitted.random, fitted.df, fitted.note) == (BOTH, N - groups, None)
     np.testing.assert_allclose(fitted.estimate, [part.mean() for part in parts], atol=1e-6)
     expected = f_oneway(*parts)
-    np.testing.assert_allclose(fitted.equal_slopes(), [expected.statistic, expected.pvalue], rtol=1e-3)
+    np.testing.assert_allclose(fitted.equal_slopes(), expected.statistic, rtol=1e-3)
     if groups == 2:
         test = ttest_ind(parts[1], parts[0])
-        value, low, high, t, p = fitted.contrast(np.array([-1.0, 1.0]), 0.95)
+        value, low, high, t = fitted.contrast(np.array([-1.0, 1.0]), 0.95)
         interval = test.confidence_interval(0.95)
-        np.testing.assert_allclose([t, p, low, high], [test.statistic, test.pvalue, *interval], rtol=2e-3)
+        np.testing.assert_allclose([t, low, high], [test.statistic, *interval], rtol=2e-3)
         np.testing.assert_allclose(value, parts[1].mean() - parts[0].mean(), atol=1e-6)
 
 
@@ -66,7 +66,7 @@ def test_two_visits_and_a_random_intercept_give_the_test_on_differences() -> Non
     difference = values[1::2] - values[::2]
     test = ttest_1samp(difference, 0)
     assert (fitted.random, fitted.df) == (INTERCEPT, N - 1)
-    np.testing.assert_allclose(fitted.contrast(np.ones(1), 0.95)[3:], [test.statistic, test.pvalue], rtol=1e-3)
+    np.testing.assert_allclose(fitted.contrast(np.ones(1), 0.95)[3], test.statistic, rtol=1e-3)
 
 
 def test_a_slope_without_variance_is_given_up_and_said() -> None:
@@ -84,7 +84,7 @@ def test_a_slope_without_variance_is_given_up_and_said() -> None:
     assert "no random effects" in nobody.note
 
 
-def test_a_fit_that_does_not_converge_has_no_p_and_is_no_simpler_model(monkeypatch) -> None:
+def test_a_fit_that_does_not_converge_has_no_interval_and_is_no_simpler_model(monkeypatch) -> None:
     """Least squares over scans, or a random intercept alone, would understate the error of slopes."""
     values, years, group, person = balanced(4, 2)
     monkeypatch.setattr(mixed_model, "OPTIMISERS", ())
@@ -92,7 +92,7 @@ def test_a_fit_that_does_not_converge_has_no_p_and_is_no_simpler_model(monkeypat
     assert fitted.random == FAILED
     assert "did not converge" in fitted.note
     assert np.isnan(fitted.contrast(np.array([-1.0, 1.0]), 0.95)).all()
-    assert np.isnan(fitted.equal_slopes()).all()
+    assert np.isnan(fitted.equal_slopes())
 
 
 def test_people_who_do_not_differ_are_told_from_a_fit_that_failed() -> None:
@@ -252,16 +252,15 @@ def test_planted_change_is_found_and_the_numbers_of_repeats_are_told(tmp_path) -
     row = table.loc[("Hippocampus", "AD - CN")]
     np.testing.assert_allclose(row["estimate"] * spread.std(ddof=1), 0.8, atol=0.15)
     assert row["ci_low"] > 0
-    assert row["p"] < 1e-4
-    assert max(row["p_permutation"], row["p_fwe"], row["p_fdr"]) < 0.02
-    assert row["p_fwe"] >= row["p_permutation"]
-    two = table.xs("AD - CN", level="term").loc[["Hippocampus", "Cuneus"], "p_permutation"]
+    assert max(row["p"], row["p_fwe"], row["p_fdr"]) < 0.02
+    assert row["p_fwe"] >= row["p"]
+    two = table.xs("AD - CN", level="term").loc[["Hippocampus", "Cuneus"], "p"]
     np.testing.assert_allclose(row["p_fdr"], min(2 * two["Hippocampus"], two["Cuneus"]))  # Benjamini and Hochberg
     assert table[table["response"] != "relevance"]["p_fwe"].isna().all()
-    assert table.loc[("Cuneus", "AD - CN"), "p_permutation"] > 0.01
-    assert table.loc[("Hippocampus", "slope AD"), "p_permutation"] < 0.02
+    assert table.loc[("Cuneus", "AD - CN"), "p"] > 0.01
+    assert table.loc[("Hippocampus", "slope AD"), "p"] < 0.02
     assert table.loc[("Hippocampus", "slope CN"), "ci_low"] < 0 < table.loc[("Hippocampus", "slope CN"), "ci_high"]
-    assert table.loc[("Hippocampus", "group x time"), "p"] == pytest.approx(row["p"])
+    assert table.loc[("Hippocampus", "group x time"), "p"] < 0.02
     assert table.loc[("Cuneus", "group x time"), "p"] > 0.01
     assert (row["n_participants"], row["n_scans"], row["n_repeated"], row["n_three"]) == (30, 90, 30, 30)
     assert row["family"] == "2 regions: AD - CN, lrpB000"
@@ -279,7 +278,7 @@ def test_levels_of_networks_are_taken_out_and_make_no_change(tmp_path) -> None:
         trajectory_table(one).set_index(["group", "term"]).loc[("Hippocampus", "AD - CN")] for one in (inputs, moved)
     ]
     np.testing.assert_allclose(rows[0]["estimate"] * spreads[0], rows[1]["estimate"] * spreads[1], rtol=1e-3)
-    np.testing.assert_allclose(rows[0]["p"], rows[1]["p"], rtol=0.02)
+    np.testing.assert_allclose(rows[0]["statistic"], rows[1]["statistic"], rtol=0.01)
 
 
 def test_people_with_mci_join_with_their_course_and_a_small_group_is_named(tmp_path) -> None:
@@ -298,7 +297,7 @@ def test_people_with_mci_join_with_their_course_and_a_small_group_is_named(tmp_p
     applied = applied_to(mci, everything, more, more)
     table = trajectory_table(inputs_of(tmp_path, scans, values, everything, applied)).set_index(["group", "term"])
     row = table.loc[("Hippocampus", "pMCI - CN")]
-    assert row["p"] < 1e-3
+    assert row["p"] == pytest.approx(1 / 200)  # of 199 permutations none is as large
     assert (row["n_participants"], row["n_missing"]) == (43, 3)
     assert row["note"] == "left out, fewer than 3 with repeated scans: rMCI"
     assert row["df"] == 43 - 4
@@ -353,15 +352,16 @@ def test_a_person_s_network_has_one_name_in_both_tables(networks, fold) -> None:
 
 
 @pytest.mark.slow
-def test_group_by_time_holds_its_level() -> None:
+def test_the_interval_of_a_difference_covers_it() -> None:
     """Uneven visits, 12 people a group, people who differ in level and slope, no group effect; 600 data sets."""
     rng = np.random.default_rng(11)
-    rejected = 0
+    missed = 0
     for _ in range(600):
         times = rng.integers(2, 5, N)
         person = np.repeat(np.arange(N), times)
         years = np.concatenate([np.sort(rng.uniform(0, 4, t)) for t in times])
         values = rng.normal(size=N)[person] + rng.normal(0, 0.4, N)[person] * years + rng.normal(0, 0.5, len(years))
         fitted = slopes_by_group(values, years, person % 2, person, np.zeros((len(years), 0)), True)
-        rejected += fitted.equal_slopes()[1] < 0.05
-    assert 0.03 <= rejected / 600 <= 0.07, rejected / 600
+        _, low, high, _ = fitted.contrast(np.array([-1.0, 1.0]), 0.95)
+        missed += not low < 0 < high
+    assert 0.03 <= missed / 600 <= 0.075, missed / 600

@@ -40,19 +40,18 @@ TRAJECTORY_COLUMNS = {
     "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: whether "
     "all slopes are equal. Groups are what participants were at their first scan: diagnosis, or course of MCI",
     "estimate": "In standard deviations of the response (over all scans here) per year; n/a for group x time",
-    "ci_low": "Lower bound of its interval",
+    "ci_low": "Lower bound of its interval by the mixed model, which takes people of all groups to differ equally in "
+    "change (a 95 % interval misses in 6 of 100 with 24 people; in 15 for the slope of 8 who differ twice as much as 16 "
+    "others); n/a where the model did not converge",
     "ci_high": "Upper bound",
-    "statistic": "t, or F for group x time (Wald, REML)",
+    "statistic": "t, or F for group x time, of the mixed model (Wald, REML); p does not rest on it",
     "df": "Denominator degrees of freedom: participants with repeated scans, less groups",
-    "p": "Two-sided p of the statistic, by the mixed model; approximate: for normal errors, and people of all groups "
-    "who differ equally in change (6.0 % false positives at 5 % with 24 people; 15 % for the slope of 8 people who "
-    "differ twice as much as 16 others); n/a where the model did not converge. p_permutation is what counts",
-    "p_permutation": "Two-sided p that needs neither, (b+1)/(m+1) or exact: of a slope, signs of participants' own "
+    "p": "Two-sided p from resampling whole participants, (b+1)/(m+1) or exact: of a slope, signs of participants' own "
     "slopes are flipped (against a mean change of zero); of a difference and of group x time, participants change "
     "groups with all their visits, one variance per group",
     "p_fwe": "The same against the largest of the regions and maps that are known of the same scans (max-T): "
     "family-wise over these; the note says so where that is not all; n/a for other responses",
-    "p_fdr": "p_permutation adjusted by Benjamini and Hochberg over the family",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
     "random_effects": "Of participants: intercept and slope, intercept, or none; or not converged",
     "n_participants": "Participants in the model",
@@ -87,7 +86,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
     kinds = np.where(table["map"].isna(), "responses", "regions")
     table = table.astype({"df": "Int64"}).assign(_kind=kinds, _map=table["map"].fillna(""))
     parts = [
-        add_false_discovery_rate(part, ["term", "_map"], str(kind), "p_permutation")
+        add_false_discovery_rate(part, ["term", "_map"], str(kind), "p")
         for kind, part in table.groupby("_kind", sort=False)
     ]
     return pd.concat(parts).sort_index()[list(TRAJECTORY_COLUMNS)]
@@ -143,7 +142,7 @@ class _Permuted:
         place = together.index(response)
         family = response.name == RELEVANCE
         return {
-            "p_permutation": float(self._found[key].p[place]),
+            "p": float(self._found[key].p[place]),
             "p_fwe": float(self._found[key].p_fwe[place]) if family else np.nan,
         }
 
@@ -170,8 +169,7 @@ def _rows(
     groups.sort(key=lambda name: (name != reference, name))
     visits = known.groupby("participant_id").size()
     base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
-        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan, "p": np.nan,
-        "p_permutation": np.nan, "p_fwe": np.nan,
+        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan, "p": np.nan, "p_fwe": np.nan,
         "n_participants": len(visits), "n_scans": len(known), "n_repeated": int((visits > 1).sum()),
         "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
     }  # fmt: skip
@@ -221,8 +219,7 @@ def _terms(
     for i, name in enumerate(groups):
         contrasts |= {f"{name} - {other}": ((name, other), unit[i] - unit[j]) for j, other in enumerate(groups[:i])}
     for term, (own, weights) in contrasts.items():
-        value, low, high, t, p = slopes.contrast(weights, confidence)
-        yield own, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t, "p": p}
+        value, low, high, t = slopes.contrast(weights, confidence)
+        yield own, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t}
     if len(groups) > 1:
-        statistic, p = slopes.equal_slopes()
-        yield tuple(groups), {"term": GROUP_BY_TIME, "statistic": statistic, "p": p}
+        yield tuple(groups), {"term": GROUP_BY_TIME, "statistic": slopes.equal_slopes()}
