@@ -1,0 +1,196 @@
+"""Relevance and volumes of regions with no effect beyond covariates and folds, and the tests of tables made on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.statistics_config import ProgressionConfig, StatisticsConfig
+from pipeline.statistics.associations.matched import matched_test
+from pipeline.statistics.fold_effect import model_within_folds
+from pipeline.statistics.harmonisation.site_effect import site_effect
+from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from pipeline.statistics.linear.partial_correlation import partial_correlation
+from pipeline.statistics.volume_association import volume_association
+
+M, PEOPLE = 199, 60
+REGIONS, MAPS = 136, 6
+FAST = replace(StatisticsConfig(), permutations=M, bootstrap_samples=100, progression=ProgressionConfig(2))
+Generator = np.random.Generator
+Found = dict[str, np.ndarray]
+"""p of some data sets, by test."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tests made on the same made-up data, and what those are."""
+
+    tables: str
+    data: str
+    function: Callable[[Generator], Found]
+
+
+def people(rng: Generator, folds: int = 4, levels: int = 3) -> pd.DataFrame:
+    """60 participants; folds are unbalanced over x, age and group, sites as even as can be."""
+    fold = np.arange(PEOPLE) % folds
+    patient = rng.random(PEOPLE) < np.array([0.2, 0.3, 0.4, 0.5])[fold % 4]
+    patient[:8], patient[8:16] = True, False
+    age = rng.normal(74, 6, PEOPLE) + 3 * patient + fold
+    frame = pd.DataFrame({"age": age, "fold": fold, "label": patient.astype(float)})
+    frame["sex"] = np.where(rng.random(PEOPLE) < 0.5, "M", "F")
+    frame["field_strength"] = np.where(rng.random(PEOPLE) < 0.3 + 0.1 * fold, "3", "1.5")
+    frame["site"] = np.char.add("s", rng.permutation(np.arange(PEOPLE) % levels).astype(str))
+    frame["x"] = 0.08 * (age - 75) + 0.4 * fold - 0.8 * patient + rng.normal(size=PEOPLE)
+    return frame
+
+
+def relevance(frame: pd.DataFrame, columns: int, rng: Generator, spread: float = 1.0) -> np.ndarray:
+    """Values of networks that differ in level and scale; they go with age, and patients have `spread` as much SD."""
+    values = rng.normal(size=(PEOPLE, columns)) * np.where(frame["label"] == 1, spread, 1.0)[:, None]
+    values += 0.08 * (frame["age"].to_numpy()[:, None] - 75)
+    fold = frame["fold"].to_numpy()[:, None]
+    return values * (1 + 0.5 * fold) + 2.0 * fold
+
+
+def within_folds(rng: Generator) -> Found:
+    frame, covariates, found = people(rng, levels=8), "age + sex + field_strength", {}
+    for name, method in (("partial Pearson", "pearson"), ("partial Spearman", "spearman")):
+        model = model_within_folds(f"{covariates} + x", "x", frame, True)
+        values = relevance(frame, 10, rng)
+        found[name] = partial_correlation(values, model.design, model.exchange, M, rng, method).p
+    groups = frame["label"].tolist()
+    for name, term in (("two groups, studentised, SD 2:1", "label"), ("class x sex, studentised, SD 2:1", "label:sex")):
+        formula = f"{covariates} + {'label' if term == 'label' else 'label + label:sex'}"
+        model = model_within_folds(formula, term, frame, True, groups)
+        found[name] = freedman_lane(relevance(frame, 10, rng, 2.0), model.design, model.exchange, M, rng, groups).p
+    for term in ("age", "sex", "site"):
+        model = model_within_folds("label + age + sex + field_strength + site", term, frame, True)
+        values = relevance(frame, 10, rng) if term != "age" else relevance(frame.assign(age=75), 10, rng)
+        found[f"main effect of {term}{' (8 sites, F)' if term == 'site' else ''}"] = freedman_lane(
+            values, model.design, model.exchange, M, rng
+        ).p
+    return found
+
+
+def own_volume(rng: Generator) -> Found:
+    frame = people(rng)
+    model = model_within_folds("age + sex + x", "x", frame, True)
+    order = Exchangeability.free(PEOPLE).in_blocks(frame["fold"].tolist()).permutations(M, rng)
+    volumes = rng.normal(size=(PEOPLE, 10)) - 0.08 * (frame["age"].to_numpy()[:, None] - 75)
+    values, which = relevance(frame, 10, rng), np.arange(10)
+    test = matched_test(values, volumes, which, model.design.nuisance, order)
+    return {"own volume, covariates": test.p, "own volume, family-wise over 10": test.p_fwe.min(keepdims=True)}
+
+
+def volumes_of_hippocampi(rng: Generator) -> Found:
+    n_scans = rng.integers(1, 5, 30)
+    person, names = np.repeat(np.arange(30), n_scans), [f"map {i}" for i in range(10)]
+    fold, volume = person % 3, rng.normal(size=30)[person] + 0.5 * rng.normal(size=len(person)) + 0.3 * (person % 3)
+    frame = pd.DataFrame({"participant_id": person.astype(str), "fold": fold, "hippocampus_mm3": volume})
+    frame = frame.assign(hippocampus_per_tiv=np.nan, hippocampus_source="made up")
+    blocks = []
+    for name in names:
+        value = rng.normal(size=30)[person] + 0.5 * rng.normal(size=len(person))
+        blocks.append(frame.assign(map=name, relevance_sum=value * (1 + fold) + fold))
+    table = volume_association(pd.concat(blocks), names, True, FAST, int(rng.integers(2**31)))
+    own = table[table["p"].notna()].groupby(["unit", "estimator"])["p"]
+    return {f"{estimator}, {unit}s": p.to_numpy() for (unit, estimator), p in own}
+
+
+def sites(sizes: list[int], noise: str) -> Callable[[Generator], Found]:
+    """Sites that differ in location, for the test of scale; that do not, for the test of location."""
+
+    def function(rng: Generator) -> Found:
+        n, found = sum(sizes), {}
+        site = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+        frame = pd.DataFrame({"age": rng.uniform(60, 85, n), "sex": rng.choice(["F", "M"], n)})
+        shift = rng.normal(size=len(sizes))[site][:, None]
+        for effect in ("location", "scale"):
+            values = rng.normal(size=(n, 10)) if noise == "normal" else rng.standard_t(5, size=(n, 10))
+            values += 0.1 * frame["age"].to_numpy()[:, None] + (shift if effect == "scale" else 0.0)
+            names = [f"{100 + one}" for one in site]
+            try:
+                test = site_effect(effect, values, names, "age + sex", frame, M, rng)[0]
+                found[f"{effect} of {shown(sizes)} sites, {noise}"] = test.p
+            except BadInputError:  # no two sites of the size that the test asks for
+                continue
+        return found
+
+    return function
+
+
+def shown(sizes: list[int]) -> str:
+    return f"{len(sizes)} x {sizes[0]}" if len(set(sizes)) == 1 else "/".join(map(str, sizes))
+
+
+def sites_within_folds(rng: Generator) -> Found:
+    frame = people(rng, levels=6)
+    values, site = relevance(frame, 10, rng), frame["site"].tolist()
+    return {f"{effect} of 6 x 10 sites, fold held": site_effect(
+        effect, values, site, "age + sex", frame.drop(columns="site"), M, rng, True)[0].p
+        for effect in ("location", "scale")}  # fmt: skip
+
+
+def families(rng: Generator) -> Found:
+    """One cohort and ten data sets of 136 regions x 6 maps: people, maps and neighbouring regions go together."""
+    frame, covariates = people(rng), "age + sex + field_strength"
+    groups = frame["label"].tolist()
+    related = model_within_folds(f"{covariates} + x", "x", frame, True)
+    compared = model_within_folds(f"{covariates} + label", "label", frame, True, groups)  # age differs between them
+    found: dict[str, list[np.ndarray]] = {}
+    for _ in range(10):
+        values = of_all_maps(frame, rng)
+        test = partial_correlation(values, related.design, related.exchange, M, rng, "pearson")
+        found.setdefault("partial Pearson", []).append(least(test))
+        planted = values.copy()
+        planted[:, :80] += 3 * related.design.tested
+        test = partial_correlation(planted, related.design, related.exchange, M, rng, "pearson")
+        others = test.p_fwe[80:].min(keepdims=True)
+        found.setdefault("partial Pearson, the other 736 where 80 are truly related", []).append(others)
+        test = freedman_lane(values, compared.design, compared.exchange, M, rng, groups)
+        found.setdefault("two groups, studentised, covariates", []).append(least(test))
+    return {name: np.concatenate(p) for name, p in found.items()}
+
+
+def of_all_maps(frame: pd.DataFrame, rng: Generator) -> np.ndarray:
+    """Relevance of folds that differ in level and scale, which goes with age."""
+    near = rng.normal(size=(PEOPLE, 1, REGIONS + 8))
+    near = np.mean([near[..., i : i + REGIONS] for i in range(9)], axis=0) * 3
+    values = rng.normal(size=(PEOPLE, 1, 1)) + near + rng.normal(size=(PEOPLE, MAPS, REGIONS))
+    values = values.reshape(PEOPLE, -1) + 0.08 * (frame["age"].to_numpy()[:, None] - 75)
+    fold = frame[["fold"]].to_numpy()
+    scaled: np.ndarray = values * (1 + 0.5 * fold) + fold
+    return scaled
+
+
+def least(test: PermutationTest) -> np.ndarray:
+    return np.array([np.nanmin(test.p_fwe)])
+
+
+SITES = ([20] * 3, [10] * 6, [6] * 10, [3] * 20, [3, 4, 5, 6, 8, 10, 14, 20, 50])
+FOLDS = "60 participants in four folds whose networks differ in level and scale, unbalanced over folds"
+SHIFTED = "covariates age and sex; for scale, sites differ in location by 1 SD"
+CORRELATED = f"{REGIONS} regions x {MAPS} maps of 60 participants, fold held; people, maps and near regions correlated"
+CASES = {
+    "fold held": Case(
+        "associations, group_comparisons, region_effects, interactions, main_effects",
+        f"{FOLDS}; covariates age, sex, field strength",
+        within_folds,
+    ),
+    "own volume": Case("associations", f"{FOLDS}; each region and its own volume", own_volume),
+    "families": Case("p_fwe of associations, group_comparisons, region_effects", CORRELATED, families),
+    "hippocampi": Case(
+        "volume_association", "30 participants, 1 to 4 scans, three folds of unequal scale", volumes_of_hippocampi
+    ),
+    **{
+        f"sites {shown(sizes)} {noise}": Case("site_effects", SHIFTED, sites(sizes, noise))
+        for sizes in SITES
+        for noise in ("normal", "t with 5 df")
+    },
+    "sites within folds": Case("site_effects", "60 participants in four folds of unequal scale", sites_within_folds),
+}
