@@ -22,7 +22,7 @@ from scipy.stats import binom
 from sections import write_section
 from statsmodels.stats.contingency_tables import mcnemar
 
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import ProgressionConfig, StatisticsConfig

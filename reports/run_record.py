@@ -19,7 +19,8 @@ import pandas as pd
 
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
-from pipeline.run.config import Config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import read_config
 from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
 from pipeline.run.layout import RunLayout

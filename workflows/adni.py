@@ -17,7 +17,8 @@ from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
 from pipeline.cohort.reading import inspect_cohort
 from pipeline.cohort.splits import Split, make_split
-from pipeline.run.config import Config, load_config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config, read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError
 from pipeline.run.executors import open_executor
