@@ -106,6 +106,7 @@ def diagnoses(*known: tuple[float, str]) -> list[Diagnosis]:
         ([(0, "CN"), (12, "MCI"), (60, "AD")], True, 60, 60, False),
         ([(0, "MCI")], False, None, 0, False),
         ([(0, "MCI"), (12, "AD"), (24, "AD"), (36, OTHER_DEMENTIA)], True, 12, 36, False),
+        ([(0, "MCI"), (12, "AD"), (24, "MCI"), (36, "AD")], True, 12, 36, False),
         ([(0, "MCI"), (12, "MCI"), (24, OTHER_DEMENTIA), (36, "AD")], False, None, 24, True),
     ],
 )
@@ -122,6 +123,8 @@ def test_time_to_conversion_or_censoring(
 
 
 def test_neither_dementia_at_the_scan_nor_a_withdrawn_one_is_time_at_risk() -> None:
+    revised = diagnoses((0, "MCI"), (12, "AD"), (24, "MCI"), (36, OTHER_DEMENTIA))
+    assert follow_up(revised, revised[0]) is None
     known = diagnoses((0, "MCI"), (12, "AD"), (24, "MCI"))
     assert follow_up(known, known[0]) is None
     assert follow_up(known, known[1]) is None
