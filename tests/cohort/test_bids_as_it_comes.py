@@ -175,6 +175,19 @@ def test_an_image_without_entities_and_one_in_the_wrong_place_are_rows(bids: Bid
     assert len(scans) == 4
 
 
+def test_images_that_may_be_scans_under_another_name_are_noted(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    for name in ("sub-1/anat/mprage.nii", "sub-1/ses-1/anat/sub-1_ses-1_T1w.NII", "sub-2/brain.nii.gz"):
+        bids.image(name)
+    bids.image("sub-2/func/bold.nii")
+    cohort = bids.read(**SEX)
+    assert len(cohort.table) == 2
+    assert (
+        "3 images not named as BIDS asks left alone; one that is T1-weighted should end in _T1w.nii.gz: "
+        "sub-1/anat/mprage.nii, sub-1/ses-1/anat/sub-1_ses-1_T1w.NII, sub-2/brain.nii.gz"
+    ) in cohort.notes
+
+
 def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:
     bids = BidsTree(tmp_path / "Étude n° 1 – 阿尔茨海默")
     people(bids, "1", "2")
