@@ -92,7 +92,7 @@ class Selection:
 
 
 def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
-    """Read an ADNI download or a BIDS dataset whose scans can be labelled; nothing is written.
+    """Read an ADNI download or a BIDS dataset; nothing is written.
 
     Parameters
     ----------
@@ -108,23 +108,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     Returns
     -------
     InputCohort
-        All images found; none kept is possible, and then every reason is in the table.
-
-    Raises
-    ------
-    BadInputError
-        As `inspect_cohort`, or if the contrast names a column or value that does not occur.
-    """
-    cohort = inspect_cohort(root, config, seed, selection)
-    if cohort.problem:
-        raise BadInputError(cohort.problem)
-    return cohort
-
-
-def inspect_cohort(
-    root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()
-) -> InputCohort:
-    """Read an input as `read_cohort` does, also if its scans cannot be labelled; `InputCohort.problem` then says why.
+        All images found; none kept is possible, and then every reason is in the table. Scans that cannot be labelled,
+        because the contrast names a column or value that does not occur, are read too: `InputCohort.problem` says why.
 
     Raises
     ------

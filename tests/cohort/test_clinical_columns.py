@@ -11,7 +11,7 @@ from pipeline.cohort.anonymise import Disguise
 from pipeline.cohort.clinical import Clinical, clinical_table
 from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
 from pipeline.cohort.progression import follow_up
-from pipeline.cohort.reading import InputCohort, Selection, inspect_cohort
+from pipeline.cohort.reading import InputCohort, Selection, read_cohort
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
@@ -165,7 +165,7 @@ def test_a_further_column_by_option(adni: AdniTree) -> None:
     row = by_scan(adni.read(clinical_columns=("ptmarry", "ADNI_MEM", "EXAMINED"))).loc["I1001"]
     assert (row["ptmarry"], row["ADNI_MEM"], row["EXAMINED"]) == ("Widowed", -0.874, "2006-04-18")
     selection = Selection(disguise=Disguise(KEY, ("ids",)))
-    hidden = inspect_cohort(adni.root, CohortConfig(clinical_columns=("EXAMINED",)), 1, selection)
+    hidden = read_cohort(adni.root, CohortConfig(clinical_columns=("EXAMINED",)), 1, selection)
     frame = clinical_of(hidden).frame
     assert set(frame["scan_id"]) == {scan.scan_id for scan in hidden.table.kept}
     assert frame["EXAMINED"].dropna().str[:4].astype(int).max() <= 1925
