@@ -85,14 +85,19 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
     common = read_shared_sidecar(root)
     read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
     misnamed = [path for path, match in matches.items() if match is None and _T1W_NAME.fullmatch(path)]
-    histories = diagnosis_histories(tables)
+    histories, history_notes = diagnosis_histories(tables)
     candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
         _misnamed(path) for path in misnamed
     ]
     notes = [f"tables are those of the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
         notes.append(f"{len(ignored)} images set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
-    notes += tables.notes + _others(matches, t1w) + _without_scan(tables, [candidate for candidate, _ in read])
+    notes += (
+        tables.notes
+        + history_notes
+        + _others(matches, t1w)
+        + _without_scan(tables, [candidate for candidate, _ in read])
+    )
     return candidates, notes + _about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 

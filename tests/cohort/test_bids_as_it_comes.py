@@ -188,6 +188,30 @@ def test_images_that_may_be_scans_under_another_name_are_noted(bids: BidsTree) -
     ) in cohort.notes
 
 
+def test_rows_about_nobody_and_diagnoses_out_of_time_are_noted(bids: BidsTree) -> None:
+    for session in ("M000", "late"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    people(bids, "2", "3")
+    rows = ["sub-1 F", "sub-2 F", "n/a M", "n/a n/a", "sub-3 M"]
+    bids.table("participants.tsv", "participant_id sex", *rows)
+    bids.table("sub-1/sub-1_sessions.tsv", "session_id diagnosis", "ses-M000 MCI", "ses-late AD", "n/a CN")
+    bids.table("sub-1/ses-M000/sub-1_ses-M000_scans.tsv", "filename age", "n/a 70")
+    cohort = bids.read(**SEX)
+    assert [note for note in cohort.notes if "left out" in note] == [
+        "1 rows of participants.tsv without participant_id are left out",
+        "1 rows of sub-1_sessions.tsv without session_id are left out",
+        "1 rows of sub-1_ses-M000_scans.tsv without filename are left out",
+    ]
+    assert (
+        "1 sessions with a diagnosis are not named by months (ses-M012), so they tell nothing of conversion: "
+        "sub-1 ses-late"
+    ) in cohort.notes
+    assert {scan.session_id: scan.progression for scan in cohort.table if scan.participant_id == "sub-1"} == {
+        "ses-M000": "uMCI",
+        "ses-late": None,
+    }
+
+
 def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:
     bids = BidsTree(tmp_path / "Étude n° 1 – 阿尔茨海默")
     people(bids, "1", "2")
