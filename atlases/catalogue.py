@@ -19,7 +19,6 @@ from pipeline.run.errors import UsageError
 from pipeline.run.tables import MISSING, read_table
 
 CATALOGUE = Path(__file__).parent / "tables" / "catalogue.tsv"
-DEFAULT_ATLAS = "neuromorphometrics-cat12"
 
 
 @dataclass(frozen=True)

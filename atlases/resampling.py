@@ -79,12 +79,6 @@ def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> 
     return ResampledLabels(moved, tuple(sorted(missing)))
 
 
-def label_volumes_mm3(labels: NDArray[np.integer], grid: Grid) -> dict[int, float]:
-    """Volume of each label that has a voxel, by number."""
-    numbers, counts = np.unique(labels[labels > 0], return_counts=True)
-    return {int(n): int(c) * grid.voxel_volume_mm3 for n, c in zip(numbers, counts, strict=True)}
-
-
 def _present(labels: NDArray[np.integer]) -> list[int]:
     return [int(number) for number in np.unique(labels) if number != 0]
 

@@ -10,7 +10,7 @@ from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from scipy.stats import t as t_distribution
 from statsmodels.stats.contingency_tables import mcnemar
 
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.demographics import _fisher, _welch
 from pipeline.statistics.groups.fairness import _of_level

@@ -27,7 +27,8 @@ from pipeline.attribution.lrp import lrp
 from pipeline.attribution.rules import BetaRule, ZBoxRule
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.config import Config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import read_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.analyses.audit_verdicts import gathered
 from reports.analyses.columns import worded
 from reports.analyses.wording import level_in_words

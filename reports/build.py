@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cohort.reading import PLANTED
-from pipeline.run.config import read_config
+from pipeline.run.config_files import read_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout

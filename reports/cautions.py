@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pipeline.registration.settled import JACOBIAN_SOURCE
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.audit_cautions import AUDIT_CHECKS
 from reports.caution import Caution
 from reports.content.conservation import LOSSES, shares

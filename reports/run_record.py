@@ -19,10 +19,12 @@ import pandas as pd
 
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
-from pipeline.run.config import Config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import read_config
 from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
-from pipeline.run.layout import RunLayout, lrp_map_name
+from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import lrp_map_name
 from pipeline.run.tables import read_table
 
 OUTCOMES = ("TP", "FP", "TN", "FN")

@@ -15,9 +15,10 @@ from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
-from pipeline.cohort.reading import inspect_cohort
+from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.splits import Split, make_split
-from pipeline.run.config import Config, load_config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config, read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError
 from pipeline.run.executors import open_executor
@@ -54,7 +55,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     layout = prepare_run_folder(out, source, config)
     clear_stale_scratch(layout)
     with open_log(layout) as log, open_executor(options.n_procs, options.executor) as executor:
-        cohort = inspect_cohort(source.input, config.cohort, config.seed, selection)
+        cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         text = describe_cohort(cohort, config.cohort)
         if not cohort.table.kept:
             raise BadInputError(f"{text}\nNo scan can be used.")

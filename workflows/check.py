@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cohort.manifest import MATCHING, Match, write_comparison
-from pipeline.cohort.reading import InputCohort, inspect_cohort
+from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import make_split
 from pipeline.run.config import CohortConfig, Config
@@ -36,7 +36,7 @@ def check_command(arguments: argparse.Namespace) -> int:
     require_check_folder(arguments.out, arguments.input)
     folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
     selection = selection_of(arguments, config, folders)
-    cohort = inspect_cohort(arguments.input, config.cohort, config.seed, selection)
+    cohort = read_cohort(arguments.input, config.cohort, config.seed, selection)
     problem = cohort.problem or _unusable(cohort, config, bool(arguments.participant_label))
     text = describe_cohort(cohort, config.cohort)
     print(text)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.run.config import read_config
+from pipeline.run.config_files import read_config
 from pipeline.run.errors import EXIT_OK, UsageError
 from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout

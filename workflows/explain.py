@@ -9,7 +9,7 @@ from atlases.spaces import template_grid
 from pipeline.attribution.explain_stage import Request, show_scans
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.splits import Split
-from pipeline.run.config import read_config
+from pipeline.run.config_files import read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
 from pipeline.run.executors import open_executor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.cohort.manifest import make_manifest
-from pipeline.cohort.reading import inspect_cohort
+from pipeline.cohort.reading import read_cohort
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from pipeline.run.private_paths import without_home
 from workflows.check import check_command
@@ -26,7 +26,7 @@ def _export(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.file}: a manifest is a table; give a name that ends in .tsv.")
     if arguments.file.resolve().is_relative_to(arguments.input.resolve()):
         raise UsageError(f"{arguments.file}: lies inside the input folder, which is never written to.")
-    cohort = inspect_cohort(arguments.input, config.cohort, config.seed, selection_of(arguments, config, []))
+    cohort = read_cohort(arguments.input, config.cohort, config.seed, selection_of(arguments, config, []))
     kept = cohort.table.kept
     if not kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; heatlas check says why.")

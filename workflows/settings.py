@@ -10,7 +10,8 @@ from typing import Any
 from pipeline.cohort.anonymise import open_disguise
 from pipeline.cohort.manifest import Manifest
 from pipeline.cohort.reading import Selection
-from pipeline.run.config import Config, load_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config
 from pipeline.run.errors import UsageError
 
 

@@ -33,7 +33,7 @@ from pipeline.attribution.records import Attribution
 from pipeline.cohort.unseen import require_unseen
 from pipeline.models.device import chosen_device
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import ScanFiles
+from pipeline.run.scan_files import ScanFiles
 
 
 @dataclass(frozen=True)

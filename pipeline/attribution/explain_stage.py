@@ -26,7 +26,8 @@ from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.errors import UsageError
 from pipeline.run.jobs import Job, Outcome, is_done, run_jobs
-from pipeline.run.layout import ExplanationLayout, sidecar
+from pipeline.run.layout import ExplanationLayout
+from pipeline.run.scan_files import sidecar
 from pipeline.run.tables import read_table, write_table
 
 STAGE = "explanations"

@@ -27,7 +27,9 @@ from pipeline.regions.audit import write_audit_table
 from pipeline.regions.territory import Territory, write_region_table
 from pipeline.run.config import AttributionConfig, TrainingConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import GUIDED_MAP, FoldFiles, ScanFiles, lrp_map_name, sidecar
+from pipeline.run.layout import FoldFiles
+from pipeline.run.map_names import GUIDED_MAP, lrp_map_name
+from pipeline.run.scan_files import ScanFiles, sidecar
 from pipeline.run.tables import write_json, write_table
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")

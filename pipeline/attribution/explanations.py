@@ -30,7 +30,8 @@ from pipeline.regions.territory import Territory, write_region_table
 from pipeline.run.config import TrainingConfig
 from pipeline.run.digests import canonical_json, text_digest
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles, ScanFiles
+from pipeline.run.layout import FoldFiles
+from pipeline.run.scan_files import ScanFiles
 from pipeline.run.tables import write_json, write_table
 
 PREDICTED = "predicted"

@@ -35,7 +35,9 @@ from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name, sidecar
+from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import lrp_map_name
+from pipeline.run.scan_files import ScanFiles, sidecar
 from pipeline.run.tables import write_table
 
 STAGE = "attribution"

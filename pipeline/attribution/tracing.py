@@ -19,7 +19,6 @@ from torch import Tensor, fx, nn
 
 from pipeline.run.errors import UsageError
 
-CONVOLUTIONS = (nn.Conv3d,)
 POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d)
 PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
 """Modules that relevance passes unchanged (a flattening only changes its shape)."""

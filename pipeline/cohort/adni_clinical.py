@@ -217,11 +217,13 @@ def _same_visit(one: VisitRow, other: VisitRow) -> bool:
 def _histories(
     visits: Mapping[int, Sequence[VisitRow]], dxsum: VisitTable
 ) -> tuple[dict[int, tuple[Diagnosis, ...]], list[str]]:
-    histories, conflicts = {}, []
+    histories, conflicts, timeless = {}, [], []
     unknown: Counter[str] = Counter()
     for person, rows in visits.items():
         histories[person], found = diagnosis_history(rows, dxsum.of(person), dxsum.name)
         conflicts += [f"RID {person} {conflict}" for conflict in found]
+        without = (one for one in histories[person] if one.when is None and one.months is None)
+        timeless += [f"RID {person} {one.session_id} ({one.source})" for one in without]
         for row in dxsum.of(person):
             value, column = dxsum_value(row.columns)
             if value is None and column:
@@ -229,6 +231,11 @@ def _histories(
     notes = []
     if conflicts:
         notes.append(f"{len(conflicts)} diagnoses differ; ADNIMERGE's are used: {listed(conflicts)}")
+    if timeless:
+        notes.append(
+            f"{len(timeless)} diagnoses with neither a date nor a visit that counts months tell nothing of conversion: "
+            f"{listed(timeless)}"
+        )
     if unknown:
         kinds = listed(f"{code} ({count} rows)" for code, count in sorted(unknown.items()))
         notes.append(f"{dxsum.name}: codes that are no diagnosis of ADNI's are taken as missing: {kinds}")

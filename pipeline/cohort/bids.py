@@ -34,6 +34,9 @@ _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"
     r"(?P=participant)_(?:(?P=session)_)?(?P<entities>(?:[a-z]+-[A-Za-z0-9+]+_)*)(?P<suffix>[A-Za-z0-9]+)\.nii(?:\.gz)?"
 )
+_T1W_NAME = re.compile(r".*T1w\.nii(\.gz)?")
+_PLACE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?(anat/)?[^/]+")
+"""Where a T1-weighted image may lie under another name; not the folders of other kinds of scans (``func/``)."""
 _SECONDARY = ("acq", "rec", "echo", "inv")
 """Entities of images beside the main one of a session."""
 
@@ -81,15 +84,20 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
         )
     common = read_shared_sidecar(root)
     read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
-    misnamed = [path for path, match in matches.items() if match is None and re.search(r"T1w\.nii(\.gz)?$", path)]
-    histories = diagnosis_histories(tables)
+    misnamed = [path for path, match in matches.items() if match is None and _T1W_NAME.fullmatch(path)]
+    histories, history_notes = diagnosis_histories(tables)
     candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
         _misnamed(path) for path in misnamed
     ]
     notes = [f"tables are those of the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
         notes.append(f"{len(ignored)} images set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
-    notes += tables.notes + _others(matches, t1w) + _without_scan(tables, [candidate for candidate, _ in read])
+    notes += (
+        tables.notes
+        + history_notes
+        + _others(matches, t1w)
+        + _without_scan(tables, [candidate for candidate, _ in read])
+    )
     return candidates, notes + _about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 
@@ -165,7 +173,15 @@ def _misnamed(path: str) -> Candidate:
 def _others(matches: Mapping[str, re.Match[str] | None], t1w: Mapping[str, object]) -> list[str]:
     suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in t1w]
     kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
-    return [f"{len(suffixes)} images in anat/ of other kinds left alone: {kinds}"] if suffixes else []
+    notes = [f"{len(suffixes)} images in anat/ of other kinds left alone: {kinds}"] if suffixes else []
+    unnamed = [path for path, match in matches.items() if match is None and not _T1W_NAME.fullmatch(path)]
+    unnamed = [path for path in unnamed if _PLACE.fullmatch(path)]
+    if unnamed:
+        notes.append(
+            f"{len(unnamed)} images not named as BIDS asks left alone; one that is T1-weighted should end in "
+            f"_T1w.nii.gz: {listed(unnamed, 3)}"
+        )
+    return notes
 
 
 def _without_scan(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]:

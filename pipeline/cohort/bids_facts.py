@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pipeline.cohort import values
 from pipeline.cohort.bids_tables import PARTICIPANTS, BidsTables, Cells
+from pipeline.cohort.candidates import listed
 from pipeline.cohort.diagnosis import Diagnosis
 from pipeline.cohort.records import Scan
 from pipeline.cohort.visits import visit_of
@@ -107,18 +108,29 @@ def facts_of(
     return ScanFacts(filled, tuple(row.unreadable), stands_in and tiv is not None, later)
 
 
-def diagnosis_histories(tables: BidsTables) -> dict[str, tuple[Diagnosis, ...]]:
+def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
     """Diagnoses of each participant by the sessions tables, in order of time.
 
-    Sessions not named by months are left out; those without an image count: they tell what became of someone.
+    Sessions without an image count: they tell what became of someone. Those not named by months are left out and noted.
     """
     found: dict[str, list[Diagnosis]] = {}
+    timeless: list[str] = []
     for (person, session), cells in tables.sessions.items():
         months = visit_of(session.removeprefix("ses-")).months
         value = _Rows({}, cells, {}).value("diagnosis", values.diagnosis)[0]
-        if months is not None and value is not None:
-            found.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
-    return {person: tuple(sorted(of, key=lambda one: one.months or 0)) for person, of in found.items()}
+        if value is None:
+            continue
+        if months is None:
+            timeless.append(f"{person} {session}")
+            continue
+        found.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
+    notes = []
+    if timeless:
+        notes.append(
+            f"{len(timeless)} sessions with a diagnosis are not named by months (ses-M012), so they tell nothing of "
+            f"conversion: {listed(timeless)}"
+        )
+    return {person: tuple(sorted(of, key=lambda one: one.months or 0)) for person, of in found.items()}, notes
 
 
 def diagnosis_of(scan: Scan) -> Diagnosis | None:

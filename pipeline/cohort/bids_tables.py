@@ -95,12 +95,12 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     """
     tables = BidsTables()
     if (root / PARTICIPANTS).is_file():
-        rows = _rows(root / PARTICIPANTS, ["participant_id"])
-        keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows if "participant_id" in cells]
+        rows = _rows(root / PARTICIPANTS, ["participant_id"], tables.notes)
+        keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
         tables.participants = _merged(keyed, PARTICIPANTS, tables.notes)
     if (root / SESSIONS).is_file():
-        rows = _rows(root / SESSIONS, ["participant_id", "session_id"])
-        by_visit = [(_visit(c["participant_id"], c), c) for c in rows if {"participant_id", "session_id"} <= set(c)]
+        rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables.notes)
+        by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
         tables.sessions = _merged(by_visit, SESSIONS, tables.notes)
     for person in people:
         _read_personal(root, person, tables)
@@ -114,11 +114,11 @@ def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
     if not path.is_file():
         return
     try:
-        rows = _rows(path, ["session_id"])
+        rows = _rows(path, ["session_id"], tables.notes)
     except BadInputError as error:
         tables.unreadable[person] = _without_root(error, root)
         return
-    keyed = [(_visit(person, cells), cells) for cells in rows if "session_id" in cells]
+    keyed = [(_visit(person, cells), cells) for cells in rows]
     for visit, cells in _merged(keyed, path.name, tables.notes).items():
         tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
 
@@ -130,21 +130,28 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
     if not path.is_file():
         return
     try:
-        rows = _rows(path, ["filename"])
+        rows = _rows(path, ["filename"], tables.notes)
     except BadInputError as error:  # says little that is used: not worth the scan
         tables.notes.append(f"left unread: {_without_root(error, root)}")
         return
-    keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows if "filename" in cells]
+    keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
     tables.scans.update(_merged(keyed, path.name, tables.notes))
 
 
-def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+def _rows(path: Path, columns: Sequence[str], notes: list[str]) -> list[dict[str, str]]:
+    """Filled cells of the rows that say what they are about; others are left out and noted."""
     plain = _plain_rows(path)
     if plain and set(columns) <= set(plain[0]):
-        return [{name: cell for name, cell in row.items() if not is_missing(cell)} for row in plain]
-    frame = read_text_table(path, "\t")
-    require_columns(path, frame, columns, _TABS)
-    return filled_rows(frame)
+        rows = [{name: cell for name, cell in row.items() if not is_missing(cell)} for row in plain]
+    else:
+        frame = read_text_table(path, "\t")
+        require_columns(path, frame, columns, _TABS)
+        rows = filled_rows(frame)
+    named = [row for row in rows if set(columns) <= set(row)]
+    nameless = sum(map(bool, rows)) - len(named)
+    if nameless:
+        notes.append(f"{nameless} rows of {path.name} without {' and '.join(columns)} are left out")
+    return named
 
 
 def _plain_rows(path: Path) -> list[dict[str, str]]:

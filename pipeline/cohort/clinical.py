@@ -60,7 +60,8 @@ OTHER_NAMES = {
 TIMES = {
     "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
     "failing that by age; n/a if several visits have one age",
-    "converted": "1 if AD was diagnosed after the scan and holds at the last diagnosis, 0 if not; for CN and MCI only",
+    "converted": "1 if AD was diagnosed after the scan and holds at the last diagnosis (before a dementia of another "
+    "cause), 0 if no AD was diagnosed, n/a if AD was withdrawn; for CN and MCI only",
     "months_to_conversion": "Months from the diagnosis at the scan to the first of AD; n/a if there was none",
     "months_followed": "Months from the diagnosis at the scan to the last one (0: none later), the time of censoring "
     "where converted is 0",

@@ -30,7 +30,8 @@ from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.digests import unit_key
 from pipeline.run.errors import BadInputError, MissingDataError
 from pipeline.run.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
-from pipeline.run.layout import RunLayout, sidecar
+from pipeline.run.layout import RunLayout
+from pipeline.run.scan_files import sidecar
 from pipeline.run.tables import read_table, write_json, write_table
 
 STAGE = "conversion"

@@ -30,7 +30,7 @@ from atlases.templates import load_template
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.headers import read_raw_header
 from pipeline.cohort.orientation import Orientation, choose_orientation
-from pipeline.run.layout import TEMPLATE
+from pipeline.run.group_layout import TEMPLATE
 
 Entry = Literal["scan", "brain", "template"]
 ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")

@@ -28,8 +28,8 @@ from pipeline.cohort.headers import link_problem
 _TAGS = (
     *("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "SeriesNumber", "InstanceNumber", "Modality", "PatientID"),
     *("SeriesDescription", "ProtocolName", "BodyPartExamined", "MagneticFieldStrength", "EchoTime", "AcquisitionDate"),
-    *("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "NumberOfFrames", "PixelSpacing", "SliceThickness"),
-    *("ImagePositionPatient", "ImageOrientationPatient", "ImagesInAcquisition", "SpacingBetweenSlices"),
+    *("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "NumberOfFrames", "PixelSpacing"),
+    *("ImagePositionPatient", "ImageOrientationPatient", "ImagesInAcquisition"),
 )
 _BODY_PARTS = (
     *("ABDOMEN", "ANKLE", "ARM", "BREAST", "CHEST", "CSPINE", "ELBOW", "EXTREMITY", "FOOT", "HAND", "HEART", "HIP"),
@@ -179,7 +179,6 @@ def _slice(path: str, header: Any) -> Slice:
         position=_numbers(header, "ImagePositionPatient", 3),
         orientation=_numbers(header, "ImageOrientationPatient", 6),
         spacing=_numbers(header, "PixelSpacing", 2),
-        thickness=_number(header, "SpacingBetweenSlices") or _number(header, "SliceThickness"),
         echo_time=_number(header, "EchoTime"),
         frames=int(header.get("NumberOfFrames") or 1),
     )

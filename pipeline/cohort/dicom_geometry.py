@@ -35,7 +35,6 @@ class Slice:
         ImageOrientationPatient: directions of rows and columns.
     spacing : tuple of float or None
         PixelSpacing.
-    thickness : float or None
     echo_time : float or None
         ms.
     frames : int
@@ -47,7 +46,6 @@ class Slice:
     position: tuple[float, ...] | None
     orientation: tuple[float, ...] | None
     spacing: tuple[float, ...] | None
-    thickness: float | None
     echo_time: float | None
     frames: int
 

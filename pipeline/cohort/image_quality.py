@@ -148,7 +148,11 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
         frame, notes = with_iso_dates(path, frame, ("scandate",) if table == MPRAGEMETA else ())
     except BadInputError as error:
         return [], [f"{path.name} is not used: {error}"]
-    return filled_rows(frame[[name for name in _COLUMNS if name in names]]), notes
+    rows = [cells for cells in filled_rows(frame[[name for name in _COLUMNS if name in names]]) if cells]
+    numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
+    if len(numbered) < len(rows):
+        notes.append(f"{path.name}: {len(rows) - len(numbered)} rows without image or series number are left out")
+    return numbered, notes
 
 
 def _facts(cells: Mapping[str, str], table: str) -> ImageFacts:

@@ -97,7 +97,10 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
             notes.append(f"{name} is not used: {error}")
             continue
         notes += date_notes
-        for cells in filled_rows(frame):
+        rows = [cells for cells in filled_rows(frame) if cells]
+        nameless = sum("imagedataid" not in cells for cells in rows)
+        notes += [f"{name}: {nameless} rows without Image Data ID are left out"] if nameless else []
+        for cells in rows:
             if "imagedataid" in cells:
                 number, record = image_id(cells["imagedataid"]), _of_row(cells)
                 codes |= {cells["visit"]} if record.visit is not None and not record.visit.known else set()

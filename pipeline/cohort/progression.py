@@ -1,24 +1,29 @@
-"""What became of someone with MCI: stable or progressive within a horizon, or not known.
+"""What became of someone after a scan: conversion to AD, when, and the course of MCI within a horizon.
 
-Counted from the diagnosis of the scan. The visit of the horizon may lie up to `WINDOW_DAYS` to either side of it, as
-visits do. With the diagnoses after the scan and up to there:
+Conversion has one meaning, that of `_later`: AD was diagnosed after the scan, and the last diagnosis is AD. It happened
+at the first diagnosis of AD. A return to CN or MCI in between does not matter; a last diagnosis that is not AD means
+that AD was withdrawn, which is no conversion and no time without one. A dementia of another cause ends what counts: AD
+before it stays a conversion (the dementia had come, and its cause was judged anew), AD after it does not make one.
+
+The courses count from the diagnosis of the scan. The visit of the horizon may lie up to `WINDOW_DAYS` to either side
+of it, as visits do:
 
 =====  ===============================================================================================================
-pMCI   one of them is AD, and the last one is
-sMCI   none is AD, follow-up reaches the horizon, and the last is MCI
-rMCI   none is AD, follow-up reaches the horizon, and the last is CN: reverted
+pMCI   converted, by the visit of the horizon
+sMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is MCI
+rMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is CN: reverted
 uMCI   unknown: follow-up ends before the horizon without AD (drop-outs are not stable people); or no visit falls at the
-       horizon and the next has AD, so that it cannot be said on which side the conversion lies; or AD was diagnosed
-       and withdrawn; or the dementia has another cause
+       horizon and the next has AD, so that it cannot be said on which side the conversion lies; or AD was diagnosed by
+       then and withdrawn, be it later; or a dementia of another cause came first
 =====  ===============================================================================================================
 
-A return to CN in between does not matter: what counts is the last diagnosis. Where no visit falls at the horizon the
-first one after it stands in for it, unless it is the one with AD.
+Where no visit falls at the horizon the first one after it stands in for it, unless it is one with a dementia.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipeline.cohort.adni_visit_tables import WINDOW_DAYS
 from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
@@ -26,6 +31,39 @@ from pipeline.cohort.records import FollowUp
 
 _DAYS_PER_MONTH = 30.4375
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
+
+
+@dataclass(frozen=True)
+class _Later:
+    """Diagnoses after a scan; times in days from the diagnosis at the scan.
+
+    Parameters
+    ----------
+    known : tuple of (float, str)
+        Times and diagnoses before any dementia of another cause, in order of time.
+    first_ad : float or None
+        Time of the first AD of these.
+    withdrawn : bool
+        There is such an AD, and the last of these diagnoses is another: no conversion.
+    other : float or None
+        Time of the first dementia of another cause.
+    """
+
+    known: tuple[tuple[float, str], ...]
+    first_ad: float | None
+    withdrawn: bool
+    other: float | None
+
+
+def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
+    """The one reading of a history that tells of conversion; rule in the module's docstring."""
+    timed = ((_days_after(at, one), one.value) for one in history)
+    # Histories sort undated visits last, whatever their months.
+    after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda one: one[0])
+    other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
+    known = tuple(one for one in after if other is None or one[0] < other)
+    first_ad = next((days for days, value in known if value == "AD"), None)
+    return _Later(known, first_ad, first_ad is not None and known[-1][1] != "AD", other)
 
 
 def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
@@ -37,23 +75,19 @@ def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | 
     Parameters
     ----------
     history : sequence of Diagnosis
-        Of the person, in order of time.
+        Of the person.
     at : Diagnosis or None
         The scan's.
     """
     if at is None or at.value not in ("CN", "MCI"):
         return None
-    after = [(days, one.value) for one in history if (days := _days_after(at, one)) is not None and days > 0]
-    other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
-    if other is not None:
-        after = [(days, value) for days, value in after if days < other]
-    first_ad = next((days for days, value in after if value == "AD"), None)
-    if first_ad is not None and after[-1][1] != "AD":
+    later = _later(history, at)
+    if later.withdrawn:
         return None
-    last = other if other is not None else after[-1][0] if after else 0.0
-    months = None if first_ad is None else round(first_ad / _DAYS_PER_MONTH, 2)
-    competing = other is not None and first_ad is None
-    return FollowUp(first_ad is not None, months, round(last / _DAYS_PER_MONTH, 2), competing)
+    last = later.other if later.other is not None else later.known[-1][0] if later.known else 0.0
+    converted = later.first_ad is not None
+    months = None if later.first_ad is None else round(later.first_ad / _DAYS_PER_MONTH, 2)
+    return FollowUp(converted, months, round(last / _DAYS_PER_MONTH, 2), later.other is not None and not converted)
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
@@ -62,23 +96,22 @@ def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_mont
     Parameters
     ----------
     history : sequence of Diagnosis
-        Of the person, in order of time.
+        Of the person.
     at : Diagnosis or None
         The scan's.
     horizon_months : int
     """
     if at is None or at.value != "MCI":
         return None
-    horizon = horizon_months * _DAYS_PER_MONTH
-    after = [(days, one.value) for one in history if (days := _days_after(at, one)) is not None and days > 0]
-    until = [value for days, value in after if days <= horizon + WINDOW_DAYS]
-    reaches = any(horizon - WINDOW_DAYS <= days <= horizon + WINDOW_DAYS for days, _ in after)
-    beyond = next((value for days, value in after if days > horizon + WINDOW_DAYS), None)
-    if OTHER_DEMENTIA in until:
+    later, horizon = _later(history, at), horizon_months * _DAYS_PER_MONTH
+    end = horizon + WINDOW_DAYS
+    if later.first_ad is not None and later.first_ad <= end:
+        return "uMCI" if later.withdrawn else "pMCI"
+    if later.other is not None and later.other <= end:
         return "uMCI"
-    if "AD" in until:
-        return "pMCI" if until[-1] == "AD" else "uMCI"
-    last = until[-1] if reaches else beyond
+    there = [value for days, value in later.known if horizon - WINDOW_DAYS <= days <= end]
+    beyond = next((value for days, value in later.known if days > end), None)
+    last = there[-1] if there else beyond
     return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
 
 

@@ -92,7 +92,7 @@ class Selection:
 
 
 def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
-    """Read an ADNI download or a BIDS dataset whose scans can be labelled; nothing is written.
+    """Read an ADNI download or a BIDS dataset; nothing is written.
 
     Parameters
     ----------
@@ -108,23 +108,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     Returns
     -------
     InputCohort
-        All images found; none kept is possible, and then every reason is in the table.
-
-    Raises
-    ------
-    BadInputError
-        As `inspect_cohort`, or if the contrast names a column or value that does not occur.
-    """
-    cohort = inspect_cohort(root, config, seed, selection)
-    if cohort.problem:
-        raise BadInputError(cohort.problem)
-    return cohort
-
-
-def inspect_cohort(
-    root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()
-) -> InputCohort:
-    """Read an input as `read_cohort` does, also if its scans cannot be labelled; `InputCohort.problem` then says why.
+        All images found; none kept is possible, and then every reason is in the table. Scans that cannot be labelled,
+        because the contrast names a column or value that does not occur, are read too: `InputCohort.problem` says why.
 
     Raises
     ------
@@ -207,6 +192,7 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor a BIDS dataset "
         f"(participants.tsv, folders sub-*); {len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
+        + "".join(f" {note[0].upper()}{note[1:]}." for note in _foreign_notes(files))
     )
 
 
@@ -224,8 +210,18 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
             f"{len(files.linked_folders)} links to folders are not followed; give the real folder: "
             f"{listed(files.linked_folders, 3)}"
         )
+    notes += _foreign_notes(files)
     if files.unreadable:
         notes.append(
             f"{len(files.unreadable)} folders could not be listed (permissions?): {listed(files.unreadable, 3)}"
         )
     return notes
+
+
+def _foreign_notes(files: InputFiles) -> list[str]:
+    if not files.foreign:
+        return []
+    return [
+        f"{len(files.foreign)} archives, or images neither NIfTI nor DICOM, are left alone; unpack or convert them: "
+        f"{listed(files.foreign, 3)}"
+    ]

@@ -105,7 +105,7 @@ class FollowUp:
     Parameters
     ----------
     converted : bool
-        AD was diagnosed, and the last diagnosis is AD.
+        AD was diagnosed, and the last diagnosis (before a dementia of another cause) is AD.
     months_to_conversion : float or None
         Until the first diagnosis of AD; None if there was none.
     months_followed : float

@@ -9,6 +9,11 @@ from pathlib import Path
 
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
 DICOM_SUFFIXES = (".dcm", ".ima", ".dicom")
+FOREIGN_SUFFIXES = (
+    *(".hdr", ".mgz", ".mgh", ".mnc", ".nrrd", ".nhdr", ".head"),
+    *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".7z", ".rar"),
+)
+"""Images in formats that are not read, by the file that has the header where there are two, and archives."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,8 @@ class InputFiles:
         Links to folders; not followed, so that no loop is possible.
     unreadable : tuple of str
         Folders that could not be listed.
+    foreign : tuple of str
+        Images of other formats, and archives, in which there may be images.
     """
 
     images: tuple[str, ...]
@@ -38,6 +45,7 @@ class InputFiles:
     metadata: tuple[str, ...]
     linked_folders: tuple[str, ...]
     unreadable: tuple[str, ...]
+    foreign: tuple[str, ...]
 
     @property
     def dicom_count(self) -> int:
@@ -59,6 +67,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     dicom: dict[str, tuple[str, ...]] = {}
     linked: list[str] = []
     unreadable: list[str] = []
+    foreign: list[str] = []
 
     def cannot_list(error: OSError) -> None:
         unreadable.append(_relative(str(error.filename), root))
@@ -81,6 +90,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
                 tables.append(prefix + name)
             elif lower.endswith(".xml"):
                 metadata.append(prefix + name)
+            elif lower.endswith(FOREIGN_SUFFIXES):
+                foreign.append(prefix + name)
             elif _is_dicom(folder, name):
                 series.append(name)
         if series:
@@ -92,13 +103,15 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         metadata=tuple(sorted(metadata)),
         linked_folders=tuple(sorted(linked)),
         unreadable=tuple(sorted(unreadable)),
+        foreign=tuple(sorted(foreign)),
     )
 
 
 def _is_dicom(folder: str, name: str) -> bool:
     """Whether a file is taken for DICOM: by its ending, or without one by the four letters after its preamble.
 
-    Names that end in numbers are common: the file is then called after its UID.
+    Names that end in numbers are common: the file is then called after its UID. One that may not be read is taken for
+    DICOM, so that reading its header says so: it may be a slice.
     """
     ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 speed
     if ending in DICOM_SUFFIXES:
@@ -108,6 +121,8 @@ def _is_dicom(folder: str, name: str) -> bool:
     try:
         with open(os.path.join(folder, name), "rb") as handle:  # noqa: PTH118, PTH123 speed
             return handle.read(132)[128:] == b"DICM"
+    except PermissionError:
+        return True
     except OSError:
         return False
 

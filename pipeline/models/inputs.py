@@ -22,7 +22,7 @@ from atlases.templates import Template, load_template
 from pipeline.models.founding import covering_side, seen_side
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import ScanFiles
+from pipeline.run.scan_files import ScanFiles
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""

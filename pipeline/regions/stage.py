@@ -31,7 +31,9 @@ from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout, ScanFiles, lrp_map_name
+from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import lrp_map_name
+from pipeline.run.scan_files import ScanFiles
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table, write_table
 

@@ -6,12 +6,11 @@ scanner, brain extraction, registration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.registration.label_overlap import dice_per_label
 from pipeline.registration.quality import correlation
 
 
@@ -65,21 +64,3 @@ def volume_stability(
     difference = 100 * np.abs(a - b) / ((a + b) / 2)
     alike = correlation(np.log(a / t), np.log(b / t))
     return VolumeStability(round(alike, 12), float(difference.mean()), len(shared))
-
-
-def label_stability(first: np.ndarray, second: np.ndarray, labels: Iterable[int]) -> float:
-    """Mean Dice of label images of two scans of one person, both carried to template space.
-
-    Parameters
-    ----------
-    first, second : numpy.ndarray
-        Whole numbers on one grid (`pipeline.registration.stage.warp_labels`).
-    labels : iterable of int
-
-    Returns
-    -------
-    float
-        Mean over the labels that occur; NaN if none does.
-    """
-    overlap = [value for value in dice_per_label(first, second, labels).values() if not np.isnan(value)]
-    return float(np.mean(overlap)) if overlap else float("nan")

@@ -26,10 +26,12 @@ from pipeline.registration.scan import RegisteredScan, register_image
 from pipeline.registration.synthstrip import require_synthstrip
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import DigestCache, unit_key
+from pipeline.run.group_layout import TEMPLATE
 from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import TEMPLATE, RunLayout, ScanFiles
+from pipeline.run.layout import RunLayout
 from pipeline.run.private_paths import shown_as
 from pipeline.run.provenance import package_versions
+from pipeline.run.scan_files import ScanFiles
 from pipeline.run.seeds import derived_seed
 from pipeline.run.tables import write_json, write_table
 

@@ -7,7 +7,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.run.config import Config, config_to_toml, read_config, toml_value
+from pipeline.run.config import Config
+from pipeline.run.config_files import config_to_toml, read_config, toml_value
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout import RunLayout
 from pipeline.run.private_paths import relative_to_folder

@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.layout import TEMPLATE, RunLayout
+from pipeline.run.group_layout import TEMPLATE
+from pipeline.run.layout import RunLayout
 from pipeline.run.private_paths import relative_uri
 from pipeline.run.tables import write_json, write_text
 

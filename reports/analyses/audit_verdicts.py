@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
 from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent

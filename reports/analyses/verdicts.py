@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.wording import level_in_words, variable_in_words
 from reports.numbers import count, fixed, interval, is_missing, listing, number, p_value

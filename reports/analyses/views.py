@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.analyses.charts import Intervals, chart_of
 from reports.analyses.columns import column_of, worded
 from reports.analyses.verdicts import Verdict

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.material import Material
 from reports.numbers import number, percent
 from reports.tables import Column, numeric, page_table

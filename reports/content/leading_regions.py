@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.regions.ranking import top_groups
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.headline import leaders, map_shares, ranking, small_regions, voxels_of, weak_in_controls
 from reports.material import Material
 from reports.numbers import count, fixed, percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.figures.brain import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, draw_overview, group_rows, map_unit

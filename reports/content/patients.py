@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture

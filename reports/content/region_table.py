@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.explorer.of_run import region_explorer
 from reports.material import Material
 from reports.numbers import fixed, number, p_cell

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.regions.ranking import METRICS
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.content.leading_regions import leading_table
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from pipeline.statistics.volume_association import ADJUSTED
 from reports.analyses.verdicts import CLEAR, fairness
 from reports.content.planted import recovery_sentence

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from pipeline.statistics.volume_association import ADJUSTED
 from reports import volume_sources
 from reports.analyses.verdicts import CLEAR

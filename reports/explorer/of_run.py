@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout import RunLayout, map_title
+from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import map_title
 from pipeline.run.tables import read_table, write_table
 from reports.components import Component
 from reports.explorer.component import Explored, explorer_component

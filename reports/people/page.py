@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.caution import Caution
 from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pipeline.run.layout import ScanFiles, map_title
+from pipeline.run.map_names import map_title
+from pipeline.run.scan_files import ScanFiles
 from reports.headline import small_regions
 from reports.material import Material
 from reports.numbers import count, is_missing, listing

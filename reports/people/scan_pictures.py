@@ -23,7 +23,7 @@ from pipeline.regions.maps import read_map
 from pipeline.run.digests import file_digest, unit_key
 from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.layout import ScanFiles
+from pipeline.run.scan_files import ScanFiles
 from pipeline.run.tables import write_text
 from reports.figures.brain import BrainImage, view_of
 from reports.fragments import COMPONENTS

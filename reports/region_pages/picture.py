@@ -15,7 +15,7 @@ from PIL import Image
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.figures.brain import AXIS, GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, Cut, Plane
 from reports.figures.lettering import write
 from reports.figures.maps import slice_name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
 from reports.content.effects import difference_in_words

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid
 from pipeline.regions.maps import read_map
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.components import Component
 from reports.figures.brain import GROUP_PERCENTILES, ColourScale
 from reports.figures.maps import map_unit

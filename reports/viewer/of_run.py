@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout import map_title
+from pipeline.run.map_names import map_title
 from reports.components import Component
 from reports.figures.brain import GROUP_PERCENTILES
 from reports.figures.maps import map_unit

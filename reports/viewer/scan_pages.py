@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.run.layout import ScanFiles, map_title
+from pipeline.run.map_names import map_title
+from pipeline.run.scan_files import ScanFiles
 from reports.components import Component
 from reports.figures.brain import PERSON_PERCENTILES, MapView
 from reports.figures.maps import map_unit

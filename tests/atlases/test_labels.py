@@ -4,12 +4,13 @@ import nibabel as nib
 import numpy as np
 import pytest
 from atlas_grids import oblique, oriented
+from label_volumes import label_volumes_mm3
 
 from atlases.brain_box import brain_box
 from atlases.catalogue import atlas_names, find_atlas
 from atlases.labels import load_atlas, mean_x_mm, read_labels
 from atlases.regions import neuromorphometrics
-from atlases.resampling import label_volumes_mm3, resample_labels
+from atlases.resampling import resample_labels
 from atlases.spaces import Grid, template_grid
 from atlases.templates import load_template
 from pipeline.run.errors import BadInputError, UsageError

@@ -6,9 +6,10 @@ import pytest
 from atlas_grids import oblique, oriented, small_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from label_volumes import label_volumes_mm3
 from nilearn.image import resample_img
 
-from atlases.resampling import label_volumes_mm3, resample_labels
+from atlases.resampling import resample_labels
 from atlases.spaces import Grid
 from pipeline.run.errors import BadInputError
 

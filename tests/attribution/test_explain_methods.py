@@ -26,7 +26,7 @@ from pipeline.attribution.registry import ENTRIES, METHODS, Surroundings, find_m
 from pipeline.models.founding import FoundingCNN
 from pipeline.regions.territory import Territory
 from pipeline.run.errors import UsageError
-from pipeline.run.layout import is_map_of_a_run
+from pipeline.run.map_names import is_map_of_a_run
 
 USUAL = {"target": "AD", "stage": 0, "start": "logit"}
 

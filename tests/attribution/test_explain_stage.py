@@ -29,7 +29,8 @@ from pipeline.run.config import Config, RegistrationConfig, TrainingConfig
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import UsageError
 from pipeline.run.jobs import Outcome
-from pipeline.run.layout import ExplanationLayout, sidecar
+from pipeline.run.layout import ExplanationLayout
+from pipeline.run.scan_files import sidecar
 from pipeline.run.tables import read_table
 
 GRID = template_grid(4.0)

@@ -13,12 +13,20 @@ import numpy as np
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
 from pipeline.run.config import CohortConfig
+from pipeline.run.errors import BadInputError
 
 ROW = {"AGE": "74.3", "PTGENDER": "Female", "SITE": "11", "APOE4": "1", "MMSE": "27", "FLDSTRENG": "1.5 Tesla MRI"}
 
 
 def image_bytes(shape: tuple[int, ...] = (7, 9, 11), dtype: type = np.int16) -> bytes:
     return nib.Nifti1Image(np.ones(shape, dtype), np.diag([-1.0, 1, 1, 1])).to_bytes()
+
+
+def _labelled(cohort: InputCohort) -> InputCohort:
+    """The cohort, unless it cannot be labelled; raises as a run does."""
+    if cohort.problem:
+        raise BadInputError(cohort.problem)
+    return cohort
 
 
 @dataclass
@@ -68,7 +76,7 @@ class AdniTree:
             self.both_classes()
         if self.rows and not list(self.root.rglob("[Aa][Dd][Nn][Ii][Mm]*.csv")):
             self.table()
-        return read_cohort(self.root, CohortConfig(**settings), 43)
+        return _labelled(read_cohort(self.root, CohortConfig(**settings), 43))
 
     def scan(self, scan_id: str, **settings: Any) -> Scan:
         return next(scan for scan in self.read(**settings).table if scan.scan_id == scan_id)
@@ -92,4 +100,4 @@ class BidsTree:
         target.write_text("\n".join(line.replace(" ", "\t") for line in lines) + "\n", encoding="utf-8")
 
     def read(self, **settings: Any) -> InputCohort:
-        return read_cohort(self.root, CohortConfig(**settings), 43)
+        return _labelled(read_cohort(self.root, CohortConfig(**settings), 43))

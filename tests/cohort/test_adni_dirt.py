@@ -117,11 +117,21 @@ def test_viscode2_goes_before_viscode(adni: AdniTree) -> None:
 
 def test_collection_lists_that_cannot_be_read_are_named(adni: AdniTree) -> None:
     two_people(adni, HEADER + ROWS)
-    write_csv(adni.root / "list.csv", "Image Data ID,Visit,Acq Date\nI1,q,18.4.2006\nI2,bl\n")
+    write_csv(adni.root / "list.csv", "Image Data ID,Visit,Acq Date\nI1,q,18.4.2006\nI2,bl\n,bl,18.4.2006\n")
     write_csv(adni.root / "list2.csv", "Image Data ID,Visit,Acq Date\nI1,bl,4/18/2006,extra\n")
     notes = adni.read(as_is=True).notes
     assert "visits of collection lists that are not ADNI's, matched by date only: q" in notes
     assert any(note.startswith("list2.csv is not used: ") for note in notes)
+    assert "list.csv: 1 rows without Image Data ID are left out" in notes
+
+
+def test_diagnoses_that_cannot_be_placed_in_time_are_named(adni: AdniTree) -> None:
+    two_people(adni, HEADER + ROWS)
+    write_csv(adni.root / "DXSUM.csv", "RID,VISCODE,EXAMDATE,DIAGNOSIS\n295,y1,,2\n300,m12,,3\n")
+    assert (
+        "1 diagnoses with neither a date nor a visit that counts months tell nothing of conversion: "
+        "RID 295 ses-M012 (DXSUM.csv DIAGNOSIS)"
+    ) in adni.read(as_is=True).notes
 
 
 def test_the_tables_are_found_by_name_whatever_is_appended() -> None:

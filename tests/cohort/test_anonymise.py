@@ -8,7 +8,7 @@ import pytest
 from input_trees import AdniTree
 
 from pipeline.cohort.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
-from pipeline.cohort.reading import Selection, inspect_cohort
+from pipeline.cohort.reading import Selection, read_cohort
 from pipeline.cohort.records import Scan
 from pipeline.run.config import CohortConfig, PrivacyConfig
 from pipeline.run.errors import UsageError
@@ -35,7 +35,7 @@ def test_dates_move_back_together_and_people_apart(adni: AdniTree) -> None:
     adni.both_classes()
     adni.table()
     disguise = Disguise(KEY)
-    cohort = inspect_cohort(adni.root, CohortConfig(), 43, Selection(disguise=disguise))
+    cohort = read_cohort(adni.root, CohortConfig(), 43, Selection(disguise=disguise))
     scans = {scan.scan_id: scan for scan in cohort.table}
     first, second, other = (date_in(scans[name].image) for name in ("I1", "I2", "I9999"))
     assert (second - first).days == 367

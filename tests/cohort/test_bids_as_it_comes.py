@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from input_trees import BidsTree
+from other_user import nobody
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
@@ -152,11 +152,14 @@ def test_a_participants_table_that_cannot_be_read_is_named(bids: BidsTree) -> No
         bids.read(**SEX)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_participants_table_without_permission_is_named(bids: BidsTree) -> None:
     people(bids, "1", "2")
+    bids.read(**SEX)  # also loads what is imported late
     (bids.root / "participants.tsv").chmod(0)
-    with pytest.raises(BadInputError, match=r"participants\.tsv: cannot be read \(Permission denied\)"):
+    with (
+        nobody(bids.root),
+        pytest.raises(BadInputError, match=r"participants\.tsv: cannot be read \(Permission denied\)"),
+    ):
         bids.read(**SEX)
 
 
@@ -170,6 +173,43 @@ def test_an_image_without_entities_and_one_in_the_wrong_place_are_rows(bids: Bid
         "sub-2_T1w": "not named or placed as BIDS asks: should be sub-1/anat/sub-1_T1w.nii.gz",
     }
     assert len(scans) == 4
+
+
+def test_images_that_may_be_scans_under_another_name_are_noted(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    for name in ("sub-1/anat/mprage.nii", "sub-1/ses-1/anat/sub-1_ses-1_T1w.NII", "sub-2/brain.nii.gz"):
+        bids.image(name)
+    bids.image("sub-2/func/bold.nii")
+    cohort = bids.read(**SEX)
+    assert len(cohort.table) == 2
+    assert (
+        "3 images not named as BIDS asks left alone; one that is T1-weighted should end in _T1w.nii.gz: "
+        "sub-1/anat/mprage.nii, sub-1/ses-1/anat/sub-1_ses-1_T1w.NII, sub-2/brain.nii.gz"
+    ) in cohort.notes
+
+
+def test_rows_about_nobody_and_diagnoses_out_of_time_are_noted(bids: BidsTree) -> None:
+    for session in ("M000", "late"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    people(bids, "2", "3")
+    rows = ["sub-1 F", "sub-2 F", "n/a M", "n/a n/a", "sub-3 M"]
+    bids.table("participants.tsv", "participant_id sex", *rows)
+    bids.table("sub-1/sub-1_sessions.tsv", "session_id diagnosis", "ses-M000 MCI", "ses-late AD", "n/a CN")
+    bids.table("sub-1/ses-M000/sub-1_ses-M000_scans.tsv", "filename age", "n/a 70")
+    cohort = bids.read(**SEX)
+    assert [note for note in cohort.notes if "left out" in note] == [
+        "1 rows of participants.tsv without participant_id are left out",
+        "1 rows of sub-1_sessions.tsv without session_id are left out",
+        "1 rows of sub-1_ses-M000_scans.tsv without filename are left out",
+    ]
+    assert (
+        "1 sessions with a diagnosis are not named by months (ses-M012), so they tell nothing of conversion: "
+        "sub-1 ses-late"
+    ) in cohort.notes
+    assert {scan.session_id: scan.progression for scan in cohort.table if scan.participant_id == "sub-1"} == {
+        "ses-M000": "uMCI",
+        "ses-late": None,
+    }
 
 
 def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pipeline.cohort.anonymise import Disguise
 from pipeline.cohort.clinical import Clinical, clinical_table
 from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
 from pipeline.cohort.progression import follow_up
-from pipeline.cohort.reading import InputCohort, Selection, inspect_cohort
+from pipeline.cohort.reading import InputCohort, Selection, read_cohort
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
@@ -106,6 +106,7 @@ def diagnoses(*known: tuple[float, str]) -> list[Diagnosis]:
         ([(0, "CN"), (12, "MCI"), (60, "AD")], True, 60, 60, False),
         ([(0, "MCI")], False, None, 0, False),
         ([(0, "MCI"), (12, "AD"), (24, "AD"), (36, OTHER_DEMENTIA)], True, 12, 36, False),
+        ([(0, "MCI"), (12, "AD"), (24, "MCI"), (36, "AD")], True, 12, 36, False),
         ([(0, "MCI"), (12, "MCI"), (24, OTHER_DEMENTIA), (36, "AD")], False, None, 24, True),
     ],
 )
@@ -122,6 +123,8 @@ def test_time_to_conversion_or_censoring(
 
 
 def test_neither_dementia_at_the_scan_nor_a_withdrawn_one_is_time_at_risk() -> None:
+    revised = diagnoses((0, "MCI"), (12, "AD"), (24, "MCI"), (36, OTHER_DEMENTIA))
+    assert follow_up(revised, revised[0]) is None
     known = diagnoses((0, "MCI"), (12, "AD"), (24, "MCI"))
     assert follow_up(known, known[0]) is None
     assert follow_up(known, known[1]) is None
@@ -162,7 +165,7 @@ def test_a_further_column_by_option(adni: AdniTree) -> None:
     row = by_scan(adni.read(clinical_columns=("ptmarry", "ADNI_MEM", "EXAMINED"))).loc["I1001"]
     assert (row["ptmarry"], row["ADNI_MEM"], row["EXAMINED"]) == ("Widowed", -0.874, "2006-04-18")
     selection = Selection(disguise=Disguise(KEY, ("ids",)))
-    hidden = inspect_cohort(adni.root, CohortConfig(clinical_columns=("EXAMINED",)), 1, selection)
+    hidden = read_cohort(adni.root, CohortConfig(clinical_columns=("EXAMINED",)), 1, selection)
     frame = clinical_of(hidden).frame
     assert set(frame["scan_id"]) == {scan.scan_id for scan in hidden.table.kept}
     assert frame["EXAMINED"].dropna().str[:4].astype(int).max() <= 1925

@@ -9,7 +9,7 @@ import pytest
 from input_trees import BidsTree, image_bytes
 
 from pipeline.cohort.manifest import Manifest, image_digest, make_manifest
-from pipeline.cohort.reading import InputCohort, Selection, inspect_cohort
+from pipeline.cohort.reading import InputCohort, Selection, read_cohort
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 
@@ -32,7 +32,7 @@ def here(tmp_path: Path) -> BidsTree:
 
 
 def read(tree: BidsTree, manifest: Manifest | None = None) -> InputCohort:
-    return inspect_cohort(tree.root, SEX, 43, Selection(manifest=manifest))
+    return read_cohort(tree.root, SEX, 43, Selection(manifest=manifest))
 
 
 def statuses(cohort: InputCohort) -> dict[str, str]:

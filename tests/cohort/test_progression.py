@@ -1,11 +1,14 @@
+"""What became of people after a scan, from planted visits: the courses of MCI, and the one meaning of conversion."""
+
 from __future__ import annotations
 
+import itertools
 from datetime import date, timedelta
 
 import pytest
 
 from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
-from pipeline.cohort.progression import progression
+from pipeline.cohort.progression import follow_up, progression
 
 BASELINE = date(2006, 4, 10)
 
@@ -38,10 +41,21 @@ COURSES = (
     ([(12, "CN")], "uMCI"),
     ([(12, "AD"), (24, "MCI"), (36, "MCI")], "uMCI"),  # diagnosed and withdrawn
     ([(12, "AD"), (24, "MCI"), (36, "AD")], "pMCI"),
+    ([(12, "AD"), (24, "MCI"), (36, "MCI"), (48, "AD")], "pMCI"),  # not withdrawn after all
+    ([(24, "AD"), (36, "AD"), (60, "MCI")], "uMCI"),  # withdrawn after the horizon
+    ([(36, "MCI"), (48, "AD"), (60, "MCI")], "sMCI"),  # stable at the horizon, whatever was said later
     ([(24, "MCI"), (48, "AD")], "uMCI"),  # converted somewhere between 24 and 48 months
     ([(24, "MCI"), (48, "MCI"), (60, "AD")], "sMCI"),
     ([(24, "MCI"), (48, "CN")], "rMCI"),
+    ([(24, "MCI"), (48, "AD"), (60, "MCI")], "uMCI"),
     ([(12, OTHER_DEMENTIA), (36, OTHER_DEMENTIA)], "uMCI"),
+    ([(12, "AD"), (24, OTHER_DEMENTIA)], "pMCI"),  # converted; the cause was judged anew
+    ([(12, "AD"), (18, "MCI"), (24, OTHER_DEMENTIA), (36, OTHER_DEMENTIA)], "uMCI"),  # withdrawn before it
+    ([(12, "AD"), (18, "MCI"), (24, OTHER_DEMENTIA), (36, "AD")], "uMCI"),
+    ([(12, OTHER_DEMENTIA), (24, "AD"), (36, "AD")], "uMCI"),
+    ([(36, "MCI"), (48, OTHER_DEMENTIA)], "sMCI"),
+    ([(24, "MCI"), (48, OTHER_DEMENTIA)], "uMCI"),  # on which side of the horizon it came cannot be said
+    ([(24, "MCI"), (48, "MCI"), (60, OTHER_DEMENTIA)], "sMCI"),
 )
 
 
@@ -74,3 +88,50 @@ def test_only_mci_has_a_course(value: str) -> None:
     one = Diagnosis(value, BASELINE, "ses-M000", 0, "x")
     assert progression([one], one, 36) is None
     assert progression([one], None, 36) is None
+
+
+@pytest.mark.parametrize(
+    ("days", "value", "expected"),
+    [
+        (1095, "AD", "pMCI"),  # 36 months
+        (1187, "AD", "pMCI"),  # 92 days after
+        (1188, "AD", "uMCI"),
+        (1004, "MCI", "sMCI"),  # 92 days before
+        (1003, "MCI", "uMCI"),
+        (1188, "MCI", "sMCI"),  # no visit at the horizon: the next one stands in
+    ],
+)
+def test_the_visit_of_the_horizon_lies_within_92_days(days: int, value: str, expected: str) -> None:
+    at = Diagnosis("MCI", BASELINE, "ses-M000", 0, "x")
+    then = Diagnosis(value, BASELINE + timedelta(days=days), "", None, "x")
+    assert progression([at, then], at, 36) == expected
+
+
+def test_an_undated_visit_counts_at_its_months_not_at_the_end() -> None:
+    """Histories sort undated visits last: taken in that order, this AD would be withdrawn by an older MCI."""
+    known = [*history((24, "AD")), Diagnosis("MCI", None, "ses-M012", 12, "x")]
+    assert progression(known, known[0], 36) == "pMCI"
+    later = follow_up(known, known[0])
+    assert later is not None
+    assert later.converted
+    assert later.months_followed == pytest.approx(24, abs=0.02)
+
+
+def test_conversion_means_the_same_by_the_horizon_and_over_time() -> None:
+    """All histories of five visits, each with a diagnosis or missed."""
+    months, window = (12, 24, 36, 48, 60), 92 / 30.4375
+    seen = set()
+    for values in itertools.product((None, "CN", "MCI", "AD", OTHER_DEMENTIA), repeat=5):
+        known = history(*((month, value) for month, value in zip(months, values, strict=True) if value is not None))
+        course, later = progression(known, known[0], 36), follow_up(known, known[0])
+        by_then = later is not None and later.converted and (later.months_to_conversion or 0) <= 36 + window
+        assert (course == "pMCI") == by_then, values
+        if course in ("sMCI", "rMCI"):
+            assert "AD" not in values[:3], values
+            assert OTHER_DEMENTIA not in values[:3], values
+        if later is None:  # withdrawn: neither converted nor followed; stable only where that came after the horizon
+            assert "AD" in values, values
+            assert course != "pMCI", values
+        seen.add((course, None if later is None else later.converted))
+    others = itertools.product(("sMCI", "rMCI", "uMCI"), (None, True, False))  # AD withdrawn, found later, never found
+    assert seen == {("pMCI", True), *others}

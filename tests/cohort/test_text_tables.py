@@ -24,6 +24,12 @@ def test_encodings_and_quotes_in_names(tmp_path: Path, encoding: str) -> None:
     assert read_header(tmp_path / "table.csv")[0] == "Name"
 
 
+def test_a_byte_order_mark_before_a_quoted_name(tmp_path: Path) -> None:
+    content = '"Name, full",x\n1,2\n'
+    assert table(tmp_path, content, "utf-8-sig") == {"Name, full": ["1"], "x": ["2"]}
+    assert read_header(tmp_path / "table.csv") == ["Name, full", "x"]
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_separators_are_told_from_the_header_outside_quotes(tmp_path: Path, separator: str) -> None:
     content = separator.join(['"a, b; c; d"', "x", "y"]) + "\n" + separator.join(["1", "2", "3"]) + "\n"

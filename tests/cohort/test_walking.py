@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from dicom_series import write_series
-from input_trees import AdniTree, image_bytes
+from input_trees import AdniTree, BidsTree, image_bytes
 from other_user import nobody
 
+from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.walking import walk_input
+from pipeline.run.config import CohortConfig
+from pipeline.run.errors import BadInputError
 
 
 def test_each_kind_of_file_is_told_by_its_name_or_its_first_bytes(tmp_path: Path) -> None:
@@ -33,6 +37,30 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
     files = walk_input(tmp_path)
     assert files.images == ("a/b/x.nii",)
     assert files.linked_folders == ("a/b/up",)
+
+
+def test_archives_and_images_of_other_formats_are_noted(bids: BidsTree, tmp_path: Path) -> None:
+    for name in ("sub-1/anat/sub-1_T1w.mgz", "sub-2/anat/head.HDR", "sub-2/anat/head.img", "sub-2/more.tar.gz"):
+        bids.image(name, b"x" * 200)
+    for person in "12":
+        bids.image(f"sub-{person}/anat/sub-{person}_T1w.nii")
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M")
+    assert (
+        "3 archives, or images neither NIfTI nor DICOM, are left alone; unpack or convert them: "
+        "sub-1/anat/sub-1_T1w.mgz, sub-2/anat/head.HDR, sub-2/more.tar.gz"
+    ) in bids.read(contrast_column="sex", negative="F", positive="M").notes
+    (tmp_path / "download").mkdir()
+    (tmp_path / "download" / "ADNI_1.zip").write_bytes(b"PK")
+    with pytest.raises(BadInputError, match=r"1 archives, .*unpack or convert them: ADNI_1\.zip\."):
+        read_cohort(tmp_path / "download", CohortConfig(), 43)
+
+
+def test_slices_without_an_ending_that_may_not_be_read_are_no_less_a_series(tmp_path: Path) -> None:
+    for path in write_series(tmp_path / "series", suffix=""):
+        path.chmod(0)
+    with nobody(tmp_path):
+        files = walk_input(tmp_path)
+    assert {folder: len(names) for folder, names in files.dicom.items()} == {"series": 18}
 
 
 def test_a_folder_that_may_not_be_listed_is_noted_and_the_rest_read(adni: AdniTree, tmp_path: Path) -> None:

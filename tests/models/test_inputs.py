@@ -17,7 +17,7 @@ from pipeline.models.inputs import (
 )
 from pipeline.run.config import Config, ModelConfig, RegistrationConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import ScanFiles
+from pipeline.run.scan_files import ScanFiles
 
 COARSE = 4.0
 BOX = Box((3, 8, 5), (31, 40, 33))

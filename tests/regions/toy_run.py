@@ -17,7 +17,8 @@ from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.audit import write_audit_table
 from pipeline.regions.territory import Territory, write_region_table
-from pipeline.run.config import Config, load_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config
 from pipeline.run.layout import RunLayout
 
 # PSR: first axis to posterior, second to superior, third to right; unequal sides and spacings.

@@ -16,7 +16,7 @@ from pipeline.registration.brain_extraction import find_brain
 from pipeline.registration.given_masks import mask_path, read_mask
 from pipeline.registration.images import T1wImage
 from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.errors import BadInputError, MissingDataError, UsageError
 
 AFFINE = np.array([[-3.0, 0, 0, 110], [0, 3, 0, -120], [0, 0, 4, -100], [0, 0, 0, 1]])

@@ -22,9 +22,11 @@ from pipeline.regions.metrics import negative_class_reference
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.tables import BILATERAL_COLUMNS
 from pipeline.registration.stage import REGISTRATION_COLUMNS
-from pipeline.run.config import Config, config_to_toml, load_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import config_to_toml, load_config
 from pipeline.run.jobs import FAILURE_COLUMNS
-from pipeline.run.layout import RunLayout, lrp_map_name
+from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import lrp_map_name
 from pipeline.run.provenance import write_provenance
 from pipeline.run.tables import read_table, write_json, write_table, write_text
 from pipeline.statistics.stage import analyse

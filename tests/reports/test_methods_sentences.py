@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
 from reports import methods, methods_statistics

@@ -14,7 +14,7 @@ import pytest
 from run_factory import PLANTED, RESOLUTION, STAGES, RunPlan, make_run
 
 from atlases.templates import load_template
-from pipeline.run.config import read_config
+from pipeline.run.config_files import read_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report, report_inputs, written_files

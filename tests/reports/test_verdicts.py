@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
 from pipeline.statistics.volume_association import ADJUSTED

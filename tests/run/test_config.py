@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run.config import Config, config_to_toml, load_config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import config_to_toml, load_config, read_config
 from pipeline.run.errors import UsageError
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.run.config import Config, read_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import read_config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Fold, Split
-from pipeline.run.config import Config, load_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config
 from pipeline.run.layout import RunLayout
 from pipeline.statistics.inputs import AppliedScans, StatisticsInputs
 from pipeline.statistics.values import RelevanceValues

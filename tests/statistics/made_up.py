@@ -11,7 +11,8 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Split
-from pipeline.run.config import Config, load_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.statistics.inputs import VOLUME_COLUMNS, AppliedScans, StatisticsInputs

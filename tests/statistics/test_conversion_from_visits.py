@@ -22,7 +22,7 @@ from pipeline.cohort.clinical import clinical_table
 from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
 from pipeline.cohort.progression import follow_up, progression
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics import stage

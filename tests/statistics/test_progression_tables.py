@@ -12,7 +12,7 @@ from mci_cohort import GROUPS, applied_to, inputs_of, mci_people, with_settings
 from scipy.optimize import minimize_scalar
 from scipy.stats import mannwhitneyu
 
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.progression.conversion import conversions

@@ -16,7 +16,8 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import Config, load_config
+from pipeline.run.config import Config
+from pipeline.run.config_files import load_config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.tables import write_table
 from pipeline.statistics.bootstrap import FLAT

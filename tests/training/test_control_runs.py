@@ -11,7 +11,7 @@ import pytest
 from atlases.brain_box import Box
 from pipeline.models.inputs import NetworkInput, configured_input, to_network
 from pipeline.models.storage import load_model
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table

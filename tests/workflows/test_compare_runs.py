@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import load_config
+from pipeline.run.config_files import load_config
 from pipeline.run.folder import RunInput, prepare_run_folder
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table

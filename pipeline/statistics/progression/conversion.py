@@ -1,9 +1,10 @@
 """Who converted from MCI to AD, and when: one row per participant, from their first scan with MCI.
 
 The networks told AD from CN and never saw these participants, so what they say here is out of sample. Time runs from
-the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored), also where AD was
-diagnosed and withdrawn. The conversion lies somewhere before that visit; with visits every 6 to 12 months this is the
-usual approximation.
+the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored); where AD was
+diagnosed and withdrawn there is neither, and they are left out and counted (`pipeline.cohort.progression`, which also
+says who is pMCI: the same conversions, by the horizon). The conversion lies somewhere before that visit; with visits
+every 6 to 12 months this is the usual approximation.
 
 A dementia of another cause ends follow-up: a competing event, censored there. So hazards are those of AD among people
 without any dementia yet (cause-specific), and no risk by a certain time. Nothing is known of deaths.
