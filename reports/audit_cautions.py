@@ -77,7 +77,7 @@ def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
     source = f" from {map_title(str(row['map']))}" if with_map else ""
     return (
         f"{str(row['target']).replace('_', ' ')}{source} (balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
-        f"{fixed(row['chance'])}, corrected {p_value(row['p_fwe'])})"
+        f"{fixed(row['chance'])}, family-wise corrected {p_value(row['p_fwe'])})"
     )
 
 
@@ -94,7 +94,7 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     beside = [f"{map_title(name)}: {places}" for name in others if (places := _places(table, name))]
     more = f" In other maps: {'; '.join(beside)}." if beside else ""
     return Caution(
-        "note", "Relevance gathers at the rim of the brain, outside it or in fluid.",
+        "note", "Relevance gathers in places that should not matter.",
         f"More than an even spread would put there: {map_title(headline)}: {first}.{more} A mask, a registration or "
         "the scanner can be behind it; in fluid, also the widening of the ventricles, which is a sign of the disease.",
         "shortcuts",

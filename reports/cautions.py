@@ -35,10 +35,18 @@ def _synthetic(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "Synthetic people.",
-        "The scans were made from the template brain with planted tissue loss. Nothing here says anything about "
-        "Alzheimer's disease; it shows whether the method finds what was planted.",
+        f"The scans were made from the template brain with planted disease{_planted_regions(run)}. Nothing here says "
+        "anything about Alzheimer's disease; it shows whether the method finds what was planted.",
         "cohort",
     )
+
+
+def _planted_regions(run: RunRecord) -> str:
+    """The definition of the words that the report uses from here on; empty where the truth is not at hand."""
+    if not run.planted:
+        return ""
+    named = listing([f"{group[:1].lower()}{group[1:]}" for group in run.planted])
+    return f" in {count(len(run.planted), 'region')}, here called the planted regions: {named}"
 
 
 def _shuffled(run: RunRecord) -> Caution | None:
@@ -58,7 +66,7 @@ def _unfinished(run: RunRecord) -> Caution | None:
         ("registration", "registration"), ("training", "predictions"), ("attribution", "conservation"),
         ("regions", "relevance"), ("statistics", "performance"),
     )  # fmt: skip
-    missing = [stage for stage, table in stages if not run.has(table)]
+    missing = [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
     if not missing:
         return None
     return Caution(
@@ -72,7 +80,8 @@ def _unfinished(run: RunRecord) -> Caution | None:
 def _unreadable(run: RunRecord) -> Caution | None:
     if not run.unreadable:
         return None
-    return Caution("serious", "A table cannot be read.", " ".join(run.unreadable))
+    which = "A table" if len(run.unreadable) == 1 else "Tables"
+    return Caution("serious", f"{which} cannot be used.", run.why_absent(*run.unreadable))
 
 
 def _few(run: RunRecord) -> Caution | None:

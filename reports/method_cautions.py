@@ -24,8 +24,8 @@ def _planted_missed(run: RunRecord) -> Caution | None:
         return None
     return Caution(
         "serious",
-        "The maps miss most of what was planted.",
-        f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted groups are among the first "
+        "The maps miss most of the planted regions.",
+        f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted regions are among the first "
         f"{int(rows['top'].iloc[0])} by density. In the runs looked at so far that was a fault of the map, not of the "
         "network: hiding these regions moved its score most (file docs/benchmarks/planted.md in the repository of "
         "Heatlas).",

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from reports.components import Component, PageAssets
 from reports.glossary import linked
+from reports.numbers import number
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -82,6 +83,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["glossed"] = linked
+    environment.filters["grouped"] = number
     return environment
 
 

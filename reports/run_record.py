@@ -2,8 +2,8 @@
 
 The exception is what was planted in synthetic people, which lies with the input.
 
-A run may have stopped after any stage. A table that is not there, or has no rows, is absent from the record, and
-the sections that need it say so.
+A run may have stopped after any stage. A table that is not there, has no rows, is damaged or was written by another
+version of Heatlas is absent from the record, and the sections that need it say so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pipeline.run.folder import RunInput, read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.map_names import lrp_map_name
 from pipeline.run.tables import read_table
+from reports.written_tables import of_another_version
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
@@ -56,6 +57,9 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
 }
 """Tables the report is made from, by the name its sections use."""
 
+FOUNDATIONS = ("scans", "predictions", "relevance")
+"""Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
+
 TEXT_COLUMNS = ("site", "unit", "participants", "scan_group")
 """Columns that may hold nothing but numbers and are names all the same; a class, say, can be called ``0``."""
 
@@ -71,9 +75,9 @@ class RunRecord:
     source : RunInput
         Input folder and preset.
     tables : mapping of str to DataFrame
-        Those of `TABLES` that exist and have rows.
-    unreadable : tuple of str
-        One sentence per table that exists and cannot be read.
+        Those of `TABLES` that exist, have rows and all columns of `reports.written_tables`.
+    unreadable : mapping of str to str
+        Per table that exists and cannot be read, or lacks a column, a sentence with what is wrong and the remedy.
     histories : mapping of int to DataFrame
         Training history by fold.
     models : mapping of int to mapping
@@ -85,7 +89,7 @@ class RunRecord:
     config: Config
     source: RunInput
     tables: Mapping[str, pd.DataFrame]
-    unreadable: tuple[str, ...]
+    unreadable: Mapping[str, str]
     histories: Mapping[int, pd.DataFrame]
     models: Mapping[int, Mapping[str, Any]]
     provenance: Mapping[str, Any]
@@ -93,6 +97,10 @@ class RunRecord:
     def has(self, *names: str) -> bool:
         """Whether all these tables have rows; ``histories`` stands for the training of at least one fold."""
         return all(name in self.tables or (name == "histories" and bool(self.histories)) for name in names)
+
+    def why_absent(self, *names: str, otherwise: str = "") -> str:
+        """Why some of these tables are not in the record, as far as they are in the folder; else `otherwise`."""
+        return " ".join(dict.fromkeys(self.unreadable[name] for name in names if name in self.unreadable)) or otherwise
 
     def dictionary(self, name: str) -> Mapping[str, str]:
         """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
@@ -122,10 +130,10 @@ class RunRecord:
         return any(path.is_file() for path in truth)
 
     @cached_property
-    def planted(self) -> frozenset[str]:
-        """Bilateral groups with planted disease; empty for real people, and where the input is no longer at hand."""
+    def planted(self) -> tuple[str, ...]:
+        """The planted regions, bilateral groups with planted disease; empty for real people, or without the input."""
         path = self.source.input / PLANTED
-        return frozenset(read_planted(path)) if path.is_file() else frozenset()
+        return tuple(read_planted(path)) if path.is_file() else ()
 
     @cached_property
     def map_names(self) -> tuple[str, ...]:
@@ -201,18 +209,16 @@ def read_run(layout: RunLayout) -> RunRecord:
     UsageError
         If the folder is not a run, or its configuration is damaged.
     """
-    tables, unreadable = {}, []
+    tables, unreadable, foundation = {}, {}, ""
     for name, path_of in TABLES.items():
         path = path_of(layout)
-        if not path.is_file():
-            continue
-        try:
-            frame = read_table(path, text_columns=TEXT_COLUMNS)
-        except HeatlasError as error:
-            unreadable.append(str(error))
-            continue
-        if len(frame):
-            tables[name] = frame
+        if path.is_file():
+            frame, wrong = (pd.DataFrame(), foundation) if foundation else _read(layout, name, path)
+            if wrong:
+                unreadable[name] = wrong
+                foundation = wrong if name in FOUNDATIONS else foundation
+            elif len(frame):
+                tables[name] = frame
     histories, models, current = {}, {}, _current_folds(tables)
     for folder in sorted((layout.root / "models").glob("fold-*")):
         index = folder.name.removeprefix("fold-")
@@ -220,12 +226,25 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
-            histories[int(index)] = read_table(files.history)
+            frame, wrong = _read(layout, "histories", files.history)
+            if wrong:
+                unreadable["histories"] = wrong
+            else:
+                histories[int(index)] = frame
             models[int(index)] = _json(files.description)
     return RunRecord(
-        layout, read_config(layout.config), read_run_input(layout), tables, tuple(unreadable), histories, models,
+        layout, read_config(layout.config), read_run_input(layout), tables, unreadable, histories, models,
         _json(layout.provenance),
     )  # fmt: skip
+
+
+def _read(layout: RunLayout, name: str, path: Path) -> tuple[pd.DataFrame, str]:
+    """A table and, where the report cannot use it, why."""
+    try:
+        frame = read_table(path, text_columns=TEXT_COLUMNS)
+    except HeatlasError as error:
+        return pd.DataFrame(), str(error)
+    return frame, of_another_version(name, path.relative_to(layout.root).as_posix(), frame) if len(frame) else ""
 
 
 def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:

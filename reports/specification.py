@@ -64,10 +64,11 @@ class BuiltSection:
 
 
 def build_section(section: Section, material: Material) -> BuiltSection | None:
-    """Build one section; None if it is optional and its tables are not there, or it does not apply."""
+    """Build one section; None if it is optional and its tables are not in the folder, or it does not apply."""
     if section.applies is not None and not section.applies(material.run):
         return None
     missing = [name for name in section.requires if not material.run.has(name)]
     if missing:
-        return None if section.optional else BuiltSection(section, absent=section.absent)
+        absent = material.run.why_absent(*missing, otherwise="" if section.optional else section.absent)
+        return BuiltSection(section, absent=absent) if absent else None
     return BuiltSection(section, section.build(material))

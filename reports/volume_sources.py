@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.registration.settled import JACOBIAN_SOURCE
+from reports.analyses.columns import worded
 from reports.numbers import is_missing, listing
 from reports.run_record import RunRecord
 
@@ -22,6 +23,13 @@ def source_name(source: object) -> str:
         return "source not known"
     said = str(source)
     return OWN if said.startswith(JACOBIAN_SOURCE) else said.split(" (")[0]
+
+
+def biomarker_in_words(run: RunRecord, name: object) -> str:
+    """What relevance is compared with, in words; a volume with its source."""
+    sources = {"hippocampus": hippocampal_source(run), "own volume": OWN}
+    source = sources.get(str(name).removesuffix("/tiv"))
+    return worded(name) if source is None else f"{worded(name)} ({source})"
 
 
 def hippocampal_source(run: RunRecord, whole: bool = False) -> str:

@@ -17,7 +17,7 @@ def control_of(config: Config) -> str:
 
     Examples
     --------
-    >>> from pipeline.run.config import load_config
+    >>> from pipeline.run.config_files import load_config
     >>> control_of(load_config())
     'none'
     >>> control_of(load_config(overrides={"training": {"control": "binarised"}, "cohort": {"shuffle_labels": True}}))

@@ -19,25 +19,28 @@ MARGIN = 1.1
 
 
 def norms(run: RunRecord) -> Verdict | None:
-    """Whether norms fit controls they were not made from, and whether patients fall into kinds."""
-    parts, worst, fewest = [], 0.0, float("inf")
+    """Whether norms fit controls they were not made from, tails and centre; and whether patients fall into kinds."""
+    parts, worst, off, fewest = [], 0.0, 0.0, float("inf")
     for source, title in ((run.main_maps[0], map_title(run.main_maps[0])), ("volume", f"volumes ({OWN})")):
         rows = rows_where(run, "w_calibration", fold="all", source=source)
         rows = rows[rows["beyond"].notna()] if len(rows) else rows
         if rows.empty:
             continue
         worst, fewest = max(worst, float(rows["beyond"].mean())), min(fewest, int(rows["n_controls"].max()))
+        centre = float(rows["mean_z"].mean())
+        off = max(off, abs(centre))
         far = rows.sort_values("mean_z", key=abs, kind="stable").iloc[-1]
         parts.append(
             f"{title}: {percent(rows['beyond'].mean(), 1)} of the scores of "
             f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
-            f"{count(len(rows), 'region')} (5 % would if the norms fit; furthest mean z "
-            f"{fixed(far['mean_z'])}, {far['group']})"
+            f"{count(len(rows), 'region')} (5 % would if the norms fit); their mean z is {fixed(centre)} (0 would be), "
+            f"furthest in one region {fixed(far['mean_z'])}, {far['group']}"
         )  # fmt: skip
     if not parts:
         return None
     doubt = ", as far as so few controls tell" if fewest < FEW_CONTROLS else ""
-    answer = f"The norms fit{doubt}." if worst <= FIT else "The norms do not fit well."
+    wrong = [what for what, is_wrong in (("in the tails", worst > FIT), ("at the centre", off > CENTRE)) if is_wrong]
+    answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"The norms fit, tails and centre{doubt}."
     return Verdict(
         answer, f"{run.negative} scored against norms of the others; no test is made. {'; '.join(parts)}.{_kinds(run)}"
     )
@@ -45,6 +48,8 @@ def norms(run: RunRecord) -> Verdict | None:
 
 FIT = 0.1
 """Share of control scores beyond ±1.96, where 0.05 is meant, up to which norms are said to fit."""
+CENTRE = 0.2
+"""Mean z of controls over all regions, where 0 is meant, up to which norms are said to fit: a small effect (Cohen)."""
 FEW_CONTROLS = 50
 
 
@@ -110,7 +115,7 @@ def _sites_elsewhere(run: RunRecord) -> str:
     row = first.iloc[0]
     return (
         f" In {count(len(found), 'region')} of other maps, corrected map by map (clearest: {map_title(row['source'])}, "
-        f"{row['group']}, corrected {p_value(row['p_fwe_before'])} before, {p_value(row['p_fwe_after'])} after)."
+        f"{row['group']}, family-wise {p_value(row['p_fwe_before'])} before, {p_value(row['p_fwe_after'])} after)."
     )
 
 
@@ -162,7 +167,8 @@ def shortcuts(run: RunRecord) -> Verdict | None:
         answers += _read_elsewhere(run)
         said = [
             f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
-            f"{fixed(row['chance'])}, corrected {p_value(row['p_fwe'])}, n = {number(row['n_participants'])}"
+            f"{fixed(row['chance'])}, family-wise corrected {p_value(row['p_fwe'])}, n = "
+            f"{number(row['n_participants'])}"
             for row in read.to_dict("records")
         ]
         grounds.append(f"Predicted out of fold from {map_title(name)}: {'; '.join(said)}.")
@@ -174,7 +180,7 @@ def _read_elsewhere(run: RunRecord) -> list[str]:
     rows = run.tables["site_prediction"]
     rows = rows[(rows["map"] != run.main_maps[0]) & (rows["p_fwe"] < CLEAR)]
     said = [
-        f"{worded(row['target'])} from {map_title(row['map'])} (corrected {p_value(row['p_fwe'])})"
+        f"{worded(row['target'])} from {map_title(row['map'])} (family-wise corrected {p_value(row['p_fwe'])})"
         for row in rows.to_dict("records")
     ]
     return [f"Of the other maps: {listing(said)}."] if said else []
@@ -185,7 +191,15 @@ def _capital(text: str) -> str:
 
 
 LARGELY, PARTLY = 0.7, 0.4
-"""Kendall's W from which rankings are said to agree largely, and in part."""
+"""Mean rank correlation from which rankings are said to agree largely, and in part."""
+
+
+def mean_rank_correlation(w: pd.Series, n_rankings: pd.Series) -> pd.Series:
+    """Mean Spearman correlation of all pairs of rankings, from Kendall's W (Kendall & Babington Smith 1939).
+
+    W itself is 1 / m for m rankings drawn by chance, so that two rankings look more alike by it than five; this is 0.
+    """
+    return (n_rankings * w - 1) / (n_rankings - 1)
 
 
 def agreement(run: RunRecord) -> Verdict | None:
@@ -196,21 +210,24 @@ def agreement(run: RunRecord) -> Verdict | None:
     rows = rows[(rows["map"].isna() | (rows["map"] == run.main_maps[0])) & rows["kendall_w"].notna()]
     if rows.empty:
         return None
-    least = rows.sort_values("kendall_w", kind="stable").iloc[0]
+    rows = rows.assign(correlation=mean_rank_correlation(rows["kendall_w"], rows["n_rankings"]))
+    least = rows.sort_values("correlation", kind="stable").iloc[0]
     lead = rows.sort_values("overlap", kind="stable").iloc[0]
-    word = "Largely" if least["kendall_w"] >= LARGELY else "In part" if least["kendall_w"] >= PARTLY else "Hardly"
+    word = "Largely" if least["correlation"] >= LARGELY else "In part" if least["correlation"] >= PARTLY else "Hardly"
     said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
     return Verdict(
         f"{word} over all regions, least between {_between(least)}; of the first {number(lead['top'])} regions, "
-        f"{_between(lead)} share {percent(lead['overlap'], 0)}.",
-        f"Kendall's W of the rankings of {count(int(first['n_regions']), 'region')} by density, permuted, n = "
-        f"{number(first['n_participants'])}: {'; '.join(said)}. Agreement is no truth: all of them may be wrong alike.",
+        f"{_between(lead)} share {percent(lead['overlap'], 0)}, by chance {percent(lead['overlap_chance'], 0)}.",
+        f"Mean rank correlation (1 the same order, 0 by chance) and Kendall's W of the rankings of "
+        f"{count(int(first['n_regions']), 'region')} by density, permuted, n = {number(first['n_participants'])}: "
+        f"{'; '.join(said)}. Agreement is no truth: all of them may be wrong alike.",
     )
 
 
 def _ranked(row: pd.Series) -> str:
     return (
-        f"{_between(row)} W\xa0=\xa0{fixed(row['kendall_w'])}, {number(row['n_rankings'])} rankings, "
+        f"{_between(row)} {fixed(row['correlation'])}, W\xa0=\xa0{fixed(row['kendall_w'])}, "
+        f"{number(row['n_rankings'])} rankings, "
         f"{percent(row['overlap'], 0)} of the first {number(row['top'])} shared "
         f"({percent(row['overlap_chance'], 0)} by chance), uncorrected {p_value(row['p'])}"
     )

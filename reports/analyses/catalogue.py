@@ -114,7 +114,7 @@ SUBGROUPS = Analysis(
 )  # fmt: skip
 
 _EVENTS = ("n_censored", "n_competing", "event")
-"""Columns that say what counts as a conversion and who was counted until when; tables of earlier runs lack them."""
+"""Columns that say what counts as a conversion and who was counted until when."""
 
 PROGRESSION = Analysis(
     "progression", "Does it foresee who converts?", "Progression",
@@ -234,7 +234,8 @@ SHORTCUTS = Analysis(
 
 AGREEMENT = Analysis(
     "agreement", "Would another network, β or method say the same?", "Agreement",
-    "Agreement of the rankings of regions: Kendall's W is 1 where all rankings are the same. Networks of different "
+    "Agreement of the rankings of regions: Kendall's W is 1 where all rankings are the same, and 1 over "
+    "their number by chance. Networks of different "
     "folds share most of their training participants, so their agreement is an upper bound.",
     (
         View(
@@ -249,8 +250,8 @@ AGREEMENT = Analysis(
 
 EFFECTS_FOUND = Analysis(
     "planted-effects", "Are the planted effects found, and the nulls not?", "Planted effects",
-    "On a cohort with planted truth every analysis can be marked: an effect that was planted should be found, one that "
-    "was not should not.",
+    "Planted effects are the disease in the planted regions and whatever else was put into the data of a synthetic "
+    "cohort; nulls were not. The former should be found, the latter not.",
     (
         View(
             "planted_effects", "What was planted and what was found.",

@@ -80,7 +80,7 @@ CODED = frozenset({
 WORDS: Mapping[str, str] = {
     "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "rim, inner side",
     "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
-    "dark": "dark voxels", "vessel": "vessels", "hippocampus/tiv": "hippocampus ÷ intracranial", "mmse": "MMSE",
+    "dark": "dark voxels", "vessel": "vessels", "own volume": "the region's own volume", "mmse": "MMSE",
     "model": "network's score", "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
     "severity_cdrsb": "CDRSB", "severity_adas13": "ADAS13", "severity_mmse": "MMSE", "cdrsb": "CDRSB",
     "adas11": "ADAS11", "adas13": "ADAS13", "faq": "FAQ", "moca": "MoCA",
@@ -89,7 +89,23 @@ WORDS: Mapping[str, str] = {
     "site_effect_in_relevance_after_combat": "site in relevance, after ComBat",
 }  # fmt: skip
 
+CORRECTIONS: Mapping[str, str] = {
+    "p_fwe": "family-wise, largest statistic", "p_fdr": "FDR, Benjamini–Hochberg", "p_holm": "family-wise, Holm",
+}  # fmt: skip
+"""Kinds of correction by the beginning of the column's name."""
+
 LEFT_OUT = {"note": "Note"}
+
+
+def correction(column: str) -> str:
+    """Name of the correction that a column of p values has, to stand after `corrected p`.
+
+    Examples
+    --------
+    >>> correction("p_fdr"), correction("p_fwe_before")
+    ('(FDR, Benjamini–Hochberg)', '(family-wise, largest statistic)')
+    """
+    return next(f"({kind})" for start, kind in CORRECTIONS.items() if column.startswith(start))
 
 
 def column_of(name: str) -> Column:
@@ -116,8 +132,12 @@ def worded(value: object) -> str:
     --------
     >>> worded("rim_inside"), worded("auc"), worded("null_education"), worded(None)
     ('rim, inner side', 'area under the curve', 'null: education', 'n/a')
+    >>> worded("own volume/tiv"), worded("hippocampus/tiv")
+    ("the region's own volume ÷ intracranial", 'hippocampus ÷ intracranial')
     """
     said = text(value)
+    if said.endswith("/tiv"):
+        return f"{worded(said.removesuffix('/tiv'))} ÷ intracranial"
     if said.startswith("null_"):
         return f"null: {said.removeprefix('null_').replace('_', ' ')}"
     return WORDS.get(said, said.replace("_", " "))

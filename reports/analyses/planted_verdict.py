@@ -29,7 +29,7 @@ def planted_effects(run: RunRecord) -> Verdict | None:
         f"{number(int((every['verdict'] == 'as planted').sum()))} of {count(len(every), 'answer')} are as planted, but "
         f"{number(len(said))} of them {'is' if len(said) == 1 else 'are'} no evidence of place.",
         f"By density over both classes, which follows the prediction, nearly every region passes: {listing(said)}."
-        f"{_within(run)} Whether the planted places lead is told by the recovery of the planted regions.",
+        f"{_within(run)} Whether the planted regions lead, their recovery tells.",
     )
 
 

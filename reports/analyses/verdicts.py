@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pipeline.run.map_names import map_title
-from reports.analyses.columns import worded
+from reports.analyses.columns import correction, worded
 from reports.analyses.wording import level_in_words, variable_in_words
 from reports.numbers import count, fixed, interval, is_missing, listing, number, p_value
 from reports.run_record import RunRecord
-from reports.volume_sources import hippocampal_source
+from reports.volume_sources import biomarker_in_words
 
 CLEAR = 0.05
 """A corrected p below this survives correction."""
@@ -43,12 +43,12 @@ def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
 
 
 def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
-    r"""How many tests survive, and the clearest one.
+    r"""How many tests survive which correction, and the clearest one.
 
     Examples
     --------
     >>> survivors(pd.DataFrame({"group": ["A", "B"], "p_fwe": [0.2, 0.01]}), "p_fwe")
-    '1 of 2 regions with a corrected p below 0.05 (smallest: p\xa0=\xa00.010, B)'
+    '1 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p\xa0=\xa00.010, B)'
     """
     tested = rows[rows[p].notna()]
     if tested.empty:
@@ -56,8 +56,8 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
     first = tested.sort_values(p, kind="stable").iloc[0]
     found = int((tested[p] < CLEAR).sum())
     return (
-        f"{number(found)} of {count(len(tested), unit)} with a corrected p below 0.05 (smallest: {p_value(first[p])}, "
-        f"{first['group']})"
+        f"{number(found)} of {count(len(tested), unit)} with a corrected p {correction(p)} below 0.05 (smallest: "
+        f"{p_value(first[p])}, {first['group']})"
     )
 
 
@@ -103,12 +103,12 @@ def associations(run: RunRecord) -> Verdict | None:
             continue
         first = rows.sort_values("p_fwe", kind="stable").iloc[0]
         sets, least = sets + rows.groupby(["biomarker", "estimator"]).ngroups, min(least, float(first["p_fwe"]))
-        what = worded(first["biomarker"])
-        what = f"{what} ({hippocampal_source(run)})" if first["biomarker"] == "hippocampus/tiv" else what
+        what = biomarker_in_words(run, first["biomarker"])
         parts.append(
             f"within {label}: {number(int((rows['p_fwe'] < CLEAR).sum()))} of {count(len(rows), 'correlation')} with a "
-            f"corrected p below 0.05, clearest {first['group']} with {what} ({first['estimator']} r\xa0=\xa0"
-            f"{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected {p_value(first['p_fwe'])})"
+            f"corrected p {correction('p_fwe')} below 0.05, clearest {first['group']} with {what} "
+            f"({first['estimator']} r\xa0=\xa0{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected "
+            f"{p_value(first['p_fwe'])})"
         )
     if not parts:
         return None
@@ -158,7 +158,7 @@ def fairness(run: RunRecord) -> Verdict | None:
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
         answer, f"Looked at: {scope}. Balanced accuracy lies between {listing(ends)}, each against everyone else, "
-        f"membership permuted within the class, corrected (FDR) within each variable. {test}",
+        f"membership permuted within the class, corrected {correction('p_fdr')} within each variable. {test}",
     )  # fmt: skip
 
 

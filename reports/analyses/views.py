@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from markupsafe import Markup
 
 from pipeline.run.map_names import map_title
 from reports.analyses.charts import Intervals, chart_of
-from reports.analyses.columns import column_of, worded
+from reports.analyses.columns import column_of, correction, worded
 from reports.analyses.verdicts import Verdict
 from reports.analyses.wording import (
     contrast_in_words,
@@ -29,9 +30,8 @@ from reports.material import Material
 from reports.numbers import count, listing, number
 from reports.run_record import RunRecord
 from reports.tables import PageTable, page_table
-from reports.volume_sources import OWN, hippocampal_source
+from reports.volume_sources import OWN, biomarker_in_words
 
-CORRECTIONS: Mapping[str, str] = {"p_fwe": " (family-wise)", "p_fdr": " (FDR)", "p_holm": " (Holm)"}
 SHOWN = 12
 """Rows of a table on the page, unless its view says otherwise."""
 
@@ -155,7 +155,7 @@ def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
     if "source" in found:
         names = {name: map_title(name) for name in material.run.map_names} | {"volume": f"volume ({OWN})"}
         found = found.assign(source=found["source"].map(lambda name: names.get(name, name)))
-    found = _worded(found, material.run)
+    found = rows_in_words(found, material.run)
     if "group" in found:
         found = found.assign(group_page=found["group"].map(material.links.region).astype(object))
     if "participant_id" in found:
@@ -163,8 +163,8 @@ def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
     return found
 
 
-def _worded(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
-    """Codes of covariates, levels and contrasts in words, and the source of every hippocampal volume."""
+def rows_in_words(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
+    """Codes of covariates, levels, contrasts and biomarkers in words, and the source of every volume."""
     found = rows
     if {"variable", "contrast"} <= set(found):
         pairs = zip(found["variable"], found["contrast"], strict=True)
@@ -181,10 +181,8 @@ def _worded(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
         found = found.assign(covariates=found["covariates"].map(covariates_in_words))
     if "note" in found:
         found = found.assign(note=found["note"].map(without_codes, na_action="ignore"))
-    volumes = {"hippocampus/tiv": f"hippocampus ÷ intracranial ({hippocampal_source(run)})",
-               "own volume/tiv": f"the region's volume ÷ intracranial ({OWN})"}  # fmt: skip
     for column in {"biomarker", "predictor", "response"} & set(found):
-        found = found.assign(**{column: found[column].map(lambda name: volumes.get(name, name))})
+        found = found.assign(**{column: found[column].map(partial(biomarker_in_words, run), na_action="ignore")})
     return found
 
 
@@ -204,8 +202,8 @@ def _sentence(view: View, rows: pd.DataFrame) -> str:
     if tested.empty:
         return f"{view.caption.rstrip('.')}: nothing could be tested."
     clear = int((tested[view.finding] < 0.05).sum())
-    kind = CORRECTIONS.get(view.finding, "")
-    return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p{kind} below 0.05."
+    kind = correction(view.finding)
+    return f"{number(clear)} of {count(len(tested), 'test')} shown here with a corrected p {kind} below 0.05."
 
 
 def _verdicts(rows: pd.DataFrame) -> str:
@@ -264,14 +262,15 @@ class Analysis:
         return {"lead": lead, "verdict": verdict, "views": shown, "undone": self.undone(run)}
 
     def undone(self, run: RunRecord) -> list[str]:
-        """Why tables of this section are missing, as the statistics stage has noted."""
+        """Why tables of this section are missing: they cannot be used, or the statistics stage has noted it."""
+        names = dict.fromkeys(view.table for view in self.views)
+        unusable = [run.unreadable[name] for name in names if name in run.unreadable]
         if not run.has("notes"):
-            return []
-        names = {view.table for view in self.views}
+            return unusable
         rows = run.tables["notes"]
         rows = rows[rows["tables"].notna()]
-        there = rows[[bool(names & set(str(tables).split(", "))) for tables in rows["tables"]]]
-        return [f"{row['analysis']}: {row['reason']}" for row in there.to_dict("records")]
+        there = rows[[bool(names.keys() & set(str(tables).split(", "))) for tables in rows["tables"]]]
+        return unusable + [f"Not done: {row['analysis']}: {row['reason']}" for row in there.to_dict("records")]
 
     def applies(self, run: RunRecord) -> bool:
         """Whether any of the tables is there, or the statistics stage has noted why none is."""

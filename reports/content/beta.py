@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from pipeline.regions.ranking import METRICS
+from reports.analyses.verdicts import rows_where
 from reports.figures.overlap import draw_overlap
 from reports.findings import volume_estimate
 from reports.material import Material
-from reports.numbers import fixed, number
+from reports.numbers import fixed, number, percent
 from reports.run_record import RunRecord
 
 
@@ -49,7 +50,8 @@ def build(material: Material) -> Mapping[str, Any]:
             "bohle2019-06_beta-overlap",
             f"Matrices of the overlap of the top {top} regions between values of beta, for {', '.join(known)}.",
             f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, per "
-            "metric. 100 means the same regions; a low number means that the answer depends on the choice of β. "
+            f"metric. 100 means the same regions{_by_chance(material.run)}; a low number means that the answer depends "
+            "on the choice of β. "
             f"n: participants of {material.run.positive}, for gain those with true positives."
             f"{_known_gains(material.run)}",
         )
@@ -67,6 +69,13 @@ def _hippocampus(run: RunRecord) -> str:
         f"{turns}: the correlation of hippocampal relevance with volume goes from {fixed(low.value)} (β = "
         f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}). Regions may agree where that does not."
     )
+
+
+def _by_chance(run: RunRecord) -> str:
+    """The overlap of lists drawn blindly, from the agreement of rankings; empty where that was not analysed."""
+    rows = rows_where(run, "ranking_agreement", between="betas", metric="density", scans="all")
+    known = rows["overlap_chance"].dropna() if len(rows) else rows
+    return f", {percent(known.iloc[0], 0)} is what lists drawn blindly share" if len(known) else ""
 
 
 def _people(run: RunRecord) -> dict[str, int]:

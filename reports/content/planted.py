@@ -16,13 +16,13 @@ from reports.tables import Column, numeric, page_table, remark
 _COLUMNS = (
     Column("title", "Map"),
     Column("metric", "Ranked by"),
-    numeric("hits", "Planted groups found"),
+    numeric("hits", "Planted regions found"),
     numeric("n_planted", "of planted"),
     numeric("top", "List length"),
     numeric("expected_hits", "Expected blindly", fixed),
-    numeric("p_value", "p", p_cell, "of as many hits in a list drawn blindly"),
+    numeric("p_value", "Uncorrected p", p_cell, "of as many hits in a list drawn blindly"),
     Column("found", "Found", remark),
-    numeric("relevance_share", "Relevance in planted groups", lambda x: percent(x, 1)),
+    numeric("relevance_share", "Relevance in planted regions", lambda x: percent(x, 1)),
     numeric("volume_share", "Their share of volume", lambda x: percent(x, 1)),
     numeric("enrichment", "Enrichment", fixed, "relevance share over volume share"),
 )
@@ -39,15 +39,16 @@ def recovery_sentence(run: RunRecord) -> str:
     first = rows.iloc[0]
     return (
         f"{map_title(name)}, {count(int(first['n_participants']), 'true-positive participant')}: {'; '.join(parts)}. "
-        f"Planted groups hold {percent(first['volume_share'])} of the volume and {percent(first['relevance_share'])} "
-        "of the positive relevance."
+        f"The planted regions hold {percent(first['volume_share'])} of the volume and "
+        f"{percent(first['relevance_share'])} of the positive relevance."
     )
 
 
 def _hits(row: pd.Series) -> str:
+    verb = "is" if row["hits"] == 1 else "are"
     return (
-        f"by {row['metric']}, {number(row['hits'])} of {number(row['n_planted'])} planted groups are among the first "
-        f"{number(row['top'])} of {number(row['n_groups'])} ({fixed(row['expected_hits'])} expected blindly)"
+        f"by {row['metric']}, {number(row['hits'])} of {number(row['n_planted'])} planted regions {verb} among the "
+        f"first {number(row['top'])} of {number(row['n_groups'])} ({fixed(row['expected_hits'])} expected blindly)"
     )
 
 
@@ -57,7 +58,7 @@ def build(material: Material) -> Mapping[str, Any]:
     table = table.assign(title=table["map"].map(map_title))
     people = sorted({int(n) for n in table["n_participants"].dropna()})
     caption = (
-        f"Recovery of the planted groups in true positives, n = {listing([number(n) for n in people])} participants."
+        f"Recovery of the planted regions in true positives, n = {listing([number(n) for n in people])} participants."
     )
     leading = table[table["map"].isin(material.run.main_maps)]
     return {

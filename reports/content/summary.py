@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.run.map_names import map_title
-from pipeline.statistics.volume_association import ADJUSTED
+from pipeline.statistics.volume_association import ADJUSTED, REGION
 from reports.analyses.verdicts import CLEAR, fairness
 from reports.content.planted import recovery_sentence
 from reports.findings import (
@@ -43,23 +43,30 @@ class Summary:
 
 def summarise(run: RunRecord) -> Summary:
     """The summary of a run, as far as it went."""
-    answers = [_classifier(run), _regions(run), _volume(run)]
-    if run.has("fairness"):
-        answers.append(_subgroups(run))
-    if run.has("planted_recovery"):
-        answers.append(Answer("Are the planted regions found?", recovery_sentence(run)))
+    answers = []
+    for question, tables, answer in _QUESTIONS:
+        unusable = run.why_absent(*tables)
+        found = Answer(question, f"Not known. {unusable}") if unusable else answer(run)
+        answers += [found] if found is not None else []
     return Summary(_source(run), tuple(answers))
 
 
-def _subgroups(run: RunRecord) -> Answer:
+def _subgroups(run: RunRecord) -> Answer | None:
     """Balanced accuracy in the subgroups that can be compared, and whether any difference survives correction."""
+    if not run.has("fairness"):
+        return None
     found = fairness(run)
     if found is None:
         return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
     return Answer(_FOR_WHOM, f"{found.answer} {found.grounds}")
 
 
-_FOR_WHOM = "For whom does it work?"
+def _planted(run: RunRecord) -> Answer | None:
+    return Answer(_RECOVERED, recovery_sentence(run)) if run.has("planted_recovery") else None
+
+
+_HOW_GOOD, _WHERE, _ATROPHY = "How good is the classifier?", "Where does it look?", "Does it agree with atrophy?"
+_FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found?"
 
 
 def _source(run: RunRecord) -> str:
@@ -70,7 +77,7 @@ def _source(run: RunRecord) -> str:
 
 
 def _classifier(run: RunRecord) -> Answer:
-    question = "How good is the classifier?"
+    question = _HOW_GOOD
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
         if run.has("predictions") and not run.has("performance"):
@@ -98,20 +105,19 @@ def _classifier(run: RunRecord) -> Answer:
 
 
 def _regions(run: RunRecord) -> Answer:
-    question = "Where does it look?"
+    question = _WHERE
     name = run.main_maps[0]
     densities = summary_means(run, name, "density", run.positive)
     if densities.empty:
         return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
-    by_density = leaders(run, densities, name, "density", NAMED)
-    by_share = leaders(run, parts, name, "sum", 3)
+    by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
-    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density.regions, *by_share.regions])))
+    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density.regions, parts)}; in brackets, the share of the map, by which they are not ordered. "
-        f"The largest shares of the map lie in {in_words(by_share.regions, parts)}.{fewer} "
+        f"{in_words(by_density, parts)}; in brackets, the share of the map, by which they are not ordered. "
+        f"The largest shares of the map lie in {in_words(by_share, parts)}.{f' Of these, {fewer}.' if fewer else ''} "
     )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
@@ -119,7 +125,7 @@ def _regions(run: RunRecord) -> Answer:
         hits = run.group_sizes["TP"][1]
         text += (
             f"Measured against {run.negative} (gain, {count(hits, 'true-positive participant')}), "
-            f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density.regions, by_gain.regions)}"
+            f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density, by_gain.regions)}"
         )
     else:
         text += f"Gain against {run.negative} is not known."
@@ -130,8 +136,15 @@ def _regions(run: RunRecord) -> Answer:
     return Answer(question, text)
 
 
+def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
+    """Regions of the positive class that the summary names: the densest, or those with the largest shares."""
+    if metric == "density":
+        return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
+    return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
+
+
 def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
-    """Which of the leading regions hold a smaller part of the map in the positive class, after correction.
+    """Which of some regions hold a smaller part of the map in the positive class, after correction.
 
     A denser region there is then denser only because the whole map is stronger.
     """
@@ -147,8 +160,8 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
         return ""
     verb = "holds" if len(fewer) == 1 else "hold"
     return (
-        f" Of these, {listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
-        "(family-wise corrected)."
+        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
+        "(family-wise corrected)"
     )
 
 
@@ -157,7 +170,7 @@ NAMED = 5
 
 
 def _volume(run: RunRecord) -> Answer:
-    question = "Does it agree with atrophy?"
+    question = _ATROPHY
     name = run.main_maps[0]
     estimate = volume_estimate(run, name)
     if not run.has("volume_association"):
@@ -171,24 +184,48 @@ def _volume(run: RunRecord) -> Answer:
     confidence = run.config.statistics.confidence
     each = [
         f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
-        f"corrected {p_value(one.p_fdr)}: {'survives correction' if one.p_fdr < CLEAR else 'does not survive it'})"
+        f"{p_value(one.p_fdr)}, FDR-corrected over the maps)"
         for title, one in known
     ]
     text = (
         f"{_verdict([one for _, one in known])} Among {count(estimate.participants, 'true-positive participant')}, "
         f"relevance in the hippocampus and its volume ({source}){adjusted} correlate so: {'; '.join(each)}. "
-        "Corrected is for all maps, by false discovery rate. Atrophy predicts a negative r: the smaller the "
-        "hippocampus, the more relevance."
+        f"{interval_against_p(known)}Atrophy predicts a negative r: the smaller the hippocampus, the more relevance."
     )
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)
         text += f" The two maps point {'the same way' if same else 'opposite ways'}."
+    text += _not_grown(run, name)
     figure = f"r = {fixed(estimate.value)}"
     caption = (
         f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
-        f"corrected {p_value(estimate.p_fdr)}"
+        f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
     return Answer(question, text, figure, caption)
+
+
+def _not_grown(run: RunRecord, name: str) -> str:
+    """Where more atrophy in the positive class does not go with a larger part of its map; empty where it is unknown."""
+    if not run.has("relevance", "predictions"):
+        return ""
+    regions = dict.fromkeys((REGION, *_leading(run, name, "density"), *_leading(run, name, "sum")))
+    fewer = smaller_shares(run, name, tuple(regions))
+    return f" Between the classes, {fewer}: relevance did not move there with the disease." if fewer else ""
+
+
+def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
+    """Where an interval and the corrected p of the same r seem to contradict each other, and which one decides."""
+    without = [title for title, one in known if (one.low > 0 or one.high < 0) and not one.p_fdr < CLEAR]
+    around = [title for title, one in known if one.low <= 0 <= one.high and one.p_fdr < CLEAR]
+    said = [
+        f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "
+        f"{side} 0.05"
+        for titles, word, side in ((without, "without", "not below"), (around, "with", "below"))
+        if titles
+    ]
+    if not said:
+        return ""
+    return f"{listing(said)}: intervals are uncorrected, by resampling; the p, by permutation, decides. "
 
 
 def _verdict(estimates: Sequence[Estimate]) -> str:
@@ -201,3 +238,13 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
     if not estimates[0].p_fdr < CLEAR:
         return "No correlation shown by the headline map."
     return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."
+
+
+_QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
+    (_HOW_GOOD, ("predictions", "performance"), _classifier),
+    (_WHERE, ("predictions", "relevance", "region_summary"), _regions),
+    (_ATROPHY, ("volume_association",), _volume),
+    (_FOR_WHOM, ("fairness",), _subgroups),
+    (_RECOVERED, ("planted_recovery",), _planted),
+)
+"""What the summary asks, the tables that an answer is read from, and the answer; None where nobody asked."""

@@ -205,7 +205,7 @@ def _planted(run: RunRecord, group: str) -> str:
     """Whether disease was planted in a group, and its place by density in true positives, as recovery counts it."""
     if not run.planted:
         return ""
-    said = f" Disease was {'planted here' if group in run.planted else 'not planted here'}"
+    said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
     if not run.has("region_summary"):
         return f"{said}."
     table, name = run.tables["region_summary"], run.main_maps[0]

@@ -10,6 +10,7 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.map_names import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
+from reports.analyses.views import rows_in_words
 from reports.content.effects import difference_in_words
 from reports.numbers import fixed, p_cell
 from reports.run_record import RunRecord
@@ -106,7 +107,7 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     table = run.tables["associations"]
     rows = table[(table["metric"] == "density") & table["map"].isin(run.main_maps)]
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
-    rows = rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last")
+    rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
     hints = run.dictionary("associations")
     columns = [column_of(name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
     caption = (

@@ -19,7 +19,7 @@ FOLDER = Path("nowhere")
 def record(tables: dict[str, pd.DataFrame], **sections: dict[str, object]) -> RunRecord:
     """A run that has only these tables."""
     config = load_config(overrides=sections)
-    return RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, (), {}, {}, {})
+    return RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, {}, {}, {}, {})
 
 
 @pytest.mark.parametrize(("held", "said"), [

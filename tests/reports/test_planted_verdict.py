@@ -27,7 +27,7 @@ def test_found_nearly_everywhere_is_no_evidence_of_place(passing, said):
                            "scan_group": ["all"] * 3 + ["AD"] * 2, "p_fwe": [0.01, 0.5, 0.5, 0.2, 0.3]})  # fmt: skip
     tables = {"planted_effects": answers, "group_comparisons": between, "associations": scores}
     config = load_config(overrides={})
-    run = RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, (), {}, {}, {})
+    run = RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, {}, {}, {}, {})
     found = planted_effects(run)
     assert (found is not None) == said
     if found is not None:

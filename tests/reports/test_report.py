@@ -303,12 +303,12 @@ def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path):
     assert ("This run keeps no maps" in page.text) == (kept == "none")
 
 
-def test_recovery_of_planted_groups_is_that_of_the_table(quiet, quiet_text):
+def test_recovery_of_planted_regions_is_that_of_the_table(quiet, quiet_text):
     table = read_table(quiet.statistics("planted_recovery")).set_index(["map", "metric"])
     row = table.loc["lrpB000", "density"]
     assert row["hits"] == 5
     assert (
-        f"by density, 5 of 5 planted groups are among the first 10 of 68 ({fixed(row['expected_hits'])}" in quiet_text
+        f"by density, 5 of 5 planted regions are among the first 10 of 68 ({fixed(row['expected_hits'])}" in quiet_text
     )
 
 
@@ -389,7 +389,7 @@ def test_a_damaged_table_is_said_to_be_unreadable(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
     layout.registration_quality.write_bytes(b"\xff\xfe\x00broken")
     text = Page(build_report(layout)).text
-    assert "A table cannot be read." in text
+    assert "A table cannot be used." in text
     assert html.escape("registration.tsv") in text
 
 

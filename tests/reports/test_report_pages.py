@@ -191,14 +191,14 @@ def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_
     density = table[(table["map"] == "lrpB000") & (table["scan_group"] == "TP")].set_index("group")["mean_density"]
     density = density.dropna()
     material = Material.of(layout, False)
-    for group, said in (("Hippocampus", "planted here"), ("Putamen", "not planted here")):
+    for group, said in (("Hippocampus", "one"), ("Putamen", "none")):
         cautions = region_content(RegionMaterial(material), group)["cautions"]
         assert cautions[0].title == "Maps are scaled by the prediction."
         assert cautions[0].section == ""
         place = density.rank(ascending=False)[group]
         assert (
-            f"Disease was {said}; by density in true positives (LRP β=0) it is number {place:.0f} of {len(density)}."
-            in cautions[-1].text
+            f"This is {said} of the planted regions; by density in true positives (LRP β=0) it is number {place:.0f} "
+            f"of {len(density)}." in cautions[-1].text
         )
 
 

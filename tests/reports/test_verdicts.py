@@ -16,17 +16,19 @@ from reports.analyses import audit_verdicts, verdicts
 from reports.analyses.columns import column_of
 from reports.analyses.views import View, show_view
 from reports.audit_cautions import _gathered_outside
-from reports.content.beta import _hippocampus
+from reports.content.beta import _by_chance, _hippocampus
 from reports.content.cohort import _split
 from reports.content.effects import difference_in_words
-from reports.content.summary import smaller_shares
+from reports.content.summary import interval_against_p, smaller_shares
 from reports.figures.gallery import Gallery
+from reports.findings import Estimate
 from reports.glossary import GLOSSARY, linked
 from reports.headline import leaders, map_shares, small_regions
 from reports.material import Material
 from reports.method_cautions import _several_networks
+from reports.region_pages.tables import associations_by_group
 from reports.run_record import RunRecord
-from reports.volume_sources import hippocampal_source
+from reports.volume_sources import OWN, hippocampal_source
 
 FOLDER = Path("nowhere")
 
@@ -37,7 +39,7 @@ def record(tables: dict[str, pd.DataFrame], models: int = 0, **sections: dict[st
         overrides={"attribution": {"betas": [0.0, 1.0]}, "registration": {"resolution_mm": 2.0}, **sections}
     )
     described = {fold: {"fold": fold} for fold in range(models)}
-    return RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, (), {}, described, {})
+    return RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, {}, {}, described, {})
 
 
 def relevance(sums: dict[str, tuple[float, float]], voxels: dict[str, int]) -> dict[str, pd.DataFrame]:
@@ -108,7 +110,7 @@ def compared(p_share: float) -> pd.DataFrame:
 def test_groups_differ_by_their_share_of_the_map_first():
     none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
     assert none.answer == "Nowhere that survives correction."
-    assert "0 of 2 regions with a corrected p below 0.05 (smallest: p\xa0=\xa00.20, Hippocampus)" in none.grounds
+    assert "0 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p" in none.grounds
     assert "By density it would be 2 of 2" in none.grounds
     some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
     assert some.answer == "Of the map of AD, more in Hippocampus (g 1.50)."
@@ -122,9 +124,38 @@ def test_leading_regions_with_a_smaller_share_in_the_positive_class_are_told():
     assert smaller_shares(record({"group_comparisons": table}), "lrpB000", regions) == ""
     less = table.assign(p_fwe=0.01)
     said = smaller_shares(record({"group_comparisons": less}), "lrpB000", regions)
-    assert "Of these, thalamus (g −0.40) holds a smaller share of the map in AD than in CN" in said
+    assert "thalamus (g −0.40) holds a smaller share of the map in AD than in CN" in said
     assert smaller_shares(record({"group_comparisons": less}), "lrpB000", ("Hippocampus",)) == ""
     assert smaller_shares(record({}), "lrpB000", regions) == ""
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "said"),
+    [
+        (-0.81, -0.09, 0.25, "LRP β=0 has an interval without 0 but a corrected p not below 0.05: intervals"),
+        (0.18, 0.74, 0.25, "LRP β=0 has an interval without 0 but a corrected p not below 0.05: intervals"),
+        (-0.5, 0.1, 0.01, "LRP β=0 has an interval with 0 but a corrected p below 0.05: intervals"),
+        (-0.5, 0.1, 0.25, ""),
+        (-0.81, -0.09, 0.01, ""),
+        (float("nan"), float("nan"), 0.01, ""),
+    ],
+)
+def test_an_interval_that_seems_to_contradict_its_p_is_explained(low, high, p, said):
+    text = interval_against_p([("LRP β=0", Estimate(-0.3, low, high, 13, 15, p_fdr=p))])
+    assert text.startswith(said)
+    assert bool(text) == bool(said)
+
+
+def test_both_maps_are_named_where_both_intervals_seem_to_contradict_their_p():
+    both = [(name, Estimate(-0.3, -0.8, -0.1, 13, 15, p_fdr=0.2)) for name in ("LRP β=0", "LRP β=1")]
+    assert interval_against_p(both).startswith("LRP β=0 and LRP β=1 have intervals without 0 but")
+
+
+def test_overlap_between_values_of_beta_has_its_yardstick_from_the_table():
+    rows = pd.DataFrame({"between": ["betas", "folds"], "metric": "density", "scans": "all",
+                         "overlap_chance": [0.149, 0.5]})  # fmt: skip
+    assert _by_chance(record({"ranking_agreement": rows})) == ", 15 % is what lists drawn blindly share"
+    assert _by_chance(record({})) == ""
 
 
 def test_correlations_are_told_within_a_class_only():
@@ -195,14 +226,23 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
     assert "uncorrected p" in found.grounds
 
 
-@pytest.mark.parametrize(("beyond", "fits"), [(0.04, True), (0.2, False)])
-def test_norms_fit_by_the_scores_of_controls(beyond, fits):
+@pytest.mark.parametrize(
+    ("beyond", "shift", "answer"),
+    [
+        (0.04, 0.0, "The norms fit, tails and centre."),
+        (0.2, 0.0, "The norms do not fit well in the tails."),
+        (0.04, -0.1, "The norms do not fit well at the centre."),
+        (0.2, -0.1, "The norms do not fit well in the tails and at the centre."),
+    ],
+)
+def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
     rows = pd.DataFrame({"fold": "all", "source": "lrpB000", "group": ["A", "B"], "n_controls": 60,
-                         "mean_z": [0.1, -0.4], "beyond": beyond})  # fmt: skip
+                         "mean_z": [0.1 + shift, -0.4 + shift], "beyond": beyond})  # fmt: skip
     kinds = pd.DataFrame({"source": "lrpB000", "k": [1, 2, 3], "chosen": [True, False, False], "n_participants": 15})
     found = audit_verdicts.norms(record({"w_calibration": rows, "subtype_numbers": kinds}))
-    assert found.answer == ("The norms fit." if fits else "The norms do not fit well.")
-    assert "furthest mean z −0.40, B" in found.grounds
+    assert found.answer == answer
+    centre, furthest = ("−0.25", "−0.50") if shift else ("−0.15", "−0.40")
+    assert f"their mean z is {centre} (0 would be), furthest in one region {furthest}, B" in found.grounds
     assert "No subtypes: one group is preferred to 2 to 3 (n = 15 of AD" in found.grounds
 
 
@@ -215,11 +255,11 @@ def test_sites_are_told_before_and_after_harmonisation():
     assert found.answer == "Not on the leading map, as far as it can be told. On volumes in 1 region."
     assert "n = 30 of 3 sites, test fold held" in found.grounds
     assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
-    assert "in spread 1 of 1 region with a corrected p below 0.05" in found.grounds
+    assert "in spread 1 of 1 region with a corrected p (family-wise, largest statistic) below 0.05" in found.grounds
     others = rows[:1].assign(source="lrpB100", p_fwe_before=0.044, p_fwe_after=0.024)
     beside = audit_verdicts.sites(record({"site_effects": pd.concat([rows, others])})).answer
     assert "In 1 region of other maps, corrected map by map (clearest: LRP β=1, Cuneus" in beside
-    assert "corrected p\xa0=\xa00.044 before, p\xa0=\xa00.024 after" in beside
+    assert "family-wise p\xa0=\xa00.044 before, p\xa0=\xa00.024 after" in beside
 
 
 @pytest.mark.parametrize(("low", "p", "answer"), [
@@ -233,7 +273,7 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
     read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4, "chance": 0.33,
                          "p_fwe": [p, 0.001], "n_participants": 30})  # fmt: skip
     found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
-    assert found.answer == f"{answer} Of the other maps: site from LRP β=1 (corrected p\xa0=\xa00.0010)."
+    assert found.answer == f"{answer} Of the other maps: site from LRP β=1 (family-wise corrected p\xa0=\xa00.0010)."
     assert "n = 30" in found.grounds
 
 
@@ -262,7 +302,7 @@ def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enri
         assert f"fluid 1.8 times its share ({bounds}, n = 30)" in verdict.grounds
 
 
-@pytest.mark.parametrize(("w", "word"), [(0.9, "Largely"), (0.5, "In part"), (0.1, "Hardly")])
+@pytest.mark.parametrize(("w", "word"), [(0.9, "Largely"), (0.6, "In part"), (0.4, "Hardly")])
 def test_agreement_is_that_of_the_least_agreeing(w, word):
     rows = pd.DataFrame({"between": ["folds", "betas"], "map": ["lrpB000", None], "metric": "density", "scans": "all",
                          "n_rankings": 4, "n_regions": 67, "kendall_w": [0.95, w], "p": 0.001, "top": 10,
@@ -270,9 +310,19 @@ def test_agreement_is_that_of_the_least_agreeing(w, word):
     found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
     assert found.answer == (
         f"{word} over all regions, least between values of β; of the first 10 regions, networks of different folds "
-        "(LRP β=0) share 40 %."
+        "(LRP β=0) share 40 %, by chance 15 %."
     )
-    assert "networks of different folds (LRP β=0) W\xa0=\xa00.95, 4 rankings" in found.grounds
+    assert "networks of different folds (LRP β=0) 0.93, W\xa0=\xa00.95, 4 rankings" in found.grounds
+
+
+def test_two_rankings_do_not_seem_more_alike_than_five_because_w_depends_on_their_number():
+    generator = np.random.default_rng(3)
+    for n_rankings in (2, 5):
+        ranks = np.array([generator.permutation(30) + 1 for _ in range(n_rankings)])
+        spread = ((ranks.sum(axis=0) - ranks.sum(axis=0).mean()) ** 2).sum()
+        w = pd.Series([12 * spread / (n_rankings**2 * (30**3 - 30))])
+        pairs = np.corrcoef(ranks)[np.triu_indices(n_rankings, 1)].mean()
+        assert audit_verdicts.mean_rank_correlation(w, pd.Series([n_rankings])).iloc[0] == pytest.approx(pairs)
 
 
 def test_codes_and_sources_are_in_words_on_the_page():
@@ -295,13 +345,20 @@ def test_codes_and_sources_are_in_words_on_the_page():
     assert show_view(optional, material) is None
 
 
-@pytest.mark.parametrize(("finding", "kind"), [("p_fwe", "family-wise"), ("p_fdr", "FDR"), ("p_holm", "Holm")])
-def test_every_corrected_p_says_how(finding, kind):
+@pytest.mark.parametrize(
+    ("finding", "kind", "named"),
+    [
+        ("p_fwe", "family-wise", "family-wise, largest statistic"),
+        ("p_fdr", "FDR", "FDR, Benjamini–Hochberg"),
+        ("p_holm", "Holm", "family-wise, Holm"),
+    ],
+)
+def test_every_corrected_p_says_how(finding, kind, named):
     run = record({"associations": pd.DataFrame({"r": [0.5, 0.1], finding: [0.01, 0.6]})})
     shown = show_view(
         View("associations", "All.", ("r", finding), leading=False, finding=finding), Material(run, Gallery(FOLDER))
     )
-    assert shown.sentence == f"1 of 2 tests shown here with a corrected p ({kind}) below 0.05."
+    assert shown.sentence == f"1 of 2 tests shown here with a corrected p ({named}) below 0.05."
     assert column_of(finding).title == f"Corrected p ({kind})"
 
 
@@ -340,3 +397,13 @@ def test_whether_the_correlation_turns_with_beta_is_told(last, said):
     text = _hippocampus(record({"volume_association": rows}))
     assert text.startswith(said)
     assert "from −0.58 (β = 0) to" in text
+
+
+def test_a_region_page_names_measures_and_covariates_in_words():
+    rows = pd.DataFrame({"biomarker": ["own volume/tiv", "cdrsb"], "covariates": "fold, sex[T.M]", "map": "lrpB000",
+                         "group": "Hippocampus", "metric": "density", "r": 0.5, "p_fwe": [0.01, 0.2]})  # fmt: skip
+    cells = [
+        [cell.text for cell in row] for row in associations_by_group(record({"associations": rows}))["Hippocampus"].rows
+    ]
+    assert cells[0][:2] == [f"the region's own volume ÷ intracranial ({OWN})", "test fold, sex"]
+    assert cells[1][0] == "CDRSB"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from run_factory import RunPlan, make_run
@@ -13,6 +15,7 @@ from reports.content.volume import build, participant_points
 from reports.figures.volume import draw_volume_scatter
 from reports.findings import volume_estimate
 from reports.material import Material
+from reports.numbers import p_value
 from reports.run_record import read_run
 
 
@@ -82,5 +85,20 @@ def test_agreement_with_atrophy_is_answered_by_what_survives_correction(run, hea
     assert card.text.startswith(answer)
     assert "0.004" not in card.text.replace("\xa0", " ")
     assert card.text.count("within test folds") == 2
-    assert ("does not survive" in card.text) == (max(headline[1], guided[1]) >= 0.05)
+    for _, p_fdr in (headline, guided):
+        assert f"{p_value(p_fdr)}, FDR-corrected over the maps)" in card.text
     assert ("opposite ways" in card.text) == (headline[0] * guided[0] < 0)
+
+
+@pytest.mark.parametrize(("g", "p", "told"), [(-1.82, 0.004, True), (-1.82, 0.4, False), (1.82, 0.004, False)])
+def test_a_smaller_share_in_the_hippocampus_stands_beside_the_agreement_with_atrophy(run, g, p, told):
+    found = read_run(run)
+    table = found.tables["group_comparisons"].copy()
+    here = (table["map"] == "lrpB000") & (table["metric"] == "share") & (table["comparison"] == "AD/CN")
+    table.loc[here, "p_fwe"] = 1.0
+    table.loc[here & (table["group"] == "Hippocampus"), ["difference", "hedges_g", "p_fwe"]] = [g / 1000, g, p]
+    cards = summarise(replace(found, tables={**found.tables, "group_comparisons": table})).answers
+    card = next(one for one in cards if one.question == "Does it agree with atrophy?")
+    said = "Between the classes, hippocampus (g −1.82) holds a smaller share of the map in AD than in CN"
+    assert (said in card.text) == told
+    assert ("smaller share" in card.text) == told

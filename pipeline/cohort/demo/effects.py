@@ -176,7 +176,7 @@ def _dose_response(score: Score) -> PlantedEffect:
     return PlantedEffect(
         f"severity_{score.column.lower()}",
         f"{score.column} is a straight line in the planted mean severity, with noise; relevance for AD in the planted "
-        "grey matter goes with it",
+        "regions of grey matter goes with it",
         score.column.lower(),
         _GREY,
         "relevance",

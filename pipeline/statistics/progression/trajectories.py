@@ -41,8 +41,8 @@ TRAJECTORY_COLUMNS = {
     "all slopes are equal. Groups are what participants were at their first scan: diagnosis, or course of MCI",
     "estimate": "In standard deviations of the response (over all scans here) per year; n/a for group x time",
     "ci_low": "Lower bound of its interval by the mixed model, which takes people of all groups to differ equally in "
-    "change (a 95 % interval misses in 6 of 100 with 24 people; in 15 for the slope of 8 who differ twice as much as 16 "
-    "others); n/a where the model did not converge",
+    "change: a 95 % interval misses in 6 of 100 with 24 people, but in 15 for the slope of 8 who differ twice as much "
+    "as 16 others; n/a where the model did not converge",
     "ci_high": "Upper bound",
     "statistic": "t, or F for group x time, of the mixed model (Wald, REML); p does not rest on it",
     "df": "Denominator degrees of freedom: participants with repeated scans, less groups",
@@ -169,8 +169,8 @@ def _rows(
     groups.sort(key=lambda name: (name != reference, name))
     visits = known.groupby("participant_id").size()
     base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
-        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan, "p": np.nan, "p_fwe": np.nan,
-        "n_participants": len(visits), "n_scans": len(known), "n_repeated": int((visits > 1).sum()),
+        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan,
+        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(known), "n_repeated": int((visits > 1).sum()),
         "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
     }  # fmt: skip
     fewest = settings.progression.min_participants

@@ -1,0 +1,89 @@
+"""A run whose tables an older version of Heatlas wrote: what is missing is said, the rest of the report is made."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import replace
+
+import pytest
+from run_factory import RunPlan, make_run
+
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from reports.build import build_report
+from reports.cautions import find_cautions
+from reports.content.summary import summarise
+from reports.run_record import TABLES, RunRecord, read_run
+from reports.written_tables import COLUMNS, of_another_version
+
+PLAN = RunPlan(people=3, betas=(0.0,), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
+REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> RunRecord:
+    return read_run(make_run(tmp_path_factory.mktemp("finished") / "run", PLAN))
+
+
+def without(layout: RunLayout, name: str, column: str) -> None:
+    """Take a column out of a table, as an older version would have written it."""
+    path = TABLES[name](layout)
+    write_table(path, read_table(path).drop(columns=column))
+
+
+def test_every_table_but_the_one_of_the_input_is_asked_for_its_columns(record):
+    assert set(TABLES) - set(COLUMNS) == {"clinical"}
+    assert record.unreadable == {}
+    assert {name for name in record.tables if set(COLUMNS.get(name, ())) - set(record.tables[name])} == set()
+
+
+def test_each_missing_column_is_named_with_its_file_and_the_remedy(record):
+    for name in record.tables.keys() & COLUMNS.keys():
+        table, file = record.tables[name], f"{name}.tsv"
+        assert of_another_version(name, file, table) == ""
+        for column in COLUMNS[name]:
+            said = of_another_version(name, file, table.drop(columns=column))
+            assert said.startswith(f"{file} has no column {column}: {REMEDY}")
+
+
+def test_the_summary_and_the_cautions_do_without_any_one_table(record):
+    for name in record.tables:
+        rest = {other: table for other, table in record.tables.items() if other != name}
+        lacking = replace(record, tables=rest, unreadable={name: f"{name} lacks a column."})
+        cautions = {one.title: one.text for one in find_cautions(lacking)}
+        assert cautions["A table cannot be used."] == f"{name} lacks a column."
+        assert "The run is not finished." not in cautions
+        answers = {one.question: one.text for one in summarise(lacking).answers}
+        if name in ("predictions", "relevance", "region_summary"):
+            assert answers["Where does it look?"] == f"Not known. {name} lacks a column."
+
+
+def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_said_once(tmp_path):
+    layout = make_run(tmp_path / "run", replace(PLAN, until="regions"))
+    without(layout, "predictions", "outcome")
+    found = read_run(layout)
+    assert {"scans", "registration"} <= set(found.tables)
+    assert not {"predictions", "relevance", "beta_overlap"} & set(found.tables)
+    said = found.unreadable["predictions"]
+    assert said.startswith(f"{layout.predictions.relative_to(layout.root)} has no column outcome: {REMEDY}")
+    assert found.unreadable["relevance"] == said
+    assert found.why_absent("predictions", "relevance") == said
+
+
+def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path):
+    layout = make_run(tmp_path / "run", PLAN)
+    lacking = (
+        ("volume_association", "fold_held", "Does relevance follow atrophy?"),
+        ("group_comparisons", "p_fwe", "Where do groups differ?"),
+        ("planted_recovery", "hits", "Are the planted regions found?"),
+    )
+    for name, column, _ in lacking:
+        without(layout, name, column)
+    page = html.unescape(build_report(layout).read_text(encoding="utf-8"))
+    warning = page[page.index("Tables cannot be used.") : page.index("Who is in it")]
+    for name, column, title in lacking:
+        said = f"group/statistics/{name}.tsv has no column {column}: {REMEDY}"
+        section = page[page.rindex(f">{title}</h2>") :]
+        assert said in section[: section.index("</section>")]
+        assert said in warning
+    assert "Registration, scans to be looked at first." in page
