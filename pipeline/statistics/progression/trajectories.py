@@ -170,8 +170,8 @@ def _rows(
     visits = known.groupby("participant_id").size()
     base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
         "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan,
-        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(known), "n_repeated": int((visits > 1).sum()),
-        "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
+        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(known),
+        "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
     }  # fmt: skip
     fewest = settings.progression.min_participants
     said = [f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}"] if small else []
