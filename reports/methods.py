@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.run.config import ModelConfig
+from pipeline.statistics.volume_association import WITHIN
 from reports.methods_statistics import analyses_text
 from reports.numbers import count, listing, number
 from reports.references import REFERENCES, Reference
@@ -231,7 +232,7 @@ def _statistics(run: RunRecord) -> str:
     if run.has("volume_association"):
         text += (
             f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
-            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]"
+            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
         )
     text += "."
     if run.has("region_effects"):
@@ -242,6 +243,16 @@ def _statistics(run: RunRecord) -> str:
             f"it. {_networks(run)}"
         )
     return text
+
+
+def _change_within(run: RunRecord) -> str:
+    table = run.tables["volume_association"]
+    if table.loc[table["unit"] == WITHIN, "r"].isna().all():
+        return ""
+    return (
+        ", and whether the two change together over the visits of a person by the repeated-measures correlation "
+        "[@rmcorr], visits changing places within participants"
+    )
 
 
 def _networks(run: RunRecord) -> str:

@@ -6,6 +6,9 @@ deviations from the means of the participant's fold, and participants change pla
 (`pipeline.statistics.fold_effect`). With different numbers of scans their means differ in precision, so exchange is not
 exact; the simulation in the tests shows that the error rate holds. The correlation over scans, which the founding study
 reported, is given beside it as description; its p exchanges whole participants with equally many scans.
+
+Whether the two change together over the visits of a person is a question of its own: the repeated-measures correlation
+(Bakdash & Marusich 2017), of deviations from the participant's own means, whose visits change places within them.
 """
 
 from __future__ import annotations
@@ -35,24 +38,27 @@ Floats = NDArray[np.float64]
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"
 ADJUSTED = "hippocampus/tiv"
-UNITS = ("participant", "scan")
+WITHIN = "within participant"
+UNITS = ("participant", "scan", WITHIN)
 MIN_PARTICIPANTS = 3
 
 ASSOCIATION_COLUMNS = {
     "map": "Relevance map whose sum over both hippocampi is correlated with their volume, over true-positive scans",
     "volume": "hippocampus_mm3, or hippocampus/tiv: divided by total intracranial volume",
-    "unit": "participant: one point per participant, means over scans (primary); scan: one per scan (descriptive)",
+    "unit": "participant: one point per participant, means over scans (primary); scan: one per scan "
+    "(descriptive); within participant: visits less the means of their participant, those with several visits only: "
+    "whether relevance and volume change together (repeated-measures correlation); time is not taken out",
     "estimator": "pearson or spearman",
     "r": "Correlation coefficient; with fold held, of deviations from the means of folds",
     "fold_held": "Whether the test fold, whose maps come from one network, is held",
     "ci_low": "Lower bound of the interval from drawing participants with all their scans",
     "ci_high": "Upper bound of the interval",
     "interval": "BCa or percentile bootstrap interval; none where there is none",
-    "p": "Two-sided p from permuting participants (within folds, if held; for scans: among those with equally many), "
-    "(b+1)/(m+1)",
+    "p": "Two-sided p from permuting participants (within folds, if held; for scans: among those with equally many); "
+    "within participant: their visits; (b+1)/(m+1)",
     "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
     "family": "Tests adjusted together",
-    "n_participants": "Participants with a true-positive scan and a volume",
+    "n_participants": "Participants with a true-positive scan and a volume; within participant: with several",
     "n_scans": "Their true-positive scans with a volume",
     "n_permutations": "Permutations used",
     "exact": "true if these are all permutations there are",
@@ -90,6 +96,14 @@ class Points:
         first = np.unique(self.codes, return_index=True)[1]
         return Points(means[0], means[1], np.arange(len(means[0])), self.fold[first])
 
+    def within_participants(self) -> Points:
+        """Deviations from the participant's own means, of those with several rows."""
+        exchange = Exchangeability.within_participants(self.codes.tolist())
+        deviations = exchange.reduce(np.column_stack([self.volume, self.relevance]))
+        repeated = np.bincount(self.codes)[self.codes] > 1
+        codes = np.unique(self.codes[repeated], return_inverse=True)[1].astype(np.intp)
+        return Points(deviations[:, 0], deviations[:, 1], codes, self.fold[repeated])
+
     def within_folds(self) -> Points:
         """Deviations from the means of folds; the values as they are where fold is not held."""
         if not self.fold.any():
@@ -123,7 +137,7 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
 def volume_association(
     points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """Correlations for every map, both volumes, both units and both estimators.
+    """Correlations for every map, both volumes, all units and both estimators.
 
     Parameters
     ----------
@@ -196,17 +210,16 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
 def _rows(
     scans: Points, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    counts: dict[str, Any] = {"n_participants": scans.n_participants, "n_scans": len(scans.volume)}
-    points = scans.per_participant() if unit == "participant" and len(scans.codes) else scans
-    points = points.within_folds()
+    points, exchange = _of_unit(scans, unit)
+    counted = scans if unit == "participant" else points
+    counts: dict[str, Any] = {"n_participants": counted.n_participants, "n_scans": len(counted.volume)}
     counts |= {"fold_held": bool(points.fold.any())}
-    problem = _problem(points)
+    problem = _problem(points, "participants with several scans" if unit == WITHIN else "participants")
     empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL, "p": np.nan}
     if problem:
         said = note if len(scans.codes) == 0 else "; ".join(part for part in (problem, note) if part)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": said}
         return [{"estimator": estimator} | blank for estimator in ESTIMATORS]
-    exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
     permutations = exchange.permutations(settings.permutations, rng)
     rows = []
     for estimator, correlation in ESTIMATORS.items():
@@ -231,9 +244,21 @@ def _rows(
     return rows
 
 
-def _problem(points: Points) -> str | None:
+def _of_unit(scans: Points, unit: str) -> tuple[Points, Exchangeability]:
+    """What is correlated, and what changes places."""
+    if not len(scans.codes):
+        return scans, Exchangeability.free(0)
+    if unit == WITHIN:
+        # Deviations from a person's own mean are deviations within the fold too.
+        points = scans.within_participants()
+        return points, Exchangeability.within_participants(points.codes.tolist())
+    points = (scans.per_participant() if unit == "participant" else scans).within_folds()
+    return points, Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
+
+
+def _problem(points: Points, people: str) -> str | None:
     if points.n_participants < MIN_PARTICIPANTS:
-        return f"{points.n_participants} participants; at least {MIN_PARTICIPANTS} are needed"
+        return f"{points.n_participants} {people}; at least {MIN_PARTICIPANTS} are needed"
     if is_constant(points.volume):
         return "the volume is constant"
     if is_constant(points.relevance):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import scipy.stats
+import statsmodels.formula.api as smf
 from made_up import FAST, MAPS, people, predictions_of, relevance_of
 
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.values import RelevanceValues
-from pipeline.statistics.volume_association import volume_association, volume_points
+from pipeline.statistics.volume_association import WITHIN, volume_association, volume_points
 
 KEYS = ["map", "volume", "unit", "estimator"]
 
@@ -21,7 +23,7 @@ def associate(scans, relevance=None, predictions=None, has_region=True):
     predictions = predictions_of(scans) if predictions is None else predictions
     points = volume_points(RelevanceValues.of(relevance, predictions), scans)
     table = volume_association(points, MAPS, has_region, FAST.statistics, 3)
-    assert len(table) == len(MAPS) * 2 * 2 * 2
+    assert len(table) == len(MAPS) * 2 * 3 * 2
     return points, table.set_index(KEYS)
 
 
@@ -120,7 +122,10 @@ def test_partly_known_volumes_and_mixed_sources_are_said():
 def test_too_few_true_positives_constant_relevance_and_another_atlas():
     scans = people(per_class=3)
     _, few = associate(scans)
-    assert few["note"].str.contains("2 participants; at least 3").all()
+    between = few.drop(WITHIN, level="unit")
+    assert between["note"].str.contains("2 participants; at least 3").all()
+    change = few.xs(WITHIN, level="unit")["note"]
+    assert change.str.contains("1 participants with several scans; at least 3").all()
     relevance = relevance_of(people())
     relevance.loc[relevance["map"] == "gb", "sum"] = 0.0
     _, flat = associate(people(), relevance)
@@ -142,3 +147,42 @@ def test_participants_who_cannot_be_exchanged_have_no_p_over_scans():
     assert np.isfinite(row["r"])
     assert np.isnan(row["p"])
     assert "none can be exchanged" in row["note"]
+
+
+def test_change_within_participants_is_the_repeated_measures_correlation():
+    """r of Bakdash and Marusich: from t of the slope beside one intercept for each person with several scans."""
+    points, table = associate(people(per_class=12))
+    own = points[(points["map"] == "gb") & points.groupby(["map", "participant_id"])["scan_id"].transform("size").gt(1)]
+    fitted = smf.ols("relevance_sum ~ C(participant_id) + hippocampus_mm3", own).fit()
+    t = fitted.tvalues["hippocampus_mm3"]
+    row = table.loc[("gb", "hippocampus_mm3", WITHIN, "pearson")]
+    assert row["r"] == pytest.approx(t / np.sqrt(t**2 + fitted.df_resid), abs=1e-12)
+    assert (row["n_participants"], row["n_scans"]) == (own["participant_id"].nunique(), len(own)) == (7, 18)
+
+
+def test_levels_of_people_are_no_change_and_change_is_not_hidden_by_them():
+    scans = [scan for scan in people(per_class=12, scans_each=(3, 2)) if scan.label == "AD"]
+    rng = np.random.default_rng(4)
+    change = rng.normal(size=len(scans))
+    level = {scan.participant_id: 50 * rng.normal() for scan in scans}
+    scans = [dataclasses.replace(s, hippocampus_mm3=6000 + 100 * x) for s, x in zip(scans, change, strict=True)]
+    relevance = relevance_of(scans)
+    found = {scan.scan_id: level[scan.participant_id] - x for scan, x in zip(scans, change, strict=True)}
+    planted = relevance["group"].eq("Hippocampus") & relevance["map"].eq("gb")
+    relevance.loc[planted, "sum"] = relevance.loc[planted, "scan_id"].map(found)
+    _, table = associate(scans, relevance, predictions_of(scans, wrong=()))
+    rows = table.xs(("gb", "hippocampus_mm3", "pearson"), level=["map", "volume", "estimator"])
+    assert rows.loc[WITHIN, "r"] == pytest.approx(-1)
+    assert rows.loc[WITHIN, "p"] == 1 / 200
+    assert rows.loc["participant", "p"] > 0.05
+
+
+def test_few_visits_are_exchanged_exactly():
+    scans = [scan for scan in people(per_class=4, scans_each=(2,)) if scan.label == "AD"]
+    points, table = associate(scans, predictions=predictions_of(scans, wrong=()))
+    row = table.loc[("gb", "hippocampus_mm3", WITHIN, "pearson")]
+    assert (row["n_permutations"], row["exact"]) == (16, True)
+    pairs = points[points["map"] == "gb"].groupby("participant_id")
+    a, b = (pairs[name].agg(lambda x: x.iloc[1] - x.iloc[0]) for name in ("hippocampus_mm3", "relevance_sum"))
+    every = [abs((np.array(signs) * a * b).sum()) for signs in itertools.product((1, -1), repeat=4)]
+    assert row["p"] == pytest.approx(np.mean(np.array(every) >= abs((a * b).sum()) * (1 - 1e-9)))
