@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import html5lib
@@ -24,6 +26,7 @@ from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
 from reports.people.page import _maps_of_mistakes, _rightly
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.run_record import read_run
+from reports.written_tables import COLUMNS
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
 HARMLESS = {"invalid-character-reference"}
@@ -208,15 +211,20 @@ def titles(layout: RunLayout) -> set[str]:
     return {caution.title for caution in find_cautions(read_run(layout))}
 
 
+def written(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows with all columns of a table, those not named unknown."""
+    return pd.DataFrame(rows, columns=list(COLUMNS[name]))
+
+
 def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
     path = run.statistics("site_prediction")
     row = {"target": "field_strength", "map": "lrpB000", "balanced_accuracy": 0.9, "chance": 0.5, "p": 0.001,
            "p_fwe": 0.002}  # fmt: skip
     before = path.read_bytes() if path.is_file() else None
     try:
-        write_table(path, pd.DataFrame([{**row, "p_fwe": 0.2}]))
+        write_table(path, written("site_prediction", [{**row, "p_fwe": 0.2}]))
         assert not any("tells" in title for title in titles(run))
-        write_table(path, pd.DataFrame([row]))
+        write_table(path, written("site_prediction", [row]))
         assert "Relevance tells the field strength." in titles(run)
     finally:
         path.unlink() if before is None else path.write_bytes(before)
@@ -232,7 +240,7 @@ def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp
             for target, name, p in (("site", "lrpB000", p_leading), ("site", "lrpB100", p_other),
                                     ("field_strength", "lrpB000", 1.0), ("field_strength", "lrpB100", np.nan))
         ]  # fmt: skip
-        write_table(layout.statistics("site_prediction"), pd.DataFrame(rows))
+        write_table(layout.statistics("site_prediction"), written("site_prediction", rows))
         caution = next(one for one in find_cautions(read_run(layout)) if one.section == "shortcuts")
         # the title is about relevance at large only where the leading map passes
         assert caution.title == (
@@ -241,7 +249,10 @@ def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp
         assert caution.level == level
         assert "1 of 3 predictions from regional relevance passes" in caution.text
         own = fixed(0.57 if p_leading < 0.05 else 0.28)
-        assert f"The leading map, LRP β=0: site (balanced accuracy {own}, chance 0.33, corrected p" in caution.text
+        assert (
+            f"The leading map, LRP β=0: site (balanced accuracy {own}, chance 0.33, family-wise corrected p"
+            in caution.text
+        )
 
 
 def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
@@ -256,7 +267,7 @@ def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
         (rows[:1], "LRP β=0: nothing that stands out. In other maps: Guided backpropagation: fluid (5.9 times"),
         (rows[1:], "LRP β=0: dark voxels (1.8 times its share). A mask"),
     ):
-        write_table(layout.statistics("shortcuts"), pd.DataFrame(kept))
+        write_table(layout.statistics("shortcuts"), written("shortcuts", kept))
         found = [one.text for one in find_cautions(read_run(layout)) if one.section == "shortcuts"]
         assert len(found) == 1
         assert said in found[0]
@@ -267,9 +278,9 @@ def test_classes_of_different_age_are_a_warning(run):
     before = path.read_bytes()
     try:
         row = {"variable": "age", "test": "Welch's t", "p": 0.001, "hedges_g": 0.9}
-        write_table(path, pd.DataFrame([{**row, "hedges_g": 0.1}]))
+        write_table(path, written("demographic_tests", [{**row, "hedges_g": 0.1}]))
         assert "The classes are not alike." not in titles(run)
-        write_table(path, pd.DataFrame([row]))
+        write_table(path, written("demographic_tests", [row]))
         assert "The classes are not alike." in titles(run)
     finally:
         path.write_bytes(before)
