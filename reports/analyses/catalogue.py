@@ -113,34 +113,32 @@ SUBGROUPS = Analysis(
     verdicts.fairness,
 )  # fmt: skip
 
-_EVENTS = ("n_censored", "n_competing", "event")
-"""Columns that say what counts as a conversion and who was counted until when."""
-
 PROGRESSION = Analysis(
     "progression", "Does it foresee who converts?", "Progression",
     "People with MCI, seen by networks that were trained on {positive} and {negative} and never on them. Concordance "
     "is the chance that of two people the one with the higher score converts first; 0.5 is guessing. For it "
     "and for Cox models every conversion to AD counts that was seen at any later visit; for the area under the curve, "
     "sensitivity and specificity those within {horizon} months, among people whose course is known so long. "
-    "Trajectories are mixed models over visits, with an intercept and where possible a slope of each person's own; "
-    "beside the p of the model stands one from permuting visits or groups, which needs no model.",
+    "Trajectories: estimates and intervals are of mixed models over visits, with an intercept and where possible a "
+    "slope of each person's own; p is from flipping the signs of people's slopes, or letting people change groups, and "
+    "needs no model.",
     (
         View(
             "progression", "Prediction of conversion to AD from the first scan.",
-            ("predictor", "measure", "estimate", *_CI, "p", "n_participants", "n_events", *_EVENTS, "note"), shown=30,
+            ("predictor", "measure", "estimate", *_CI, "p", "n_participants", "n_events", "event", "note"), shown=30,
             intervals=Intervals(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
         ),
         View(
             "cox", "Cox models, per standard deviation of the predictor.",
             ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p", "p_fdr", "concordance",
-             "n_participants", "n_events", *_EVENTS, "note"),
+             "n_participants", "n_events", "n_censored", "n_competing", "event", "note"),
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
         View(
             "trajectories", "Change per year, in standard deviations.",
-            ("response", "map", "group", "term", "estimate", *_CI, "p_permutation", "p_fwe", "p_fdr", "p",
+            ("response", "map", "group", "term", "estimate", *_CI, "p", "p_fwe", "p_fdr",
              "random_effects", *_N, "n_repeated", "note"),
-            order=("p_fdr", "p_permutation"), shown=20, finding="p_fdr",
+            order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
     ),
     verdicts.progression,

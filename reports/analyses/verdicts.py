@@ -172,10 +172,6 @@ def _tested(row: pd.Series) -> str:
     return f"{said}, corrected {p_value(row['p_fdr'])}"
 
 
-_EVENT = "AD at any visit after the scan"
-"""What counts as a conversion for the concordance, where the table does not say it."""
-
-
 def progression(run: RunRecord) -> Verdict | None:
     """Whether the network's score foretells conversion; with too few people, that this cannot be told."""
     rows = rows_where(run, "progression", predictor="model", measure="concordance")
@@ -189,7 +185,7 @@ def progression(run: RunRecord) -> Verdict | None:
         bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
         said = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
     grounds = f"Concordance of the network's score with the time to AD: {said}, n = {number(people)}, " \
-              f"{count(events, 'conversion')} ({row.get('event', _EVENT)})."  # fmt: skip
+              f"{count(events, 'conversion')} ({row['event']})."  # fmt: skip
     if people < needed or events < conversions or is_missing(row["estimate"]):
         return Verdict(
             f"Cannot be answered with n = {number(people)} people with MCI and {count(events, 'conversion')}.",

@@ -10,6 +10,7 @@ from run_factory import RunPlan, make_run
 
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from reports.analyses.catalogue import ANALYSES
 from reports.build import build_report
 from reports.cautions import find_cautions
 from reports.content.summary import summarise
@@ -35,6 +36,19 @@ def test_every_table_but_the_one_of_the_input_is_asked_for_its_columns(record):
     assert set(TABLES) - set(COLUMNS) == {"clinical"}
     assert record.unreadable == {}
     assert {name for name in record.tables if set(COLUMNS.get(name, ())) - set(record.tables[name])} == set()
+
+
+@pytest.mark.parametrize("view", [view for one in ANALYSES for view in one.views], ids=lambda view: view.caption)
+def test_a_view_asks_for_no_column_that_its_table_has_not(view):
+    chart = view.intervals
+    asked = {
+        *view.columns,
+        *view.where,
+        *(name.removeprefix("-") for name in view.order),
+        *filter(None, [view.finding]),
+    }
+    asked |= {*chart.label, chart.estimate, chart.low, chart.high, *chart.n} if chart else set()
+    assert asked - set(COLUMNS[view.table]) == set()
 
 
 def test_each_missing_column_is_named_with_its_file_and_the_remedy(record):
