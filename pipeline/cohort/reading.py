@@ -192,7 +192,7 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor a BIDS dataset "
         f"(participants.tsv, folders sub-*); {len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
-        + "".join(f" {note[0].upper()}{note[1:]}." for note in _foreign_notes(files))
+        + "".join(f" {note}." for note in _foreign_notes(files))
     )
 
 

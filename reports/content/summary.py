@@ -215,7 +215,7 @@ def _not_grown(run: RunRecord, name: str) -> str:
 
 def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
     """Where an interval and the corrected p of the same r seem to contradict each other, and which one decides."""
-    without = [title for title, one in known if (one.low > 0 or one.high < 0) and not one.p_fdr < CLEAR]
+    without = [title for title, one in known if (one.low > 0 or one.high < 0) and one.p_fdr >= CLEAR]
     around = [title for title, one in known if one.low <= 0 <= one.high and one.p_fdr < CLEAR]
     said = [
         f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "

@@ -138,6 +138,7 @@ def test_leading_regions_with_a_smaller_share_in_the_positive_class_are_told():
         (-0.5, 0.1, 0.25, ""),
         (-0.81, -0.09, 0.01, ""),
         (float("nan"), float("nan"), 0.01, ""),
+        (-0.81, -0.09, float("nan"), ""),
     ],
 )
 def test_an_interval_that_seems_to_contradict_its_p_is_explained(low, high, p, said):
