@@ -16,7 +16,7 @@ from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from pipeline.statistics.linear.partial_correlation import partial_correlation
-from pipeline.statistics.volume_association import volume_association
+from pipeline.statistics.volume_association import WITHIN, volume_association
 
 M, PEOPLE = 199, 60
 REGIONS, MAPS = 136, 6
@@ -100,6 +100,20 @@ def volumes_of_hippocampi(rng: Generator) -> Found:
     table = volume_association(pd.concat(blocks), names, True, FAST, int(rng.integers(2**31)))
     own = table[table["p"].notna()].groupby(["unit", "estimator"])["p"]
     return {f"{estimator}, {unit}s": p.to_numpy() for (unit, estimator), p in own}
+
+
+def shrinking_hippocampi(rng: Generator) -> Found:
+    """All hippocampi shrink; relevance drifts, in each person up or down by chance."""
+    person = np.repeat(np.arange(30), rng.integers(1, 5, 30))
+    years = 0.7 * (np.arange(len(person)) - np.searchsorted(person, person))
+    volume = (6000 + 800 * rng.normal(size=30))[person] - (150 + 50 * rng.normal(size=30))[person] * years
+    frame = pd.DataFrame({"participant_id": person.astype(str), "fold": 0, "hippocampus_mm3": volume})
+    frame = frame.assign(hippocampus_per_tiv=np.nan, hippocampus_source="made up")
+    names = [f"map {i}" for i in range(10)]
+    drift = 0.6 * rng.normal(size=(10, 30))[:, person] * years + 0.5 * rng.normal(size=(10, len(person)))
+    blocks = [frame.assign(map=name, relevance_sum=own) for name, own in zip(names, drift, strict=True)]
+    table = volume_association(pd.concat(blocks), names, True, FAST, int(rng.integers(2**31)))
+    return {f"pearson, {WITHIN}s": table.loc[(table["unit"] == WITHIN) & table["p"].notna(), "p"].to_numpy()}
 
 
 def sites(sizes: list[int], noise: str) -> Callable[[Generator], Found]:
@@ -186,6 +200,11 @@ CASES = {
     "families": Case("p_fwe of associations, group_comparisons, region_effects", CORRELATED, families),
     "hippocampi": Case(
         "volume_association", "30 participants, 1 to 4 scans, three folds of unequal scale", volumes_of_hippocampi
+    ),
+    "shrinking hippocampi": Case(
+        "volume_association",
+        "30 participants, 1 to 4 scans; hippocampi shrink, relevance drifts up or down by chance",
+        shrinking_hippocampi,
     ),
     **{
         f"sites {shown(sizes)} {noise}": Case("site_effects", SHIFTED, sites(sizes, noise))

@@ -251,7 +251,7 @@ def _change_within(run: RunRecord) -> str:
         return ""
     return (
         ", and whether the two change together over the visits of a person by the repeated-measures correlation "
-        "[@rmcorr], visits changing places within participants"
+        "[@rmcorr], the signs of participants' change in relevance being flipped"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.map_names import map_title
-from pipeline.statistics.volume_association import ADJUSTED
+from pipeline.statistics.volume_association import ADJUSTED, WITHIN
 from reports import volume_sources
 from reports.analyses.verdicts import CLEAR
 from reports.content.beta import beta_of
@@ -34,6 +34,14 @@ _READ = (
     " An interval is for one map and is not corrected, from resampling participants; p is from permuting "
     "them. An interval without 0 is therefore no finding where the corrected p is not below 0.05."
 )
+_UNITS = {
+    "participant": "Unit participant: means over scans.",
+    "scan": "Unit scan: each scan counts, as description; p is from permuting participants with equally many.",
+    WITHIN: "Unit within participant: each visit less the mean of its participant, so r says whether relevance and "
+    "volume change together over the visits of a person (repeated-measures correlation); p is from flipping the signs "
+    "of participants' change in relevance.",
+}
+"""What the units of the table of every analysis mean."""
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
     Column("title", "Map"),
@@ -76,8 +84,13 @@ def build(material: Material) -> Mapping[str, Any]:
         "table": page_table(primary.drop(columns="unit"), _COLUMNS, f"{caption}, one point per participant.")
         if known
         else None,
-        "all": page_table(shown, _COLUMNS, f"{caption}, every analysis.") if known else None,
+        "all": page_table(shown, _COLUMNS, f"{caption}, every analysis. {_units(shown)}") if known else None,
     }
+
+
+def _units(shown: pd.DataFrame) -> str:
+    """What the units of the shown rows mean."""
+    return " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
 
 
 def _sources(run: RunRecord) -> str:

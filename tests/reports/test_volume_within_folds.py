@@ -10,6 +10,7 @@ from run_factory import RunPlan, make_run
 
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.statistics.volume_association import UNITS
 from reports.content.summary import summarise
 from reports.content.volume import build, participant_points
 from reports.figures.volume import draw_volume_scatter
@@ -52,6 +53,14 @@ def test_points_are_as_they_are_where_fold_is_not_held(run):
         assert "within test folds" not in content["lead"] + content["scatter"].caption + content["table"].caption
     finally:
         path.write_bytes(before)
+
+
+def test_the_table_of_every_analysis_says_what_its_units_mean(run):
+    table = read_run(run).tables["volume_association"]
+    shown = set(table.loc[table["r"].notna(), "unit"])
+    caption = build(Material.of(run, False))["all"].caption
+    assert {unit for unit in UNITS if f"Unit {unit}: " in caption} == shown
+    assert shown >= {"participant", "scan"}
 
 
 def test_section_says_that_r_is_within_test_folds(run):
