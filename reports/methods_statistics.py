@@ -63,7 +63,11 @@ def _progression(run: RunRecord) -> str:
     if run.has("cox"):
         parts.append("Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels].")
     if run.has("trajectories") and run.tables["trajectories"]["estimate"].notna().any():
-        parts.append("Change over visits was modelled with random effects of participants [@mixed] [@statsmodels].")
+        parts.append(
+            "Change over visits was estimated, with its interval, by models with random effects of participants "
+            "[@mixed] [@statsmodels]; its p is from flipping the signs of participants' own slopes, for differences "
+            "from exchanging participants between groups."
+        )
     return " ".join(parts)
 
 

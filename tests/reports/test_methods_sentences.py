@@ -10,6 +10,7 @@ import pytest
 from pipeline.run.config_files import load_config
 from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
+from pipeline.statistics.volume_association import WITHIN
 from reports import methods, methods_statistics
 from reports.run_record import RunRecord
 
@@ -54,3 +55,17 @@ def test_audit_names_only_places_that_were_there():
     text = methods_statistics._audit(record({"shortcuts": table}))
     assert "(fluid and rim of the mask)" in text
     assert methods_statistics._audit(record({"shortcuts": table[2:]})) == ""
+
+
+@pytest.mark.parametrize(("r", "said"), [(-0.4, True), (float("nan"), False)])
+def test_change_within_participants_is_described_where_it_is_known(r, said):
+    association = pd.DataFrame({"unit": ["participant", WITHIN], "r": [-0.3, r]})
+    tables = {"performance": pd.DataFrame({"a": [1]}), "volume_association": association}
+    text = methods._statistics(record(tables))
+    assert ("[@rmcorr], the signs of participants' change in relevance being flipped." in text) == said
+
+
+@pytest.mark.parametrize(("estimate", "said"), [(0.2, True), (float("nan"), False)])
+def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
+    text = methods_statistics._progression(record({"trajectories": pd.DataFrame({"estimate": [estimate]})}))
+    assert ("its p is from flipping the signs of participants' own slopes" in text) == said
