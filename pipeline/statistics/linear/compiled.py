@@ -27,11 +27,13 @@ def compiled(function: Callable[..., Any], fast: bool = False) -> Callable[..., 
 
 @compiled
 def shuffle_rows(orders: Any, draws: Any) -> None:
-    """Shuffle each row (Fisher & Yates) by 32-bit draws of the same shape."""
-    for i in range(orders.shape[0]):
+    """Shuffle each row (Fisher & Yates) by 32-bit draws of the same shape; rows in turn, so that none is waited for."""
+    for first in range(0, orders.shape[0], 8):
+        end = min(first + 8, orders.shape[0])
         for last in range(orders.shape[1] - 1, 0, -1):
-            chosen = (np.uint64(draws[i, last]) * np.uint64(last + 1)) >> np.uint64(32)
-            orders[i, last], orders[i, chosen] = orders[i, chosen], orders[i, last]
+            for i in range(first, end):
+                chosen = (np.uint64(draws[i, last]) * np.uint64(last + 1)) >> np.uint64(32)
+                orders[i, last], orders[i, chosen] = orders[i, chosen], orders[i, last]
 
 
 @compiled
@@ -102,6 +104,15 @@ def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any
 squares_along = compiled(_squares_along, fast=True)
 
 
+@compiled
+def maximum(values: Any) -> Any:
+    """Of numbers in single precision that are not negative: their bits are in the same order, and quicker compared."""
+    bits, largest = values.view(np.int32), np.int32(0)
+    for j in range(len(bits)):
+        largest = max(largest, bits[j])
+    return np.int32(largest).view(np.float32)
+
+
 def _partial_r_squared(coordinates: Any, k: Any, nuisance: Any, most: Any) -> Any:
     """Partial R^2 of one permutation in place of its first coordinate, unless its largest nuisance is above ``most``.
 
@@ -114,10 +125,8 @@ def _partial_r_squared(coordinates: Any, k: Any, nuisance: Any, most: Any) -> An
         along, total = coordinates[d], signal if d < k else nuisance
         for j in range(n):
             total[j] += along[j] * along[j]
-    largest = np.float32(0)
-    for j in range(n):
-        largest = max(largest, nuisance[j])
-    if largest <= most:
+    largest = maximum(nuisance)
+    if 0 < largest <= most:
         for j in range(n):
             signal[j] /= np.float32(1) - nuisance[j]
     return largest
@@ -128,7 +137,7 @@ partial_r_squared = compiled(_partial_r_squared, fast=True)
 
 def _judge(
     coordinates: Any, k: Any, nuisance: Any, threshold: Any, reach: Any, drift: Any, rest: Any, most: Any, few: Any,
-    counts: Any, state: Any, pairs: Any,
+    counts: Any, state: Any, tops: Any, pairs: Any,
 ) -> Any:  # fmt: skip
     """Partial R^2 of permutations, in place of their first coordinates, and which thresholds they surely reach.
 
@@ -136,6 +145,7 @@ def _judge(
     comparison is off by at most (reach + drift sqrt(nuisance)) / (1 - nuisance) + rest, of the largest nuisance.
     Adds to counts; state (m,) is 1 where a permutation was not counted, since its nuisance is above ``most`` or more
     than ``few`` comparisons are unclear; other unclear ones are listed in pairs (2, room), and their number returned.
+    tops (2, m): the largest partial R^2 and nuisance of each permutation.
     """
     listed, n = 0, coordinates.shape[2]
     unclear = np.empty(n, np.bool_)
@@ -145,6 +155,7 @@ def _judge(
         if state[i]:
             continue
         found, root, wider = coordinates[i, 0], np.sqrt(largest), np.float32(1) / (np.float32(1) - largest)
+        tops[0, i], tops[1, i] = maximum(found), largest
         n_unclear = 0
         for j in range(n):
             unclear[j] = abs(found[j] - threshold[j]) <= (reach[j] + drift[j] * root) * wider + rest[j]
@@ -176,3 +187,22 @@ def _along_pairs(basis: Any, rows: Any, by_column: Any, permutation: Any, column
 
 
 along_pairs = compiled(_along_pairs, fast=True)
+
+
+@compiled
+def pairs_from(values: Any, chosen: Any, lowest: Any) -> Any:
+    """All i, j, of shape (2, found), with ``values[chosen[i], j] >= lowest[i]``; they are few."""
+    found = 0
+    for i in range(len(chosen)):
+        own = values[chosen[i]]
+        for j in range(len(own)):
+            found += own[j] >= lowest[i]
+    pairs = np.empty((2, found), np.int32)
+    found = 0
+    for i in range(len(chosen)):
+        own = values[chosen[i]]
+        for j in range(len(own)):
+            if own[j] >= lowest[i]:
+                pairs[0, found], pairs[1, found] = i, j
+                found += 1
+    return pairs

@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.linear.compiled import along_pairs, in_order_of_cells, judge, rearrange, squares_along
+from pipeline.statistics.linear.compiled import (
+    along_pairs,
+    in_order_of_cells,
+    judge,
+    pairs_from,
+    rearrange,
+    squares_along,
+)
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -191,36 +198,45 @@ class HomoscedasticModel:
         m, columns = len(rows), len(threshold)
         few = int(FEW * columns)
         counts, state, pairs = np.zeros(columns, np.intp), np.zeros(m, np.int8), np.empty((2, m * few), np.int32)
+        tops = np.zeros((2, m), np.float32)
         explained = self._along_cells(rows, work)
         limits = [part.astype(np.float32) for part in (threshold, *self._error(threshold, work.off))]
         listed = judge(
-            coordinates, self.tested.shape[1], explained, *limits, np.float32(MOST_NUISANCE), few, counts, state, pairs
+            coordinates,
+            self.tested.shape[1],
+            explained,
+            *limits,
+            np.float32(MOST_NUISANCE),
+            few,
+            counts,
+            state,
+            tops,
+            pairs,
         )
         permutation, column = pairs[:, :listed]
         reached = self._pairs(rows, work.by_column, permutation, column) >= threshold[column]
         np.add.at(counts, column[reached], 1)
         r_squared, again = coordinates[:, 0], np.flatnonzero(state)
-        largest = r_squared.max(axis=1).astype(float)
-        self._settle_close(largest, np.flatnonzero(state == 0), explained, r_squared, rows, work, threshold)
+        largest, nuisance = tops.astype(float)
+        self._settle_close(largest, nuisance, np.flatnonzero(state == 0), r_squared, rows, work, threshold)
         if len(again):
             more, largest[again] = plain_counts(self.size(rows[again], work.by_column.T), threshold)
             counts += more
         return counts, largest
 
     def _settle_close(
-        self, largest: Floats, chosen: NDArray[np.intp], explained: Singles, r_squared: Singles, rows: NDArray[Any],
+        self, largest: Floats, nuisance: Floats, chosen: NDArray[np.intp], r_squared: Singles, rows: NDArray[Any],
         work: _Work, threshold: Floats,
     ) -> None:  # fmt: skip
         """Enter largest values again, in double precision, where a threshold is within their error."""
         reach, drift, rest = self._error(largest[chosen], work.off.max())
-        nuisance = explained[chosen].max(axis=1)
-        error = (reach + drift * np.sqrt(nuisance)) / (1 - nuisance) + rest
+        error = (reach + drift * np.sqrt(nuisance[chosen])) / (1 - nuisance[chosen]) + rest
         steps, values = np.sort(threshold), largest[chosen]
         close = np.searchsorted(steps, values - error) != np.searchsorted(steps, values + error, side="right")
         if not close.any():
             return
         chosen, lowest = chosen[close], (values - 2 * error)[close].astype(np.float32)
-        own, column = np.nonzero(r_squared[chosen] >= lowest[:, None])
+        own, column = pairs_from(r_squared, chosen, lowest)
         exact = self._pairs(rows, work.by_column, chosen[own], column)
         largest[chosen] = 0.0
         np.maximum.at(largest, chosen[own], exact)
