@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 DEMO   ?= demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-oracle check format lock clean
+.PHONY: install demo test test-slow test-oracle check format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -14,6 +14,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --editable .
 	$(BIN)/python -m compileall -q atlases pipeline reports workflows
 	touch $@
+
+install: $(VENV)/.installed   ## only the program, for your own data
 
 demo: $(VENV)/.installed   ## the synthetic cohort, everything run on it, a report
 	$(BIN)/heatlas demo $(DEMO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import pandas as pd
@@ -98,6 +99,18 @@ class PageTable:
     more: int = 0
     row_keys: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Style of each column: ``num``, and ``names`` for the one that stays in sight when others are scrolled.
+
+        That is the region where rows have one, whatever stands before it, and else the first column.
+        """
+        naming = next((place for place, column in enumerate(self.columns) if column.key == "group"), 0)
+        return tuple(
+            " ".join(["num"] * column.numeric + ["names"] * (place == naming))
+            for place, column in enumerate(self.columns)
+        )
 
 
 def page_table(

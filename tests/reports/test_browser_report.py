@@ -22,6 +22,13 @@ from reports.run_record import read_run
 
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375
+LEAST_TOUCHED = 24
+"""Pixels a control must measure to be hit by a finger (WCAG 2.2, 2.5.8)."""
+KEPT_NAMES = """boxes => boxes.map((box) => {
+  box.scrollLeft = box.scrollWidth;
+  const names = box.querySelector("th.names, .explorer th:first-child");
+  return [names.innerText.trim(), names.getBoundingClientRect().left, box.getBoundingClientRect().left];
+}).filter((_, place) => boxes[place].scrollLeft > 150)"""
 ON_SCREEN = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
 
@@ -87,6 +94,15 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(visit, report, kind
     assert page.evaluate(ON_SCREEN)
     for part in page.locator(".viewer .planes canvas").all():
         assert part.bounding_box()["width"] <= NARROW
+    touched = page.locator("button, input, select, summary, nav a").filter(visible=True)
+    assert [one.inner_text() for one in touched.all() if one.bounding_box()["height"] < LEAST_TOUCHED] == []
+
+
+def test_a_table_moved_sideways_on_a_phone_keeps_its_names_in_sight(visit, report):
+    moved = opened(visit, report, "index", NARROW).locator(".scroll:has(table):visible").evaluate_all(KEPT_NAMES)
+    assert {name for name, _, _ in moved} >= {"Region"}
+    for name, names_left, box_left in moved:
+        assert abs(names_left - box_left) <= 2, name
 
 
 def test_index_prints_as_a_document(visit, report, tmp_path):

@@ -70,3 +70,11 @@ def test_notes_stand_once_below_the_table_and_cells_have_their_number():
     silent = page_table(frame.assign(note=None), table.columns, "Caption.")
     assert [column.key for column in silent.columns] == ["x"]
     assert silent.notes == ()
+
+
+def test_the_column_that_stays_in_sight_is_the_region_wherever_it_stands():
+    frame = pd.DataFrame({"comparison": ["AD/CN"], "group": ["Hippocampus"], "g": [1.0]})
+    columns = (Column("comparison", "Comparison"), Column("group", "Region"), numeric("g", "g"))
+    assert page_table(frame, columns, "Caption.").kinds == ("", "names", "num")
+    assert page_table(frame, columns[::2], "Caption.").kinds == ("names", "num")
+    assert page_table(frame, columns[2:], "Caption.").kinds == ("num names",)
