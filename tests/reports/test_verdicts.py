@@ -397,6 +397,9 @@ def test_whether_the_correlation_turns_with_beta_is_told(last, said):
     text = _hippocampus(record({"volume_association": rows}))
     assert text.startswith(said)
     assert "from −0.58 (β = 0) to" in text
+    assert "(β = 1). None of them survives correction (FDR)." in text
+    clear = _hippocampus(record({"volume_association": rows.assign(p_fdr=[0.2, 0.01])}))
+    assert "survives" not in clear
 
 
 def test_a_region_page_names_measures_and_covariates_in_words():
