@@ -91,15 +91,21 @@ _FORMS = re.compile(
     r"(?<![\w-])(" + "|".join(sorted(map(re.escape, _BY_FORM), key=len, reverse=True)) + r")(?![\w-])", re.IGNORECASE
 )
 
+_TOGETHER = re.compile(r"(?<=\d) (?=%|\d{3}\b)|(?<=[=<±]) (?=[\d−])|(?<=\w) (?=[=<±] [\d−])|(?<=\w) (?=[=<±]\xa0)")
+"""Spaces at which no line may end."""
+
 
 def linked(text: str) -> Markup:
-    """Text with the first use of each word of the glossary as a link to it.
+    r"""Text with the first use of each word of the glossary as a link to it; no number is parted from its sign.
 
     Examples
     --------
+    >>> linked("1 608 tests, n = 15, 5 % of them")
+    Markup('1\xa0608 tests, n\xa0=\xa015, 5\xa0% of them')
     >>> linked("Gain < 1, and gain > 1.")
-    Markup('<a class="term" href="#term-gain">Gain</a> &lt; 1, and gain &gt; 1.')
+    Markup('<a class="term" href="#term-gain">Gain</a>\xa0&lt;\xa01, and gain &gt; 1.')
     """
+    text = _TOGETHER.sub("\xa0", text)
     seen: set[str] = set()
     parts: list[Markup] = []
     end = 0

@@ -44,7 +44,8 @@ class Reference:
     @property
     def text(self) -> str:
         """The work as a line of a list of references."""
-        place = self.volume + (f"({self.number})" if self.number else "") + (f":{self.pages}" if self.pages else "")
+        issue = self.volume + (f"({self.number})" if self.number else "")
+        place = ":".join(filter(None, (issue, self.pages)))
         authors = self.authors.removesuffix(".")
         dot = "." if self.authors.endswith(".") else ""
         return f"{authors}{dot} ({self.year}). {self.title}. {' '.join(filter(None, (self.venue, place)))}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,8 +26,18 @@ def remark(value: object) -> str:
 
 
 def footnote(value: object) -> str:
-    """The same, said below the table: a cell has only the number of the note, so that long notes make no tall rows."""
-    return remark(value)
+    """The same, said below the table: a cell has only the number of the note, so that long notes make no tall rows.
+
+    Examples
+    --------
+    >>> footnote("1 true-positive scans without a volume; 11 rows without age")
+    '1 true-positive scan without a volume; 11 rows without age'
+    """
+    return _ONE.sub(r"1 \1", remark(value))
+
+
+_ONE = re.compile(r"\b1 ((?:true-positive )?(?:row|scan|participant))s\b")
+"""A plural after one, as the notes of tables have it, whose numbers vary."""
 
 
 _WHERE_SAID = (remark, footnote)

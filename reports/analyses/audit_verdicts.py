@@ -101,7 +101,9 @@ def sites(run: RunRecord) -> Verdict | None:
     answer += _sites_elsewhere(run)
     if marked.get("volume"):
         answer += f" On volumes in {count(marked['volume'], 'region')}."
-    return Verdict(answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(parts)}.")
+    return Verdict(
+        answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(map(_capital, parts))}."
+    )
 
 
 def _sites_elsewhere(run: RunRecord) -> str:

@@ -104,7 +104,7 @@ SUBGROUPS = Analysis(
             order=("p_fwe", "-partial_r"), shown=15, finding="p_fwe",
         ),
         View(
-            "subgroups", "Density in the hippocampus by subgroup.",
+            "subgroups", "Density in the hippocampus by subgroup, of everyone explained (MCI too).",
             ("variable", "level", "map", "n_participants", "n_scans", "mean_density", *_CI, "class_difference",
              "class_difference_low", "class_difference_high", "class_hedges_g", "note"),
             where={"group": ["Hippocampus", None]}, shown=40,
@@ -200,8 +200,7 @@ HARMONISATION = Analysis(
         ),
         View(
             "harmonisation_models", "What harmonisation did to each site.",
-            ("source", "fold", "site", "n_training", "n_tested", "treatment", "gamma", "scale", "note"), shown=20,
-            leading=False,
+            ("source", "fold", "site", "n_training", "n_tested", "treatment", "gamma", "scale", "note"), shown=15,
         ),
     ),
     audit_verdicts.sites,
@@ -237,10 +236,9 @@ AGREEMENT = Analysis(
     "folds share most of their training participants, so their agreement is an upper bound.",
     (
         View(
-            "ranking_agreement", "Agreement of rankings of regions.",
-            ("between", "map", "metric", "scans", "n_rankings", "kendall_w", "overlap", "overlap_chance", "top",
-             "n_regions",
-             "n_participants", "note"), shown=30, leading=False,
+            "ranking_agreement", "Agreement of rankings of regions by density, over all scans.",
+            ("between", "map", "n_rankings", "kendall_w", "overlap", "overlap_chance", "top", "n_regions",
+             "n_participants", "note"), where={"metric": ["density"], "scans": ["all"]}, shown=30, leading=False,
         ),
     ),
     audit_verdicts.agreement,
@@ -253,7 +251,7 @@ EFFECTS_FOUND = Analysis(
     (
         View(
             "planted_effects", "What was planted and what was found.",
-            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "n_tests", "note"),
+            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "p_is", "n_tests", "note"),
             leading=False, shown=40, verdicts=True,
         ),
     ),

@@ -42,20 +42,19 @@ class Intervals:
     n: Sequence[str] = ("n_participants",)
 
 
-def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str) -> tuple[Markup | None, str]:
-    """Chart of the first `DRAWN` rows that have an estimate, and its caption; None where there is nothing to draw."""
+def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidence: float) -> tuple[Markup | None, str]:
+    """Chart of the first `DRAWN` rows that have an estimate, and its caption; None where there is nothing to draw.
+
+    What is the same in all rows stands in the caption, not in every name; `confidence` is that of the intervals.
+    """
     if spec is None or not {spec.estimate, spec.low, spec.high} <= set(rows.columns):
         return None, ""
     known = rows[rows[spec.estimate].notna()].head(DRAWN)
     if known.empty:
         return None, ""
-    drawn = []
+    drawn, (label, same) = [], _told_apart(known, spec)
     for row in known.to_dict("records"):
-        parts = [
-            worded(row[name]) if name in CODED else str(row[name])
-            for name in spec.label
-            if name in row and not is_missing(row[name])
-        ]
+        parts = [_said(name, row[name]) for name in label if name in row and not is_missing(row[name])]
         sizes = [number(row[name]) for name in spec.n if not is_missing(row.get(name))]
         n = f"n = {' and '.join(sizes)}" if sizes else ""
         drawn.append(IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high],
@@ -63,4 +62,18 @@ def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str) -> tuple[
     alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
     there = int(rows[spec.estimate].notna().sum())
     left = f" The first {number(DRAWN)} of {number(there)}." if there > DRAWN else ""
-    return draw_intervals(drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at), f"{caption} Lines are intervals.{left}"
+    lines = f" Lines are {100 * confidence:g} % intervals"
+    upright = "." if spec.at is None else f"; the upright one marks {number(spec.at)}."
+    return draw_intervals(drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at), f"{caption}{same}{lines}{upright}{left}"
+
+
+def _told_apart(rows: pd.DataFrame, spec: Intervals) -> tuple[list[str], str]:
+    """Columns that tell the rows apart, and a sentence with what all of them share."""
+    there = [name for name in spec.label if name in rows]
+    shared = [name for name in there if len(rows) > 1 and (rows[name] == rows[name].iloc[0]).all()]
+    said = [_said(name, rows[name].iloc[0]) for name in shared]
+    return [name for name in there if name not in shared], f" All rows: {', '.join(said)}." if said else ""
+
+
+def _said(name: str, value: object) -> str:
+    return worded(value) if name in CODED else str(value)

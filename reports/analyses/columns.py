@@ -19,7 +19,7 @@ TEXT: Mapping[str, str] = {
     "treatment": "Treatment", "source": "Source", "effect": "Effect", "test": "Test", "target": "Predicted",
     "compartment": "Where", "measure": "Measure", "term": "Term", "outcome": "Outcome", "cluster": "Subtype",
     "subtype": "Subtype", "first": "First", "second": "Second", "across": "Between", "kind": "Kind",
-    "expected": "Expected", "verdict": "Verdict", "where": "Clearest in", "estimate_is": "which is",
+    "expected": "Expected", "verdict": "Verdict", "where": "Clearest in", "estimate_is": "which is", "p_is": "which is",
     "planted": "What was planted", "contrast": "Contrast", "chosen": "Chosen", "compared": "Compared",
     "value": "Value", "analysis": "Analysis", "reason": "Reason", "event": "Conversion means",
     "feature": "Feature", "baseline": "Compared with",
@@ -43,8 +43,8 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "log_gain": ("Log-gain", RATIO), "log_gain_low": ("from", RATIO), "log_gain_high": ("to", RATIO),
     "log_gain_shrunk": ("Log-gain, shrunken", RATIO), "log_gain_shrunk_low": ("from", RATIO),
     "log_gain_shrunk_high": ("to", RATIO), "n_first": ("First, n", COUNT), "n_second": ("Second, n", COUNT),
-    "enrichment": ("Enrichment", RATIO), "enrichment_positive": ("In positive", RATIO),
-    "enrichment_negative": ("In negative", RATIO), "voxel_share": ("Share of voxels", SHARE),
+    "enrichment": ("Enrichment", RATIO), "enrichment_positive": ("In {positive}", RATIO),
+    "enrichment_negative": ("In {negative}", RATIO), "voxel_share": ("Share of voxels", SHARE),
     "null_mean": ("By class alone", RATIO), "overlap_chance": ("By chance", SHARE), "n_rankings": ("Rankings", COUNT),
     "n_regions": ("Regions", COUNT), "n_repeated": ("With repeated scans", COUNT), "mean_w": ("Mean w", RATIO),
     "t": ("t", RATIO), "f": ("F", RATIO),
@@ -62,25 +62,28 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "p_before": ("p before", P), "p_after": ("p after", P), "n_participants": ("Participants", COUNT),
     "n_scans": ("Scans", COUNT), "n_events": ("Conversions", COUNT), "n_converted": ("Conversions", COUNT),
     "n_censored": ("Without conversion", COUNT), "n_competing": ("Other dementia", COUNT),
-    "n_positive": ("Positive", COUNT), "n_negative": ("Negative", COUNT), "n_sites": ("Sites", COUNT),
+    "n_positive": ("{positive}", COUNT), "n_negative": ("{negative}", COUNT), "n_sites": ("Sites", COUNT),
     "n_controls": ("Controls", COUNT), "mean_z": ("Mean z", RATIO), "sd_z": ("SD of z", RATIO),
     "beyond": ("Beyond ±1.96", SHARE), "k": ("Subtypes", COUNT), "gap_error": ("Gap's error", RATIO),
-    "ambiguous": ("Ambiguous pairs", SHARE), "rand": ("Adjusted Rand index", RATIO), "rand_low": ("5 %", RATIO),
-    "rand_high": ("95 %", RATIO), "smallest": ("Smallest", COUNT), "n_tests": ("Tests", COUNT),
+    "ambiguous": ("Ambiguous pairs", SHARE), "rand": ("Adjusted Rand index", RATIO), "rand_low": ("its 5 %", RATIO),
+    "rand_high": ("its 95 %", RATIO), "smallest": ("Smallest", COUNT), "n_tests": ("Tests", COUNT),
     "magnitude": ("Magnitude", VALUE),
     "n_training": ("Training participants", COUNT), "n_tested": ("Tested scans", COUNT), "top": ("List length", COUNT),
 }  # fmt: skip
 
 CODED = frozenset({
     "compartment", "reference", "measure", "target", "variable", "effect", "predictor", "estimate_is", "biomarker",
-    "response",
+    "response", "p_is", "between",
 })  # fmt: skip
 """Columns of text that hold codes, written with `WORDS`."""
 WORDS: Mapping[str, str] = {
-    "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "rim, inner side",
+    "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "inner side of the rim",
     "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
     "dark": "dark voxels", "vessel": "vessels", "own volume": "the region's own volume", "mmse": "MMSE",
-    "model": "network's score", "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
+    "model": "network's score", "location": "mean", "scale": "spread", "betas": "values of β",
+    "p": "uncorrected",
+    "p_fwe": "family-wise", "p_fwe_before": "family-wise, before ComBat", "p_fwe_after": "family-wise, after ComBat",
+    "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
     "severity_cdrsb": "CDRSB", "severity_adas13": "ADAS13", "severity_mmse": "MMSE", "cdrsb": "CDRSB",
     "adas11": "ADAS11", "adas13": "ADAS13", "faq": "FAQ", "moca": "MoCA",
     "site_effect_before_combat": "site in volumes, raw", "site_effect_after_combat": "site in volumes, after ComBat",
@@ -130,7 +133,7 @@ def worded(value: object) -> str:
     Examples
     --------
     >>> worded("rim_inside"), worded("auc"), worded("null_education"), worded(None)
-    ('rim, inner side', 'area under the curve', 'null: education', 'n/a')
+    ('inner side of the rim', 'area under the curve', 'null: education', 'n/a')
     >>> worded("own volume/tiv"), worded("hippocampus/tiv")
     ("the region's own volume ÷ intracranial", 'hippocampus ÷ intracranial')
     """

@@ -5,6 +5,7 @@ Every number is read from a table of the run. That nothing is found among few pe
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -71,7 +72,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
     clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
     said = [
-        f"{word} in {listing([f'{row.group} (g {fixed(row.hedges_g)})' for row in rows.head(NAMED).itertuples()])}"
+        f"{word} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
@@ -93,6 +94,15 @@ def comparisons(run: RunRecord) -> Verdict | None:
     return Verdict(answer, grounds)
 
 
+def _with_g(row: Mapping[Hashable, object]) -> str:
+    return f"{_lower(row['group'])} (g {fixed(row['hedges_g'])})"
+
+
+def _lower(region: object) -> str:
+    name = str(region)
+    return f"{name[:1].lower()}{name[1:]}"
+
+
 def associations(run: RunRecord) -> Verdict | None:
     """Correlations within a class, for the leading map; correction is within each measure and estimator."""
     name, parts, sets, least = run.main_maps[0], [], 0, 1.0
@@ -106,7 +116,7 @@ def associations(run: RunRecord) -> Verdict | None:
         what = biomarker_in_words(run, first["biomarker"])
         parts.append(
             f"within {label}: {number(int((rows['p_fwe'] < CLEAR).sum()))} of {count(len(rows), 'correlation')} with a "
-            f"corrected p {correction('p_fwe')} below 0.05, clearest {first['group']} with {what} "
+            f"corrected p {correction('p_fwe')} below 0.05, clearest {_lower(first['group'])} with {what} "
             f"({first['estimator']} r\xa0=\xa0{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected "
             f"{p_value(first['p_fwe'])})"
         )
@@ -158,7 +168,8 @@ def fairness(run: RunRecord) -> Verdict | None:
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
         answer, f"Looked at: {scope}. Balanced accuracy lies between {listing(ends)}, each against everyone else, "
-        f"membership permuted within the class, corrected {correction('p_fdr')} within each variable. {test}",
+        f"membership permuted within the class, corrected {correction('p_fdr')} within each variable, "
+        f"over its subgroups and measures. {test}",
     )  # fmt: skip
 
 

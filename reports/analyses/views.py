@@ -29,7 +29,7 @@ from reports.analyses.wording import (
 from reports.material import Material
 from reports.numbers import count, listing, number
 from reports.run_record import RunRecord
-from reports.tables import PageTable, page_table
+from reports.tables import Column, PageTable, page_table
 from reports.volume_sources import OWN, biomarker_in_words
 
 SHOWN = 12
@@ -106,12 +106,13 @@ def show_view(view: View, material: Material) -> ShownView | None:
         return None
     named = _named(chosen, material)
     wanted = view.columns or [name for name in chosen.columns]
-    columns = [column_of(name) for name in wanted if name in named]
+    columns = [_titled(column_of(name), wanted, said) for name in wanted if name in named]
     dictionary = run.dictionary(view.table)
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"
-    caption = view.caption if len(chosen) == len(table) else f"{view.caption} Every row and column is in {file}."
-    chart, chart_caption = chart_of(named, view.intervals, view.caption)
+    whole = len(chosen) == len(table) and len(chosen) <= view.shown
+    caption = view.caption if whole else f"{view.caption} Every row and column is in {file}."
+    chart, chart_caption = chart_of(named, view.intervals, view.caption, run.config.statistics.confidence)
     notes = tuple(dict.fromkeys(without_codes(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
     valued = _with_values(chosen, view)
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
@@ -120,6 +121,12 @@ def show_view(view: View, material: Material) -> ShownView | None:
         page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
         (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
+
+
+def _titled(column: Column, wanted: Sequence[str], classes: Mapping[str, str]) -> Column:
+    """A column whose title names the classes of the run, and does not call p uncorrected where a column says which."""
+    title = "p" if column.key == "p" and "p_is" in wanted else column.title.format(**classes)
+    return replace(column, title=title)
 
 
 def _chosen(view: View, run: RunRecord) -> pd.DataFrame:

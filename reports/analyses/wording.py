@@ -15,6 +15,7 @@ LEVELS: Mapping[tuple[str, str], str] = {
     ("sex", "F"): "women", ("sex", "M"): "men", ("apoe4", "e4 carrier"): "carriers of APOE ε4",
     ("apoe4", "no e4"): "without APOE ε4", ("field_strength", "1.5"): "1.5 T", ("field_strength", "3"): "3 T",
 }  # fmt: skip
+_OTHER: Mapping[str, str] = {"men": "women", "women": "men", "3 T": "1.5 T", "1.5 T": "3 T"}
 _FACTOR = re.compile(r"(?:C\()?(\w+)\)?\[T\.([^\]]+)\]")
 _AGAINST = re.compile(r"(.+) - the other")
 
@@ -88,7 +89,7 @@ def contrast_in_words(variable: object, contrast: object) -> str:
     Examples
     --------
     >>> contrast_in_words("sex", "M - the other"), contrast_in_words("field_strength", "3 - the other")
-    ('men − women', '3 T − the other')
+    ('men − women', '3 T − 1.5 T')
     >>> contrast_in_words("age", None)
     ''
     """
@@ -98,4 +99,4 @@ def contrast_in_words(variable: object, contrast: object) -> str:
     if found is None:
         return without_codes(contrast)
     first = level_in_words(variable, found[1])
-    return f"{first} − {({'men': 'women', 'women': 'men'}).get(first, 'the other')}"
+    return f"{first} − {_OTHER.get(first, 'the other')}"

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.regions.ranking import METRICS
-from reports.analyses.verdicts import rows_where
+from reports.analyses.verdicts import CLEAR, rows_where
 from reports.figures.overlap import draw_overlap
 from reports.findings import volume_estimate
 from reports.material import Material
@@ -65,9 +65,11 @@ def _hippocampus(run: RunRecord) -> str:
         return ""
     (least, low), (most, high) = (pick(known, key=lambda pair: pair[1].value) for pick in (min, max))
     turns = "The sign depends on β" if low.value < 0 < high.value else "The sign is the same for every β"
+    unproven = "" if any(found.p_fdr < CLEAR for _, found in known) else " None of them survives correction (FDR)."
     return (
         f"{turns}: the correlation of hippocampal relevance with volume goes from {fixed(low.value)} (β = "
-        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}). Regions may agree where that does not."
+        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}).{unproven} "
+        "Regions may agree where that does not."
     )
 
 

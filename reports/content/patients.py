@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from scipy.spatial.distance import cosine
 
 from pipeline.run.map_names import map_title
 from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
+from reports.headline import small_regions
 from reports.material import Material
-from reports.numbers import fixed, is_missing, number
+from reports.numbers import fixed, is_missing, listing, number
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -36,7 +38,10 @@ def build(material: Material) -> Mapping[str, Any]:
 def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, Any]:
     people = [rows for _, rows in pair.sort_values(["patient", "rank"]).groupby("patient", sort=True)]
     names = [_name(rows.iloc[0]) for rows in people]
-    profiles = {name: rows.set_index("group")["density"] for name, rows in zip(names, people, strict=True)}
+    every = {name: rows.set_index("group")["density"] for name, rows in zip(names, people, strict=True)}
+    small = [group for group in small_regions(material.run) if group in every[names[0]]]
+    larger = {name: profile.drop(small) for name, profile in every.items()}
+    profiles, small = (larger, small) if len(larger[names[0]]) else (every, [])
     distance, candidates = pair["cosine_distance"].iloc[0], pair["n_candidates"].iloc[0]
     figures = [_slices(material, map_name, people, names)]
     title, unit = map_title(map_name), f"{map_unit(map_name)} per voxel"
@@ -46,7 +51,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             f"bohle2019-07b_fingerprints_{map_name}",
             f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
             f"{title}: fingerprints over the regions with the highest mean density, each person (n = 1 scan) "
-            "relative to their own strongest region.",
+            f"relative to their own strongest region.{_left_out(small)}",
         )
     )
     figures.append(
@@ -61,6 +66,10 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
         f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, "
         f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 same, 1 unrelated)."
     )
+    if small:
+        text += (
+            f" Without {_in_sentence(small)}, too small to lead, it would be {fixed(cosine(*profiles.values()), 3)}."
+        )
     if not material.run.keeps_single_maps:
         kept = material.run.config.attribution.keep_maps
         text += (
@@ -68,6 +77,14 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             f'keep_maps = "{kept}"). Set it to "all" and give the same command again.'
         )
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
+
+
+def _in_sentence(regions: list[str]) -> str:
+    return listing([f"{region[:1].lower()}{region[1:]}" for region in regions])
+
+
+def _left_out(small: list[str]) -> str:
+    return f" Too small to be shown: {_in_sentence(small)}." if small else ""
 
 
 def _name(row: pd.Series) -> str:

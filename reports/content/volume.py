@@ -110,8 +110,11 @@ def _survivors(rows: pd.DataFrame) -> str:
     ]
     if not len(rows):
         return ""
+    against = " An r above 0 is the opposite of what atrophy predicts." if (clear["r"] > 0).any() else ""
     return (
-        f" After correction over the maps, of each volume and coefficient apart: {'; '.join(said) or 'none remains'}."
+        f" After correction over the maps, of each volume and coefficient apart, {number(len(clear))} of "
+        f"{count(len(rows), 'correlation')} {'remains' if len(clear) == 1 else 'remain'}"
+        f"{': ' + '; '.join(said) if said else ''}.{against}"
     )
 
 

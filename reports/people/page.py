@@ -25,22 +25,6 @@ from reports.volume_sources import source_name
 SHOWN = 24
 """Regions of the fingerprint that are drawn; the table has all."""
 
-_VISIT_COLUMNS = (
-    Column("session_id", "Session"),
-    Column("scan_id", "Scan"),
-    numeric("age", "Age, years", lambda x: fixed(x, 1)),
-    Column("diagnosis", "Diagnosis"),
-    Column("label", "Class"),
-    Column("network", "Network", remark),
-    numeric("probability", "Probability", lambda x: fixed(x, 3)),
-    Column("predicted", "Called", remark),
-    Column("verdict", "That is", remark),
-    numeric("mmse", "MMSE"),
-    numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
-    Column("volume_from", "measured by", remark),
-    Column("registration", "Registration", remark),
-)
-
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -69,7 +53,9 @@ def person_content(material: Material, people: People, participant_id: str) -> M
         "participant": participant_id,
         "lead": _lead(material, visits),
         "cautions": _cautions(material, visits),
-        "visits": page_table(_visit_rows(material, visits), _VISIT_COLUMNS, "Every kept scan of this participant."),
+        "visits": page_table(
+            _visit_rows(material, visits), _visit_columns(run), "Every kept scan of this participant."
+        ),
         "course": _course(material, people, visits),
         "fingerprints": [found for found in fingerprints if found is not None],
         "portraits": portraits_of(material, visits),
@@ -172,6 +158,24 @@ def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:
     return dict(zip(rows["scan_id"].astype(str), rows["flags"].astype(str), strict=True))
 
 
+def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
+    return (
+        Column("session_id", "Session"),
+        Column("scan_id", "Scan"),
+        numeric("age", "Age, years", lambda x: fixed(x, 1)),
+        Column("diagnosis", "Diagnosis"),
+        Column("label", "Class"),
+        Column("network", "Network", remark),
+        numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3)),
+        Column("predicted", "Called", remark),
+        Column("verdict", "That is", remark),
+        numeric("mmse", "MMSE"),
+        numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
+        Column("volume_from", "measured by", remark),
+        Column("registration", "Registration", remark),
+    )
+
+
 def _visit_rows(material: Material, visits: pd.DataFrame) -> pd.DataFrame:
     flags = _flags(material, visits)
     applied = visits["applied"].fillna(False).astype(bool)
@@ -207,7 +211,7 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
         return None
     names = ["" if is_missing(name) else str(name) for name in visits["session_id"]]
     sentence = f"{listing([course.name for course in known])} over {count(len(visits), 'visit')}."
-    return draw_visits(times, names, known, "age, years" if by_age else "visit", sentence)
+    return draw_visits(times, names, known, "visit, spaced by age" if by_age else "visit", sentence)
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> list[float]:

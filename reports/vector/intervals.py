@@ -34,8 +34,10 @@ class IntervalRow:
     link: str | None = None
 
 
-_NAMES, _LETTER, _SMALL = 380, 6.6, 5.9
-"""Width of the widest column of names, of a letter, and of one of the smaller letters beside names and estimates."""
+_LETTER, _SMALL = 6.6, 6.4
+"""Width of a letter, and of one of the smaller letters beside names and estimates."""
+_PAGE, _SCALE, _LEAST = 916, 290, 150
+"""Width of a section of the page, of the scale where there is room for it, and where names are long."""
 
 
 def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
@@ -57,9 +59,11 @@ def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at:
 def _in_lines(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
     """Names to the left of the estimates."""
     beside = round(_SMALL * max(len(row.remark) for row in rows)) + 16
-    left = min(_NAMES, round(_LETTER * max(len(row.name) for row in rows))) + beside + 8
     right, height, top = round(_SMALL * max(len(_words(row)) for row in rows)) + 16, 24, 8
-    drawing = Drawing(left + 290 + right, top + height * len(rows) + 44, title, "screen")
+    room = _PAGE - beside - 8 - right
+    names = min(room - _LEAST, round(_LETTER * max(len(row.name) for row in rows)))
+    left = names + beside + 8
+    drawing = Drawing(left + min(_SCALE, room - names) + right, top + height * len(rows) + 44, title, "screen")
     axis = _axis(drawing, rows, left, drawing.width - right, top, top + height * len(rows), axis_title, at)
     for place, row in enumerate(rows):
         middle = top + height * (place + 0.5)
@@ -117,4 +121,4 @@ def _words(row: IntervalRow) -> str:
 
 
 def _short(value: float) -> str:
-    return fixed(value) if 0.01 <= abs(value) < 1000 or value == 0 else number(value, 2)
+    return fixed(value) if 0.1 <= abs(value) < 1000 or value == 0 else number(value, 2)

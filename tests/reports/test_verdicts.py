@@ -13,8 +13,8 @@ from pipeline.run.folder import RunInput
 from pipeline.run.layout import RunLayout
 from pipeline.statistics.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
-from reports.analyses.columns import column_of
-from reports.analyses.views import View, show_view
+from reports.analyses.columns import column_of, worded
+from reports.analyses.views import View, _titled, show_view
 from reports.audit_cautions import _gathered_outside
 from reports.content.beta import _by_chance, _hippocampus
 from reports.content.cohort import _split
@@ -113,7 +113,7 @@ def test_groups_differ_by_their_share_of_the_map_first():
     assert "0 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p" in none.grounds
     assert "By density it would be 2 of 2" in none.grounds
     some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
-    assert some.answer == "Of the map of AD, more in Hippocampus (g 1.50)."
+    assert some.answer == "Of the map of AD, more in hippocampus (g 1.50)."
     assert "15 participants of AD against 14 of CN" in some.grounds
     assert verdicts.comparisons(record({})) is None
 
@@ -398,6 +398,9 @@ def test_whether_the_correlation_turns_with_beta_is_told(last, said):
     text = _hippocampus(record({"volume_association": rows}))
     assert text.startswith(said)
     assert "from −0.58 (β = 0) to" in text
+    assert "(β = 1). None of them survives correction (FDR)." in text
+    clear = _hippocampus(record({"volume_association": rows.assign(p_fdr=[0.2, 0.01])}))
+    assert "survives" not in clear
 
 
 def test_a_region_page_names_measures_and_covariates_in_words():
@@ -408,3 +411,11 @@ def test_a_region_page_names_measures_and_covariates_in_words():
     ]
     assert cells[0][:2] == [f"the region's own volume ÷ intracranial ({OWN})", "test fold, sex"]
     assert cells[1][0] == "CDRSB"
+
+
+def test_a_table_that_says_which_p_it_holds_calls_none_uncorrected():
+    classes = {"positive": "AD", "negative": "CN"}
+    assert _titled(column_of("p"), ["p", "p_is"], classes).title == "p"
+    assert _titled(column_of("p"), ["p", "p_fwe"], classes).title == "Uncorrected p"
+    assert _titled(column_of("enrichment_positive"), [], classes).title == "In AD"
+    assert worded("p_fwe_before") == "family-wise, before ComBat"
