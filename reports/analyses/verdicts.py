@@ -161,8 +161,8 @@ def fairness(run: RunRecord) -> Verdict | None:
     if tested.empty:
         answer, test = "Not known.", "No difference could be tested."
     elif clear.empty:
-        answer = "No difference survives correction."
-        test = f"Clearest: {_tested(tested.iloc[0])}. Among so few this does not show that it serves everyone alike."
+        answer = "No difference survives correction; among so few this does not show that it serves everyone alike."
+        test = f"Clearest: {_tested(tested.iloc[0])}."
     else:
         answer = "Not alike for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."

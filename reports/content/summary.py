@@ -25,12 +25,13 @@ from reports.volume_sources import hippocampal_source
 
 @dataclass(frozen=True)
 class Answer:
-    """One question; `figure` is its number in large type."""
+    """One question; `figure` is its number in large type, `more` what stands folded under the answer."""
 
     question: str
     text: str
     figure: str = ""
     figure_caption: str = ""
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _subgroups(run: RunRecord) -> Answer | None:
     found = fairness(run)
     if found is None:
         return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
-    return Answer(_FOR_WHOM, f"{found.answer} {found.grounds}")
+    return Answer(_FOR_WHOM, found.answer, more=found.grounds)
 
 
 def _planted(run: RunRecord) -> Answer | None:
@@ -117,23 +118,23 @@ def _regions(run: RunRecord) -> Answer:
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
         f"{in_words(by_density, parts)}; in brackets, the share of the map, by which they are not ordered. "
-        f"The largest shares of the map lie in {in_words(by_share, parts)}.{f' Of these, {fewer}.' if fewer else ''} "
+        f"The largest shares of the map lie in {in_words(by_share, parts)}.{f' Of these, {fewer}.' if fewer else ''}"
     )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
         by_gain = leaders(run, gains, name, "gain", NAMED)
         hits = run.group_sizes["TP"][1]
-        text += (
+        more = (
             f"Measured against {run.negative} (gain, {count(hits, 'true-positive participant')}), "
             f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density, by_gain.regions)}"
         )
     else:
-        text += f"Gain against {run.negative} is not known."
+        more = f"Gain against {run.negative} is not known."
     small = small_regions(run)
     if small:
         named = listing([f"{group[:1].lower()}{group[1:]}, {number(n)}" for group, n in small.items()])
-        text += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
-    return Answer(question, text)
+        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
+    return Answer(question, text, more=more)
 
 
 def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
@@ -188,20 +189,23 @@ def _volume(run: RunRecord) -> Answer:
         for title, one in known
     ]
     text = (
-        f"{_verdict([one for _, one in known])} Among {count(estimate.participants, 'true-positive participant')}, "
+        f"{_verdict([one for _, one in known])} Atrophy predicts a negative r: the smaller the hippocampus, the more "
+        f"relevance.{_not_grown(run, name)}"
+    )
+    more = (
+        f"Among {count(estimate.participants, 'true-positive participant')}, "
         f"relevance in the hippocampus and its volume ({source}){adjusted} correlate so: {'; '.join(each)}. "
-        f"{interval_against_p(known)}Atrophy predicts a negative r: the smaller the hippocampus, the more relevance."
+        f"{interval_against_p(known)}"
     )
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)
-        text += f" The two maps point {'the same way' if same else 'opposite ways'}."
-    text += _not_grown(run, name)
+        more += f"The two maps point {'the same way' if same else 'opposite ways'}."
     figure = f"r = {fixed(estimate.value)}"
     caption = (
         f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
-    return Answer(question, text, figure, caption)
+    return Answer(question, text, figure, caption, more.strip())
 
 
 def _not_grown(run: RunRecord, name: str) -> str:

@@ -49,5 +49,9 @@ for (const box of document.querySelectorAll(".scroll")) {
   sizes.observe(box);
   box.addEventListener("scroll", () => showCut(box), { passive: true });
 }
+// What the top of the page folds is printed.
+addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll(".cautions details, .answers details")) fold.open = true;
+});
 // On a narrow screen the contents start closed.
 if (window.matchMedia("(max-width: 1100px)").matches) document.querySelector("nav details").open = false;

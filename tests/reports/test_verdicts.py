@@ -186,7 +186,7 @@ def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_t
 
 
 @pytest.mark.parametrize(
-    ("p", "answer"), [(0.058, "No difference survives correction."), (0.01, "Not alike for everyone.")]
+    ("p", "answer"), [(0.058, "No difference survives correction; among so few"), (0.01, "Not alike for everyone.")]
 )
 def test_subgroups_are_named_with_n_and_what_survives(p, answer):
     rows = pd.DataFrame({
@@ -196,7 +196,7 @@ def test_subgroups_are_named_with_n_and_what_survives(p, answer):
         "p_fdr": [p, p, np.nan, np.nan, np.nan], "n_participants": [15, 16, 4, 3, 0],
     })  # fmt: skip
     found = verdicts.fairness(record({"fairness": rows}))
-    assert found.answer == answer
+    assert found.answer.startswith(answer)
     assert "2 subgroups by sex, n = 15 to 16; 2 more have too few people" in found.grounds
     assert f"women, 1.00 against 0.87, corrected p\xa0=\xa00.0{str(p)[3:].ljust(2, '0')}" in found.grounds
 
@@ -222,7 +222,7 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
                           "ci_high": 0.9, "p": p, "n_participants": people, "n_events": events,
                           "event": "AD at any visit"}])  # fmt: skip
     found = verdicts.progression(record({"progression": rows}))
-    assert found.answer == answer
+    assert found.answer.startswith(answer)
     assert f"n = {people}, {events} conversions (AD at any visit)" in found.grounds
     assert "uncorrected p" in found.grounds
 
@@ -241,7 +241,7 @@ def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
                          "mean_z": [0.1 + shift, -0.4 + shift], "beyond": beyond})  # fmt: skip
     kinds = pd.DataFrame({"source": "lrpB000", "k": [1, 2, 3], "chosen": [True, False, False], "n_participants": 15})
     found = audit_verdicts.norms(record({"w_calibration": rows, "subtype_numbers": kinds}))
-    assert found.answer == answer
+    assert found.answer.startswith(answer)
     centre, furthest = ("−0.25", "−0.50") if shift else ("−0.15", "−0.40")
     assert f"their mean z is {centre} (0 would be), furthest in one region {furthest}, B" in found.grounds
     assert "No subtypes: one group is preferred to 2 to 3 (n = 15 of AD" in found.grounds
