@@ -14,6 +14,7 @@ from reports.caution import Caution
 from reports.content.conservation import LOSSES, shares
 from reports.content.registration import outlying_scans, registered
 from reports.findings import performance_estimate
+from reports.headline import in_words
 from reports.method_cautions import METHOD_CHECKS
 from reports.numbers import count, fixed, is_missing, listing, number, percent
 from reports.run_record import KEYS, OUTCOMES, RunRecord
@@ -45,7 +46,7 @@ def _planted_regions(run: RunRecord) -> str:
     """The definition of the words that the report uses from here on; empty where the truth is not at hand."""
     if not run.planted:
         return ""
-    named = listing([f"{group[:1].lower()}{group[1:]}" for group in run.planted])
+    named = in_words(run.planted)
     return f" in {count(len(run.planted), 'region')}, here called the planted regions: {named}"
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
 from pipeline.statistics.relevance_columns import shares
-from reports.numbers import count, listing, number
+from reports.numbers import count, listing, mid_sentence, number
 from reports.run_record import RunRecord
 
 FEW_VOXELS = 50
@@ -160,7 +160,7 @@ def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | No
     for region in regions:
         part = None if parts is None else parts.get(region)
         known = part is not None and np.isfinite(part)
-        said.append(f"{region[:1].lower()}{region[1:]}" + (f" ({100 * float(part):.1f}\xa0%)" if known else ""))  # type: ignore[arg-type]
+        said.append(mid_sentence(region) + (f" ({100 * float(part):.1f}\xa0%)" if known else ""))  # type: ignore[arg-type]
     return listing(said)
 
 

@@ -118,6 +118,29 @@ def count(n: int, noun: str, plural: str = "") -> str:
     return f"{number(n)} {noun if n == 1 else plural or noun + 's'}"
 
 
+def mid_sentence(name: object) -> str:
+    """A name as it stands inside a sentence.
+
+    Examples
+    --------
+    >>> mid_sentence("Brain stem")
+    'brain stem'
+    """
+    text = str(name)
+    return text[:1].lower() + text[1:]
+
+
+def sentence_case(text: str) -> str:
+    """Text as it stands at the beginning of a sentence.
+
+    Examples
+    --------
+    >>> sentence_case("field strength")
+    'Field strength'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def listing(items: Sequence[str]) -> str:
     """Items joined as in a sentence.
 

@@ -278,9 +278,9 @@ def _flipped(points: Points, m: int, rng: np.random.Generator) -> _Tests:
     """A participant's deviations in relevance change signs together; r changes as the sum of products does."""
     products = np.bincount(points.codes, weights=points.volume * points.relevance).astype(float)[:, None]
     test = sign_flip_test(products, np.ones_like(products), m, rng)
-    flips = 2 ** (len(products) - 1) if test.exact else m
     note = "relevance and volume change together in nobody" if np.isnan(test.p[0]) else None
-    return {"pearson": {"p": float(test.p[0]), "n_permutations": flips, "exact": test.exact, "note": note}}
+    found = {"p": float(test.p[0]), "n_permutations": test.n_permutations, "exact": test.exact, "note": note}
+    return {"pearson": found}
 
 
 def _problem(points: Points, people: str) -> str | None:

@@ -10,7 +10,7 @@ import pandas as pd
 from pipeline.run.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
-from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent
+from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case
 from reports.run_record import RunRecord
 from reports.volume_sources import OWN
 
@@ -102,7 +102,7 @@ def sites(run: RunRecord) -> Verdict | None:
     if marked.get("volume"):
         answer += f" On volumes in {count(marked['volume'], 'region')}."
     return Verdict(
-        answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(map(_capital, parts))}."
+        answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(map(sentence_case, parts))}."
     )
 
 
@@ -162,9 +162,11 @@ def shortcuts(run: RunRecord) -> Verdict | None:
     if len(read):
         told = read[read["p_fwe"] < CLEAR]
         if len(told):
-            answers.append(f"{_capital(listing([worded(target) for target in told['target']]))} can be read from it.")
+            answers.append(
+                f"{sentence_case(listing([worded(target) for target in told['target']]))} can be read from it."
+            )
         else:
-            targets = _capital(listing([worded(target) for target in read["target"]]))
+            targets = sentence_case(listing([worded(target) for target in read["target"]]))
             answers.append(f"{targets} could not be read from it better than by chance.")
         answers += _read_elsewhere(run)
         said = [
@@ -186,10 +188,6 @@ def _read_elsewhere(run: RunRecord) -> list[str]:
         for row in rows.to_dict("records")
     ]
     return [f"Of the other maps: {listing(said)}."] if said else []
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 LARGELY, PARTLY = 0.7, 0.4

@@ -13,7 +13,7 @@ import pandas as pd
 from pipeline.run.map_names import map_title
 from reports.analyses.columns import correction, worded
 from reports.analyses.wording import level_in_words, variable_in_words
-from reports.numbers import count, fixed, interval, is_missing, listing, number, p_value
+from reports.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value
 from reports.run_record import RunRecord
 from reports.volume_sources import biomarker_in_words
 
@@ -95,12 +95,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
 
 
 def _with_g(row: Mapping[Hashable, object]) -> str:
-    return f"{_lower(row['group'])} (g {fixed(row['hedges_g'])})"
-
-
-def _lower(region: object) -> str:
-    name = str(region)
-    return f"{name[:1].lower()}{name[1:]}"
+    return f"{mid_sentence(row['group'])} (g {fixed(row['hedges_g'])})"
 
 
 def associations(run: RunRecord) -> Verdict | None:
@@ -116,7 +111,7 @@ def associations(run: RunRecord) -> Verdict | None:
         what = biomarker_in_words(run, first["biomarker"])
         parts.append(
             f"within {label}: {number(int((rows['p_fwe'] < CLEAR).sum()))} of {count(len(rows), 'correlation')} with a "
-            f"corrected p {correction('p_fwe')} below 0.05, clearest {_lower(first['group'])} with {what} "
+            f"corrected p {correction('p_fwe')} below 0.05, clearest {mid_sentence(first['group'])} with {what} "
             f"({first['estimator']} r\xa0=\xa0{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected "
             f"{p_value(first['p_fwe'])})"
         )

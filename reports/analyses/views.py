@@ -27,7 +27,7 @@ from reports.analyses.wording import (
     without_codes,
 )
 from reports.material import Material
-from reports.numbers import count, listing, number
+from reports.numbers import count, listing, number, sentence_case
 from reports.run_record import RunRecord
 from reports.tables import Column, PageTable, page_table
 from reports.volume_sources import OWN, biomarker_in_words
@@ -219,9 +219,7 @@ def _verdicts(rows: pd.DataFrame) -> str:
         f"{verdict}: {listing([worded(name) for name in group['effect']])}"
         for verdict, group in rows[rows["verdict"] != "as planted"].groupby("verdict", sort=True)
     ]
-    return (
-        ". ".join([f"{number(right)} of {count(len(rows), 'answer')} as planted", *map(_sentence_case, others)]) + "."
-    )
+    return ". ".join([f"{number(right)} of {count(len(rows), 'answer')} as planted", *map(sentence_case, others)]) + "."
 
 
 def _planted(view: View, rows: pd.DataFrame) -> list[str]:
@@ -230,10 +228,6 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
         return []
     causes = rows[rows["planted"].notna()].groupby("planted", sort=False)["effect"]
     return [f"{listing([worded(name) for name in names])}: {cause}." for cause, names in causes]
-
-
-def _sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 @dataclass(frozen=True)

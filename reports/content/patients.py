@@ -13,9 +13,9 @@ from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
-from reports.headline import small_regions
+from reports.headline import in_words, small_regions
 from reports.material import Material
-from reports.numbers import fixed, is_missing, listing, number
+from reports.numbers import fixed, is_missing, number
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -67,9 +67,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
         f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 same, 1 unrelated)."
     )
     if small:
-        text += (
-            f" Without {_in_sentence(small)}, too small to lead, it would be {fixed(cosine(*profiles.values()), 3)}."
-        )
+        text += f" Without {in_words(small)}, too small to lead, it would be {fixed(cosine(*profiles.values()), 3)}."
     if not material.run.keeps_single_maps:
         kept = material.run.config.attribution.keep_maps
         text += (
@@ -79,12 +77,8 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
 
 
-def _in_sentence(regions: list[str]) -> str:
-    return listing([f"{region[:1].lower()}{region[1:]}" for region in regions])
-
-
 def _left_out(small: list[str]) -> str:
-    return f" Too small to be shown: {_in_sentence(small)}." if small else ""
+    return f" Too small to be shown: {in_words(small)}." if small else ""
 
 
 def _name(row: pd.Series) -> str:

@@ -18,7 +18,7 @@ from reports.findings import (
     within_folds,
 )
 from reports.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
-from reports.numbers import count, fixed, interval, listing, number, p_value
+from reports.numbers import count, fixed, interval, listing, mid_sentence, number, p_value
 from reports.run_record import RunRecord
 from reports.volume_sources import hippocampal_source
 
@@ -132,7 +132,7 @@ def _regions(run: RunRecord) -> Answer:
         more = f"Gain against {run.negative} is not known."
     small = small_regions(run)
     if small:
-        named = listing([f"{group[:1].lower()}{group[1:]}, {number(n)}" for group, n in small.items()])
+        named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
         more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
     return Answer(question, text, more=more)
 
@@ -155,7 +155,7 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
     pair = table["comparison"] == f"{run.positive}/{run.negative}"
     rows = table[pair & (table["map"] == name) & (table["metric"] == "share") & table["group"].isin(regions)]
     rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
-    fewer = [f"{group[:1].lower()}{group[1:]} (g {fixed(rows.loc[group, 'hedges_g'])})"
+    fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
              for group in regions if group in rows.index]  # fmt: skip
     if not fewer:
         return ""

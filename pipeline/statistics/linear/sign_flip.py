@@ -31,13 +31,16 @@ class SignFlipTest:
     ----------
     statistic, p, p_fwe : array
         z; two-sided p; p against the largest |z| of all columns under the same flips (max-T).
+    n_permutations : int
+        Flips used.
     exact : bool
-        True if all distinct flips there are were used.
+        True if these are all distinct ones there are.
     """
 
     statistic: Floats
     p: Floats
     p_fwe: Floats
+    n_permutations: int
     exact: bool
 
 
@@ -63,7 +66,7 @@ def sign_flip_test(values: Floats, weights: Floats, m: int, rng: np.random.Gener
     largest = np.abs(null).max(axis=1, initial=0.0)[:, None]
     full = np.full((3, values.shape[1]), np.nan)
     full[:, usable] = observed, two_sided_p(observed, null, exact), two_sided_p(observed, largest, exact)
-    return SignFlipTest(full[0], full[1], full[2], exact)
+    return SignFlipTest(full[0], full[1], full[2], len(signs), exact)
 
 
 def _signs(n: int, m: int, rng: np.random.Generator) -> tuple[Floats, bool]:
