@@ -2,13 +2,18 @@
 
 Floats are written with their shortest exact representation, so equal numbers give equal bytes and reading a table
 returns the very numbers that were written.
+
+A spreadsheet runs a cell that begins like a formula (``=``, ``+``, ``-``, ``@``). Text that does, and is no number, is
+written with an apostrophe before it, the spreadsheets' own mark of plain text; `read_table` takes it away again.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,12 @@ from pipeline.run.errors import BadInputError
 MISSING = "n/a"
 CLASS_COLUMNS = frozenset({"label", "predicted"})
 """Columns that hold class names, in every table; ``0``, ``1.5`` or ``true`` may be one."""
+
+_FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+"""How a cell begins that a spreadsheet would run: OWASP's list, with the full-width forms."""
+_RUNS = re.compile(f"'*{_FORMULA}")
+_GUARDED = re.compile(f"'+{_FORMULA}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -66,7 +77,37 @@ def write_table(path: Path, frame: pd.DataFrame, columns: Mapping[str, str] | No
         write_json(path.with_suffix(".json"), {name: {"Description": text} for name, text in columns.items()})
     for column in frame.select_dtypes("bool").columns:
         frame = frame.assign(**{column: frame[column].map({True: "true", False: "false"})})
-    write_text(path, frame.to_csv(sep="\t", index=False, na_rep=MISSING, lineterminator="\n"))
+    frame = _with_text(frame, guarded)
+    text = frame.to_csv(sep="\t", index=False, na_rep=MISSING, lineterminator="\n")
+    if "\r" in text:  # ends a line for most readers, and is not quoted without being asked for
+        text = frame.to_csv(sep="\t", index=False, na_rep=MISSING, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    write_text(path, text)
+
+
+def guarded(text: str) -> str:
+    """A cell's text as a spreadsheet shows it and does not run it; `unguarded` gives it back.
+
+    Examples
+    --------
+    >>> guarded("=1+1"), guarded("-1.5"), guarded("'=1+1"), unguarded(guarded("'=1+1"))
+    ("'=1+1", '-1.5', "''=1+1", "'=1+1")
+    """
+    return f"'{text}" if _RUNS.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if _GUARDED.match(text) else text
+
+
+def _with_text(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """The table with its texts and column names changed; each distinct text is looked at once."""
+    frame = frame.rename(columns={name: change(name) for name in frame.columns if isinstance(name, str)})
+    for column in frame.columns[[str(kind) in ("object", "str", "string") for kind in frame.dtypes]]:
+        changed = {t: change(t) for t in frame[column].unique() if isinstance(t, str) and change(t) != t}
+        if changed:
+            frame = frame.assign(**{column: [changed.get(t, t) if isinstance(t, str) else t for t in frame[column]]})
+    return frame
 
 
 def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -90,8 +131,8 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
         raise BadInputError(f"{path}: no such table. Run the stage that writes it, or check the path.")
     try:
         header = pd.read_csv(path, sep="\t", nrows=0, encoding="utf-8-sig").columns
-        always_text = {name for name in header if name.endswith("_id") or name in CLASS_COLUMNS}
-        as_text = dict.fromkeys(always_text | (set(text_columns) & set(header)), str)
+        wanted = CLASS_COLUMNS | set(text_columns)
+        as_text = {name: str for name in header if name.endswith("_id") or unguarded(name) in wanted}
         frame = pd.read_csv(
             path,
             sep="\t",
@@ -102,10 +143,11 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: not a readable tab-separated table ({error}).") from error
+    frame = _with_text(frame, unguarded)
     missing = [name for name in required if name not in frame.columns]
     if missing:
         raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {', '.join(frame.columns)}.")
-    for column in frame.columns.difference(list(as_text)):
+    for column in frame.columns.difference([unguarded(name) for name in as_text]):
         values = set(frame[column].dropna().unique()) if frame[column].dtype != float else set()
         if values and values <= {"true", "false"}:
             frame[column] = frame[column].map({"true": True, "false": False})

@@ -20,7 +20,7 @@ from reports.material import Material
 from reports.pages import Frame, render
 from reports.viewer.of_run import group_viewer, shared_data
 
-HOSTILE_CLASS = 'C"N</script><b>'
+HOSTILE_CLASS = '=C"N</script><b>'
 
 
 @dataclass(frozen=True)

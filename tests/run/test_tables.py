@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table, write_text
+from pipeline.run.tables import MISSING, guarded, read_table, unguarded, write_table, write_text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -77,3 +77,41 @@ def test_a_file_that_holds_the_text_already_is_left_alone(tmp_path):
     assert path.stat().st_mtime_ns == 1
     write_text(path, "γ\n")
     assert path.read_text(encoding="utf-8") == "γ\n"
+
+
+BEGINNINGS = ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"]
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+@pytest.mark.parametrize("rest", ["cmd|' /C calc'!A0", "1+1", "SUM(A1)", "", "inf"])
+def test_no_text_begins_as_a_formula_in_the_file(tmp_path, beginning, rest):
+    text = beginning + rest
+    write_table(tmp_path / "t.tsv", pd.DataFrame({text: [text], "scan_id": [text], "x": [-1.5]}))
+    cells = (tmp_path / "t.tsv").read_bytes().decode().replace('"', "")
+    assert cells.startswith(f"'{text}\tscan_id")
+    assert f"'{text}\t'{text}\t-1.5" in cells
+    back = read_table(tmp_path / "t.tsv")
+    assert list(back.columns) == [text, "scan_id", "x"]
+    assert back.iloc[0].tolist() == [text, text, -1.5]
+
+
+TEXTS = st.tuples(
+    st.text("'", max_size=3),
+    st.sampled_from(["", *BEGINNINGS]),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6),
+).map("".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXTS.filter(lambda text: text != MISSING), min_size=1, max_size=8))
+def test_every_text_comes_back_as_it_was(tmp_path, texts):
+    write_table(tmp_path / "t.tsv", pd.DataFrame({"scan_id": texts, "n": 1}))
+    assert read_table(tmp_path / "t.tsv")["scan_id"].tolist() == texts
+    assert [unguarded(guarded(text)) for text in texts] == texts
+
+
+@pytest.mark.parametrize("number", ["-1.5", "+2", "-1e-3", "-.5", "+3."])
+def test_numbers_with_a_sign_stay_numbers(tmp_path, number):
+    write_table(tmp_path / "t.tsv", pd.DataFrame({"x": [number, number]}))
+    assert (tmp_path / "t.tsv").read_text() == f"x\n{number}\n{number}\n"
+    assert read_table(tmp_path / "t.tsv")["x"].tolist() == [float(number)] * 2

@@ -18,6 +18,11 @@ function recordsOf(text) {
   return records;
 }
 
+// Text without the apostrophe that keeps a spreadsheet from running it (pipeline/run/tables.py).
+function unguarded(cell) {
+  return cell.replace(/^'(?='*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])/, "");
+}
+
 async function startExplorer(root) {
   const { GREYS, PLANES, atlas, colour, drawSlice, index, json, number, packed, unpacked, voxelAt } = window.heatlas;
   const find = (selector) => root.querySelector(selector);
@@ -27,7 +32,7 @@ async function startExplorer(root) {
   const text = new TextDecoder().decode(await unpacked(table));
   const [header, ...records] = recordsOf(text);
   const all = records.map(({ line, cells }) => (
-    { line, ...Object.fromEntries(header.cells.map((key, place) => [key, cells[place]])) }));
+    { line, ...Object.fromEntries(header.cells.map((key, place) => [key, unguarded(cells[place])])) }));
   const field = Object.fromEntries([...root.querySelectorAll("[name]")].map((one) => [one.name, one]));
   const heads = [...root.querySelectorAll("th[data-key]")];
   const HINT = "Point at a region, or move through the rows.";
