@@ -31,7 +31,6 @@ from pipeline.cohort.image_records import (
 from pipeline.cohort.image_xml import read_image_xmls
 from pipeline.cohort.records import Scan
 from pipeline.cohort.scan_preference import CRITERIA, days_between, preference
-from pipeline.cohort.volumes_tables import problem_notes
 from pipeline.cohort.walking import InputFiles
 from pipeline.run.config import CohortConfig
 
@@ -79,9 +78,8 @@ def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
         root, files.tables, persons, config, any(row.visit is not None for row in known)
     )
     names = _names_by_person(clinical.ptids, images)
-    problems: list[str] = []
-    candidates = [_candidate(image, names, clinical, records, tables, problems) for image in images]
-    notes += [*table_notes, *clinical_notes, *problem_notes(problems)]
+    candidates = [_candidate(image, names, clinical, records, tables) for image in images]
+    notes += [*table_notes, *clinical_notes]
     notes += _roll_over_notes(clinical.ptids, images, names)
     notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
     said = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}
@@ -119,7 +117,6 @@ def _candidate(
     clinical: AdniClinical,
     records: Mapping[str, ImageRecord],
     tables: ImageTables,
-    problems: list[str],
 ) -> Candidate:
     person = person_number(image.ptid)
     own = records.get(image_id(image.image_id), SILENT)
@@ -142,8 +139,7 @@ def _candidate(
         return Candidate(scan.dropped(problem))
     if isinstance(matched, str):
         return Candidate(scan.dropped(matched))
-    filled, columns, later, found = clinical.at(scan, person, matched, scan_date)
-    problems += found
+    filled, columns, later = clinical.at(scan, person, matched, scan_date)
     if filled.sex is None or filled.age is None:
         filled = dataclasses.replace(filled, sex=filled.sex or record.sex, age=filled.age or record.age)
     days = days_between(scan_date, matched.exam_date)

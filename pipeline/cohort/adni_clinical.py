@@ -63,7 +63,7 @@ class AdniClinical:
 
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
-    ) -> tuple[Scan, dict[str, str], FollowUp | None, list[str]]:
+    ) -> tuple[Scan, dict[str, str], FollowUp | None]:
         """A scan with all that is known at its visit.
 
         Parameters
@@ -81,8 +81,6 @@ class AdniClinical:
         columns : dict of str to str
             Filled cells of the visit, for contrasts of any column.
         later : FollowUp or None
-        problems : list of str
-            Volumes left out as implausible.
         """
         row = dict(visit.columns)
         history = self.histories.get(person, ())
@@ -117,7 +115,7 @@ class AdniClinical:
             hippocampus_right_mm3=volumes.right,
             hippocampus_source=volumes.source,
         )
-        return filled, row, follow_up(history, found), [f"{filled.scan_id}: {problem}" for problem in volumes.problems]
+        return filled, row, follow_up(history, found)
 
     def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
         own = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
@@ -156,11 +154,11 @@ def read_clinical(
         If there is neither ADNIMERGE nor DXSUM, or what the contrast needs is in none of the tables.
     """
     files, notes = adni_files.newest_tables(tables)
-    dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS))
-    cdr, cdr_notes = read_visit_table(root, files.get(adni_files.CDR), ("CDGLOBAL",))
-    freesurfer, freesurfer_notes = read_freesurfer_tables(root, files)
+    dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
+    cdr, cdr_notes = read_visit_table(root, files.get(adni_files.CDR), ("CDGLOBAL",), persons)
+    freesurfer, freesurfer_notes = read_freesurfer_tables(root, files, persons)
     frame, merge_notes = _read_merge(root, files, dxsum, config, visits_known)
-    visits, visit_notes = visits_by_person(frame, persons)
+    visits, visit_notes = visits_by_person(files.get(adni_files.ADNIMERGE, ""), frame, persons)
     if config.diagnosis_rule == "cdr" and not cdr.rows and not set(frame.columns) & set(_CDR_COLUMNS):
         raise BadInputError(
             f"{root}: cohort.diagnosis_rule = 'cdr' needs the table CDR*.csv (column CDGLOBAL), which is not there or "

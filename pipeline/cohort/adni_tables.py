@@ -14,6 +14,7 @@ import pandas as pd
 
 from pipeline.cohort.adni_visit_tables import VisitRow, person_number, todays_spelling
 from pipeline.cohort.candidates import listed
+from pipeline.cohort.ranges import possible_cells, problem_notes
 from pipeline.cohort.table_dates import with_iso_dates
 from pipeline.cohort.text_tables import filled_rows, read_text_table, require_columns
 from pipeline.cohort.values import calendar_date, number
@@ -49,13 +50,14 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
     BadInputError
         Naming missing columns, or because there is no row.
     """
-    frame = read_text_table(path, used=_USED_NAMES)
+    frame, notes = read_text_table(path, used=_USED_NAMES)
     frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
     code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"
     require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
     if not len(frame):
         raise BadInputError(f"{path}: a header without rows. {DOWNLOAD}")
-    frame, notes = with_iso_dates(path, frame, ("EXAMDATE", "EXAMDATE_bl"))
+    frame, date_notes = with_iso_dates(path, frame, ("EXAMDATE", "EXAMDATE_bl"))
+    notes += date_notes
     absent = [name for name in ("AGE", "PTGENDER", "Hippocampus", "ICV") if name not in frame.columns]
     notes += [f"{path.name} has no column {', '.join(absent)}; these values stay empty"] if absent else []
     is_person = frame["PTID"].str.fullmatch(r"\s*\d{3}_S_\d{4,}\s*", case=False)
@@ -66,7 +68,7 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
     return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
 
 
-def visits_by_person(frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
+def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
     """Visits of the persons with images, by RID, one per session, in order of date.
 
     Two rows of one session become one. ``sc`` and ``bl`` are two visits of one session: cells of the baseline, gaps
@@ -77,7 +79,8 @@ def visits_by_person(frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, 
     merged: dict[int, dict[str, VisitRow]] = {}
     found = _Found()
     records: dict[int, list[dict[str, str]]] = {}
-    for record in filled_rows(rows):
+    for line, cells in zip(rows.index, filled_rows(rows), strict=True):
+        record = possible_cells(name, line, cells, found.impossible)
         records.setdefault(person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():
         first = _first_date(of_person)
@@ -98,13 +101,14 @@ class _Found:
     """What is wrong with rows, gathered while they are read."""
 
     def __init__(self) -> None:
+        self.impossible: list[str] = []
         self.undated = 0
         self.repeated: list[str] = []
         self.contradictions: list[str] = []
         self.codes: dict[str, int] = {}
 
     def notes(self) -> list[str]:
-        notes = []
+        notes = problem_notes(self.impossible)
         if self.undated:
             notes.append(f"{self.undated} rows of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
         if self.repeated:

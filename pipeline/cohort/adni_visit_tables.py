@@ -7,7 +7,7 @@ their columns. None is needed: one that is missing, empty or broken is named in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.cohort.candidates import listed
+from pipeline.cohort.ranges import possible_cells, problem_notes
 from pipeline.cohort.table_dates import with_iso_dates
 from pipeline.cohort.text_tables import filled_rows, read_text_table
 from pipeline.cohort.values import calendar_date, number
@@ -86,7 +87,9 @@ def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, st
     return renamed
 
 
-def read_visit_table(root: Path, name: str | None, wanted: Sequence[str]) -> tuple[VisitTable, list[str]]:
+def read_visit_table(
+    root: Path, name: str | None, wanted: Sequence[str], persons: Collection[int]
+) -> tuple[VisitTable, list[str]]:
     """Read an optional table.
 
     Parameters
@@ -96,6 +99,8 @@ def read_visit_table(root: Path, name: str | None, wanted: Sequence[str]) -> tup
         Path relative to `root`; None if the download has no such table.
     wanted : sequence of str
         Columns of interest; at least one must be there.
+    persons : collection of int
+        RIDs of those with images; others are left out.
 
     Returns
     -------
@@ -108,7 +113,7 @@ def read_visit_table(root: Path, name: str | None, wanted: Sequence[str]) -> tup
     path = root / name
     used = (*_WHO_AND_WHEN, *wanted)
     try:
-        frame = read_text_table(path, used=used)
+        frame, notes = read_text_table(path, used=used)
         frame = frame.rename(columns=todays_spelling(frame.columns, used))
         lacking = [
             " or ".join(group)
@@ -119,28 +124,36 @@ def read_visit_table(root: Path, name: str | None, wanted: Sequence[str]) -> tup
             raise BadInputError(f"{path}: column {', '.join(lacking)} is missing. Download it again.")
         if not len(frame):
             raise BadInputError(f"{path}: a header without rows. Download it again.")
-        frame, notes = with_iso_dates(path, frame, DATE_COLUMNS)
+        frame, date_notes = with_iso_dates(path, frame, DATE_COLUMNS)
+        notes += date_notes
     except BadInputError as error:
         return VisitTable(), [f"{name} is not used: {error}"]
-    rows, bad = _rows_by_person(frame[[column for column in used if column in frame.columns]])
+    rows, bad, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
     if bad:
         notes.append(f"{name}: {len(bad)} rows without a RID or PTID are left out: {listed(bad, 3)}")
-    return VisitTable(name, rows), notes
+    return VisitTable(name, rows), [*notes, *problem_notes(problems)]
 
 
-def _rows_by_person(frame: pd.DataFrame) -> tuple[dict[int, tuple[VisitRow, ...]], list[str]]:
+def _rows_by_person(
+    name: str, frame: pd.DataFrame, persons: Collection[int]
+) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], list[str]]:
+    """Rows by RID, what rows without one hold instead, and cells that hold no possible value."""
     rows: dict[int, list[VisitRow]] = {}
-    bad = []
-    for columns in filled_rows(frame):
-        person = _person(columns)
+    bad: list[str] = []
+    problems: list[str] = []
+    for line, cells in zip(frame.index, filled_rows(frame), strict=True):
+        person = _person(cells)
         if person is None:
-            bad.append(columns.get("RID") or columns.get("PTID") or "nothing")
+            bad.append(cells.get("RID") or cells.get("PTID") or "nothing")
             continue
-        when = next((day for name in DATE_COLUMNS if (day := calendar_date(columns.get(name)))), None)
+        if person not in persons:
+            continue
+        columns = possible_cells(name, line, cells, problems)
+        when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
         visit = visit_of(visit_code(columns))
         months = None if visit.within_phase else visit.months  # of which phase only its date can tell
         rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
-    return {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}, bad
+    return {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}, bad, problems
 
 
 def _person(columns: Mapping[str, str]) -> int | None:

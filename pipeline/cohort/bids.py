@@ -26,6 +26,7 @@ from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.derivatives import ENTRIES, entry_of, read_sidecar
 from pipeline.cohort.diagnosis import Diagnosis
 from pipeline.cohort.progression import follow_up, progression
+from pipeline.cohort.ranges import problem_notes
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles, image_stem
 from pipeline.run.errors import BadInputError
@@ -94,6 +95,7 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
         notes.append(f"{len(ignored)} images set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
     notes += (
         tables.notes
+        + problem_notes(tables.impossible)
         + history_notes
         + _others(matches, t1w)
         + _without_scan(tables, [candidate for candidate, _ in read])
@@ -202,7 +204,7 @@ def _without_scan(tables: BidsTables, candidates: Sequence[Candidate]) -> list[s
 
 
 def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
-    """What was taken in place of what is missing, and cells that could not be read."""
+    """What was taken in place of what is missing."""
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)
     if stand_ins:
@@ -213,8 +215,4 @@ def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
             f"{len(constant)} scans after month 0 have the age of {PARTICIPANTS}, perhaps that at baseline; give age "
             f"in a sessions table, or age_bl: {listed(constant)}"
         )
-    unreadable = Counter(cell for _, facts in read for cell in facts.unreadable)
-    if unreadable:
-        cells = listed(f"{cell} ({count} scans)" for cell, count in unreadable.most_common())
-        notes.append(f"cells that hold no usable value, taken as missing: {cells}")
     return notes

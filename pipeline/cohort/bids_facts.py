@@ -56,8 +56,6 @@ class ScanFacts:
     Parameters
     ----------
     scan : Scan
-    unreadable : tuple of str
-        ``column 'text'`` of cells that were needed and hold nothing usable.
     brain_stands_in : bool
         The intracranial volume is a brain volume.
     age_of_participant_later : bool
@@ -65,7 +63,6 @@ class ScanFacts:
     """
 
     scan: Scan
-    unreadable: tuple[str, ...] = ()
     brain_stands_in: bool = False
     age_of_participant_later: bool = False
 
@@ -105,7 +102,7 @@ def facts_of(
         hippocampus_right_mm3=right,
         hippocampus_source=source,
     )
-    return ScanFacts(filled, tuple(row.unreadable), stands_in and tiv is not None, later)
+    return ScanFacts(filled, stands_in and tiv is not None, later)
 
 
 def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
@@ -164,7 +161,6 @@ class _Rows:
 
     def __init__(self, *rows: Cells) -> None:
         self.rows = [{name.lower(): (name, text) for name, text in row.items()} for row in rows]
-        self.unreadable: list[str] = []
 
     def cell(self, *names: str) -> tuple[str, str, str] | None:
         """Text, column and table of the first cell in one of the columns."""
@@ -184,15 +180,7 @@ class _Rows:
             return None, None
         text, column, table = found
         value = parse(text)
-        if value is None and not _is_code_for_missing(text) and fact != "diagnosis":  # those have a note of their own
-            self.unreadable.append(f"{column} '{text}'")
         return value, None if value is None else f"{table}: {column}"
-
-
-def _is_code_for_missing(text: str) -> bool:
-    """ADNI's -1 and -4, which Clinica hands on, and a volume of 0."""
-    number = values.number(text)
-    return number is not None and number in (-1, -4, 0)
 
 
 def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:

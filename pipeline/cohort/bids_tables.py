@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipeline.cohort.candidates import listed
+from pipeline.cohort.ranges import possible_cells
 from pipeline.cohort.text_tables import filled_rows, read_text_table, require_columns
 from pipeline.cohort.values import is_missing
 from pipeline.run.errors import BadInputError
+from pipeline.run.regular_files import read_regular
 
 PARTICIPANTS = "participants.tsv"
 SESSIONS = "sessions.tsv"
@@ -50,6 +52,8 @@ class BidsTables:
         By path of the image relative to the dataset.
     unreadable : dict of str to str
         By ``sub-`` name, what is wrong with a table of that person; it costs their scans, nobody else's.
+    impossible : list of str
+        Cells that hold no possible value, by table, line, column and text.
     notes : list of str
     """
 
@@ -57,6 +61,7 @@ class BidsTables:
     sessions: dict[tuple[str, str], Cells] = field(default_factory=dict)
     scans: dict[str, Cells] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+    impossible: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -95,11 +100,11 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     """
     tables = BidsTables()
     if (root / PARTICIPANTS).is_file():
-        rows = _rows(root / PARTICIPANTS, ["participant_id"], tables.notes)
+        rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
         keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
         tables.participants = _merged(keyed, PARTICIPANTS, tables.notes)
     if (root / SESSIONS).is_file():
-        rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables.notes)
+        rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
         by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
         tables.sessions = _merged(by_visit, SESSIONS, tables.notes)
     for person in people:
@@ -114,7 +119,7 @@ def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
     if not path.is_file():
         return
     try:
-        rows = _rows(path, ["session_id"], tables.notes)
+        rows = _rows(path, ["session_id"], tables)
     except BadInputError as error:
         tables.unreadable[person] = _without_root(error, root)
         return
@@ -130,7 +135,7 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
     if not path.is_file():
         return
     try:
-        rows = _rows(path, ["filename"], tables.notes)
+        rows = _rows(path, ["filename"], tables)
     except BadInputError as error:  # says little that is used: not worth the scan
         tables.notes.append(f"left unread: {_without_root(error, root)}")
         return
@@ -138,37 +143,40 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
     tables.scans.update(_merged(keyed, path.name, tables.notes))
 
 
-def _rows(path: Path, columns: Sequence[str], notes: list[str]) -> list[dict[str, str]]:
+def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
     """Filled cells of the rows that say what they are about; others are left out and noted."""
     plain = _plain_rows(path)
-    if plain and set(columns) <= set(plain[0]):
-        rows = [{name: cell for name, cell in row.items() if not is_missing(cell)} for row in plain]
+    if plain and set(columns) <= set(plain[0][1]):
+        rows = [(line, {name: cell for name, cell in row.items() if not is_missing(cell)}) for line, row in plain]
     else:
-        frame = read_text_table(path, "\t")
+        frame, notes = read_text_table(path, "\t")
+        tables.notes += notes
         require_columns(path, frame, columns, _TABS)
-        rows = filled_rows(frame)
-    named = [row for row in rows if set(columns) <= set(row)]
-    nameless = sum(map(bool, rows)) - len(named)
+        rows = list(zip(frame.index, filled_rows(frame), strict=True))
+    named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
+    nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:
-        notes.append(f"{nameless} rows of {path.name} without {' and '.join(columns)} are left out")
+        tables.notes.append(f"{nameless} rows of {path.name} without {' and '.join(columns)} are left out")
     return named
 
 
-def _plain_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a table as BIDS wants it, in a tenth of the time; none if it is in any way unusual.
+def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Lines and cells of a table as BIDS wants it, in a tenth of the time; none if it is in any way unusual.
 
     A dataset has one or two small tables per visit, tens of thousands in all; the general reader spends a millisecond
     on each.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_regular(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError):
         return []
-    header, *rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()] or [[]]
-    usual = len(set(header)) == len(header) and all(len(row) == len(header) for row in rows)
-    if not usual or any('"' in line for line in lines):
+    if any('"' in line for line in lines):
         return []
-    return [dict(zip(header, row, strict=True)) for row in rows]
+    numbered = [(n, [cell.strip() for cell in line.split("\t")]) for n, line in enumerate(lines, 1) if line.strip()]
+    (_, header), *rows = numbered or [(1, [])]
+    if len(set(header)) != len(header) or any(len(row) != len(header) for _, row in rows):
+        return []
+    return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 
 
 def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:

@@ -1,14 +1,13 @@
 """Further clinical columns of the scans that are used: ``clinical.tsv``, beside ``scans.tsv``.
 
 Values are those at the visit of the scan, from the column that holds them under any of its usual names (case, ``_`` and
-``-`` do not matter: ``CDRSB``, ``cdr_sb``). A column of which the source knows nothing is left out of the table. Codes
-for missing values (negative numbers) are missing; a concentration beyond the limit of detection (``>1700``) counts as
-that limit, and is noted.
+``-`` do not matter: ``CDRSB``, ``cdr_sb``). A column of which the source knows nothing is left out of the table. Values
+outside the ranges of `pipeline.cohort.ranges` are missing; a concentration beyond the limit of detection (``>1700``)
+counts as that limit, and is noted.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ import pandas as pd
 
 from pipeline.cohort.anonymise import Disguise, shifted_dates
 from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.ranges import RANGES, plain_name
 from pipeline.cohort.records import SCAN_COLUMNS, Scan
-from pipeline.cohort.values import number
+from pipeline.cohort.values import number, up_to_limit
 from pipeline.cohort.visits import visit_of
 from pipeline.run.errors import BadInputError
 
@@ -41,22 +41,6 @@ MEASURES = {
 }
 """Columns taken where the source has them."""
 
-OTHER_NAMES = {
-    "cdrsb": ("cdrsumofboxes", "cdglobalsb"),
-    "adas11": ("adascog11",),
-    "adas13": ("adascog13",),
-    "faq": ("faqtotal",),
-    "moca": ("mocatotal",),
-    "logical_memory_delayed": ("ldeltotal",),
-    "abeta": ("csfabeta", "abeta42"),
-    "tau": ("csftau", "ttau"),
-    "ptau": ("csfptau", "ptau181"),
-    "amyloid_pet": ("av45",),
-    "fdg_pet": ("fdg",),
-    "education": ("pteducat", "educationyears", "yearsofeducation", "educationlevel"),
-}
-"""What sources call them besides, without ``_`` and in lower case."""
-
 TIMES = {
     "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
     "failing that by age; n/a if several visits have one age",
@@ -72,8 +56,6 @@ TIMES = {
 
 IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})
 """Columns, without ``_`` and in lower case, that are never copied: they name people, images or places."""
-
-_BEYOND_LIMIT = re.compile(r"\s*[<>]\s*(\d+(?:\.\d*)?)\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +93,7 @@ def clinical_table(
     clinical : Clinical
         Sorted as the scan table is.
     notes : list of str
-        Values taken at a limit of detection, cells that could not be read, a constant that is not one.
+        Values taken at a limit of detection, a constant that is not one.
 
     Raises
     ------
@@ -119,7 +101,7 @@ def clinical_table(
         For a further column that no scan has, that names people or places, or that is a column already.
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
-    cells = [{_plain(name): text for name, text in candidate.columns.items()} for candidate in kept]
+    cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
     found = _Found()
     data: dict[str, list[object]] = {}
     shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
@@ -150,37 +132,22 @@ class _Found:
 
     def __init__(self) -> None:
         self.limits: Counter[str] = Counter()
-        self.unreadable: Counter[str] = Counter()
 
     def measure(self, name: str, row: Mapping[str, str]) -> float | None:
         """Value of a measure in a row of plain column names."""
-        text = next((row[key] for key in (_plain(name), *OTHER_NAMES.get(name, ())) if key in row), None)
-        if text is None:
+        text = next((row[key] for key in (plain_name(name), *RANGES[name].names) if key in row), None)
+        value = up_to_limit(text)
+        if value is None or not RANGES[name].holds(value):  # the reader of the table has named it
             return None
-        beyond = _BEYOND_LIMIT.fullmatch(text)
-        if beyond is not None:
-            self.limits[f"{name} '{text.strip()}'"] += 1
-            return float(beyond[1])
-        value = number(text)
-        if value is None:
-            self.unreadable[f"{name} '{text}'"] += 1
-        return value if value is not None and value >= 0 else None
+        if number(text) is None:
+            self.limits[f"{name} '{text}'"] += 1
+        return value
 
     def notes(self) -> list[str]:
-        notes = []
-        if self.limits:
-            notes.append(f"clinical values beyond the limit of detection count as that limit: {_counted(self.limits)}")
-        if self.unreadable:
-            notes.append(f"clinical cells that hold no number, taken as missing: {_counted(self.unreadable)}")
-        return notes
-
-
-def _counted(cells: Counter[str]) -> str:
-    return listed(f"{cell} ({count} scans)" for cell, count in sorted(cells.items()))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+        if not self.limits:
+            return []
+        counted = listed(f"{cell} ({count} scans)" for cell, count in sorted(self.limits.items()))
+        return [f"clinical values beyond the limit of detection count as that limit: {counted}"]
 
 
 def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
@@ -230,10 +197,10 @@ def _further(
     disguise: Disguise | None,
 ) -> list[object]:
     """Cells of a column of the source: numbers if all of them are, else text."""
-    if _plain(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:
-        why = "names people, images or places" if _plain(name) in IDENTIFYING else "is a column of the run already"
+    if plain_name(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:
+        why = "names people, images or places" if plain_name(name) in IDENTIFYING else "is a column of the run already"
         raise BadInputError(f"cohort.clinical_columns: {name} {why}. Remove it.")
-    texts = [row.get(_plain(name)) for row in cells]
+    texts = [row.get(plain_name(name)) for row in cells]
     if all(text is None for text in texts):
         known = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
         raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")

@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline.cohort import values
 from pipeline.cohort.adni_files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
 from pipeline.cohort.image_records import ImageRecord
+from pipeline.cohort.ranges import possible_cells, problem_notes
 from pipeline.cohort.table_dates import with_iso_dates
 from pipeline.cohort.text_tables import filled_rows, read_text_table
 from pipeline.cohort.visits import visit_of
@@ -138,17 +139,26 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
 
 def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str]]:
     try:
-        frame = read_text_table(path, used=()).rename(columns=_squeezed)
+        frame, notes = read_text_table(path, used=())
+        frame = frame.rename(columns=_squeezed)
         frame = frame.loc[:, ~frame.columns.duplicated()]
         names = set(frame.columns)
         if not names & {*_IMAGE, *_SERIES}:
             raise BadInputError(f"{path}: no column with image or series numbers. Download it again.")
         if not len(frame):
             raise BadInputError(f"{path}: a header without rows. Download it again.")
-        frame, notes = with_iso_dates(path, frame, ("scandate",) if table == MPRAGEMETA else ())
+        frame, date_notes = with_iso_dates(path, frame, ("scandate",) if table == MPRAGEMETA else ())
+        notes += date_notes
     except BadInputError as error:
         return [], [f"{path.name} is not used: {error}"]
-    rows = [cells for cells in filled_rows(frame[[name for name in _COLUMNS if name in names]]) if cells]
+    frame = frame[[name for name in _COLUMNS if name in names]]
+    problems: list[str] = []
+    rows = [
+        possible_cells(path.name, line, cells, problems)
+        for line, cells in zip(frame.index, filled_rows(frame), strict=True)
+        if cells
+    ]
+    notes += problem_notes(problems)
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):
         notes.append(f"{path.name}: {len(rows) - len(numbered)} rows without image or series number are left out")

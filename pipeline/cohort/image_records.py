@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.cohort import values
 from pipeline.cohort.candidates import listed
+from pipeline.cohort.ranges import possible_cells, problem_notes
 from pipeline.cohort.records import Scan
 from pipeline.cohort.table_dates import with_iso_dates
 from pipeline.cohort.text_tables import filled_rows, read_header, read_text_table
@@ -91,13 +92,19 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
         if "imagedataid" not in header or not header & set(_COLUMNS[1:]):
             continue
         try:
-            frame = read_text_table(root / name).rename(columns=_squeezed)
-            frame, date_notes = with_iso_dates(root / name, frame, ("acqdate",))
+            frame, row_notes = read_text_table(root / name)
+            frame, date_notes = with_iso_dates(root / name, frame.rename(columns=_squeezed), ("acqdate",))
         except BadInputError as error:
             notes.append(f"{name} is not used: {error}")
             continue
-        notes += date_notes
-        rows = [cells for cells in filled_rows(frame) if cells]
+        notes += [*row_notes, *date_notes]
+        problems: list[str] = []
+        rows = [
+            possible_cells(name, line, cells, problems)
+            for line, cells in zip(frame.index, filled_rows(frame), strict=True)
+            if cells
+        ]
+        notes += problem_notes(problems)
         nameless = sum("imagedataid" not in cells for cells in rows)
         notes += [f"{name}: {nameless} rows without Image Data ID are left out"] if nameless else []
         for cells in rows:

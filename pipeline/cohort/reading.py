@@ -25,6 +25,7 @@ from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_la
 from pipeline.cohort.derivatives import over_template, with_entries
 from pipeline.cohort.manifest import Manifest, Match, select
 from pipeline.cohort.persons import roll_over_notes
+from pipeline.cohort.ranges import possible_scans
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.segmented_subjects import with_segmented_volumes
 from pipeline.cohort.walking import InputFiles, walk_input
@@ -122,6 +123,7 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     layout, candidates, notes = _found(root, config)
     candidates, entry_notes = with_entries(candidates, config.start_at)
     candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
+    candidates, range_notes = possible_scans(candidates)
     problem = ""
     try:
         candidates = with_labels(candidates, config)
@@ -137,7 +139,7 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
-    notes += [*entry_notes, *volume_notes, *header_notes, *age_notes, *clinical_notes]
+    notes += [*entry_notes, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
         kept = shuffled_labels([scan for scan in scans if scan.kept], seed)

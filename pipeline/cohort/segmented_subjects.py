@@ -20,7 +20,6 @@ from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.records import Scan
 from pipeline.cohort.segmented_volumes import Volumes
 from pipeline.cohort.visits import visit_of
-from pipeline.cohort.volumes_tables import problem_notes
 from pipeline.run.errors import BadInputError
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
@@ -87,7 +86,7 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
             continue
         filled[scan_id] = volumes
         problems += [f"{scan_id}: {problem}" for problem in volumes.problems]
-    notes = [f"{len(filled)} scans have volumes from cohort.freesurfer_folder", *problem_notes(problems)]
+    notes = [f"{len(filled)} scans have volumes from cohort.freesurfer_folder", *_implausible(problems)]
     missing = [scan.scan_id for scan in scans if scan.scan_id not in owners]
     for names, text in (
         (missing, "scans have no subject there, and keep volumes from elsewhere"),
@@ -98,6 +97,11 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
         if names:
             notes.append(f"{len(names)} {text}: {listed(names, 3)}")
     return [_filled(candidate, filled) for candidate in candidates], notes
+
+
+def _implausible(problems: Sequence[str]) -> list[str]:
+    text = f"{len(problems)} implausible volumes are left out (are they in mm3?)"
+    return [f"{text}: {listed(problems)}"] if problems else []
 
 
 def _filled(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:

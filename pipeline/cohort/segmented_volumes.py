@@ -1,17 +1,14 @@
 """Hippocampal and intracranial volumes as a record: mm³, with their source, checked for plausibility.
 
 A number in another unit (ml), of another structure, or of a failed segmentation is worse than none: outside the ranges
-below, wide enough for any adult brain at any stage of disease, a volume is left out and named.
+of `pipeline.cohort.ranges` a volume is left out and named.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-HIPPOCAMPUS_MM3 = (500.0, 8_000.0)
-"""One hippocampus; both together twice that."""
-
-INTRACRANIAL_MM3 = (800_000.0, 2_500_000.0)
+from pipeline.cohort.ranges import RANGES
 
 
 @dataclass(frozen=True)
@@ -50,19 +47,18 @@ def checked(
         In mm³. Without a total, it is left plus right.
     source : str
     """
-    low, high = HIPPOCAMPUS_MM3
     problems: list[str] = []
 
-    def plausible(value: float | None, lowest: float, highest: float, what: str) -> float | None:
-        if value is None or lowest <= value <= highest:
+    def plausible(value: float | None, column: str, what: str) -> float | None:
+        if value is None or RANGES[column].holds(value):
             return value
-        problems.append(f"{what} of {value:g} mm3 ({source}) is outside {lowest:g} to {highest:g}")
+        problems.append(f"{what} of {value:g} mm3 ({source}) is outside {RANGES[column]}")
         return None
 
-    left = plausible(left, low, high, "left hippocampus")
-    right = plausible(right, low, high, "right hippocampus")
-    total = plausible(total, 2 * low, 2 * high, "hippocampus")
-    intracranial = plausible(intracranial, *INTRACRANIAL_MM3, "intracranial volume")
+    left = plausible(left, "hippocampus_left_mm3", "left hippocampus")
+    right = plausible(right, "hippocampus_right_mm3", "right hippocampus")
+    total = plausible(total, "hippocampus_mm3", "hippocampus")
+    intracranial = plausible(intracranial, "tiv_mm3", "intracranial volume")
     if total is None and left is not None and right is not None:
         total = round(left + right, 4)
     return Volumes(

@@ -9,18 +9,22 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from pipeline.cohort.candidates import listed
 from pipeline.cohort.values import is_missing
 from pipeline.run.errors import BadInputError
+from pipeline.run.regular_files import irregular_kind, read_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_text_table(path: Path, separator: str | None = None, used: Collection[str] | None = None) -> pd.DataFrame:
+def read_text_table(
+    path: Path, separator: str | None = None, used: Collection[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """Read a table, every cell as text.
 
     Parameters
@@ -35,41 +39,89 @@ def read_text_table(path: Path, separator: str | None = None, used: Collection[s
 
     Returns
     -------
-    pandas.DataFrame
-        A column that the header names twice is there once if both hold the same.
+    frame : pandas.DataFrame
+        Its index holds the line of the file that each row begins in. A column that the header names twice is there
+        once if both hold the same.
+    notes : list of str
+        Rows that are left out because their cells do not fit the header, by line.
 
     Raises
     ------
     BadInputError
-        If the file cannot be opened, is empty, is not a table, or names a used column twice with different cells.
+        If the file cannot be opened, is empty, is not a table, has no row that fits its header, or names a used column
+        twice with different cells.
     """
     text = _decoded(path)
     if not text.strip():
         raise BadInputError(f"{path}: empty table. Download or export it again.")
-    text = text.lstrip("\r\n")
-    if separator is None:
-        separator = header_separator(text.split("\n", 1)[0])
-    try:
-        frame = pd.read_csv(
-            io.StringIO(text),
-            sep=separator,
-            dtype=str,
-            keep_default_na=False,
-            skipinitialspace=True,
-            header=None,
-            names=range(len(_cells(text.split("\n", 1)[0], separator))),
-            index_col=None,
-        )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise BadInputError(
-            f"{path}: not a readable table ({str(error).strip()}). Download or export it again."
-        ) from error
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise BadInputError(f"{path}: its rows have more cells than its header. Download or export it again.")
-    header = [str(name).strip() for name in frame.iloc[0]]
-    body = frame.iloc[1:].reset_index(drop=True).fillna("")
-    body = body.iloc[:, _columns_once(path, header, body, used)].set_axis(list(dict.fromkeys(header)), axis="columns")
-    return body.apply(_with_decimal_points) if separator == ";" and len(body) else body
+    separator = separator or header_separator(text.lstrip("\r\n").split("\n", 1)[0])
+    rows, refused = _rows(text, separator)
+    (_, header), *body = rows or [(1, [""])]
+    if refused and not body:
+        raise BadInputError(f"{path}: not a readable table ({refused[0]}). Download or export it again.")
+    columns = zip(*(cells for _, cells in body), strict=True) if body else [()] * len(header)
+    frame = pd.DataFrame(dict(enumerate(columns)), index=[line for line, _ in body], dtype=str)
+    header = [name.strip() for name in header]
+    frame = frame.iloc[:, _columns_once(path, header, frame, used)]
+    frame = frame.set_axis(list(dict.fromkeys(header)), axis="columns")
+    text = f"{path.name}: {len(refused)} rows whose cells do not fit the header are left out; correct them"
+    notes = [f"{text}: {listed(refused)}"] if refused else []
+    return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
+
+
+def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Line number and cells of the header and of each row that has as many cells; what is wrong with the others.
+
+    A quote that is not closed where it should be merges cells or whole lines, so that values end up in other columns.
+    After a row that is refused, reading goes on in the next line. A refused header ends it.
+    """
+    lines = _Lines(text)
+    # Tab-separated text is often written without quoting: a quoted word at the start of a cell is no mistake there.
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=separator != "\t")
+    rows: list[tuple[int, list[str]]] = []
+    refused: list[str] = []
+    while True:
+        start = lines.position
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return rows, refused
+        except csv.Error:
+            problem: str | None = "a quote in it is not closed or not doubled"
+        else:
+            if not any(cells):
+                continue
+            problem = _row_problem(cells, lines.lines[start : lines.position], rows[0][1] if rows else cells, separator)
+        if problem is None:
+            rows.append((start + 1, cells))
+            continue
+        refused.append(f"line {start + 1} ({problem})")
+        if not rows:
+            return rows, refused
+        lines.position = start + 1
+
+
+def _row_problem(cells: Sequence[str], own: Sequence[str], header: Sequence[str], separator: str) -> str | None:
+    """Why the cells of a row may not be those of its columns; `own` are its lines in the file."""
+    if len(cells) != len(header):
+        return f"{len(cells)} cells, the header has {len(header)}"
+    # If the first line and a later one could each be a row, the quote swallowed one; else a cell holds a line break.
+    whole = [len(_cells(line, separator)) <= len(header) <= line.count(separator) + 1 for line in own]
+    return "a quote in it takes in the next row" if whole[0] and any(whole[1:]) else None
+
+
+class _Lines(Iterator[str]):
+    """Lines of a text with their ends; `position` counts those that were read, and may be set back."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = list(io.StringIO(text, newline=""))
+        self.position = 0
+
+    def __next__(self) -> str:
+        if self.position == len(self.lines):
+            raise StopIteration
+        self.position += 1
+        return self.lines[self.position - 1]
 
 
 def _columns_once(path: Path, header: Sequence[str], body: pd.DataFrame, used: Collection[str] | None) -> list[int]:
@@ -96,7 +148,7 @@ def header_separator(header: str) -> str:
 
 def _cells(line: str, separator: str) -> list[str]:
     try:
-        return next(csv.reader([line.rstrip("\r")], delimiter=separator, skipinitialspace=True), [""])
+        return next(csv.reader([line.rstrip("\r\n")], delimiter=separator, skipinitialspace=True), [""])
     except csv.Error:  # no text: an image or an archive named .csv
         return [line]
 
@@ -104,6 +156,8 @@ def _cells(line: str, separator: str) -> list[str]:
 def read_header(path: Path) -> list[str]:
     """Column names of a comma-, semicolon- or tab-separated file; empty if it cannot be read."""
     try:
+        if irregular_kind(path) is not None:
+            return []
         with path.open("rb") as handle:
             start = handle.readline(100_000)
             if start.startswith(_UTF16):
@@ -148,7 +202,7 @@ def _filled_cells(cells: Sequence[object]) -> list[str | None]:
 
 def _decoded(path: Path) -> str:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
     try:

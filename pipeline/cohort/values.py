@@ -26,6 +26,11 @@ DIAGNOSES = {
 }
 """What cohort tables write for a diagnosis, in lower case, and what this project writes."""
 
+_SEXES = {
+    **dict.fromkeys(("f", "female", "woman", "w", "2"), "F"),
+    **dict.fromkeys(("m", "male", "man", "1"), "M"),
+}
+
 MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
 
 
@@ -73,16 +78,22 @@ def count(text: str | None) -> int | None:
     return int(value) if value is not None and value == int(value) else None
 
 
+def up_to_limit(text: str | None) -> float | None:
+    """A number, or the limit of detection that it lies beyond (``>1700``)."""
+    beyond = re.fullmatch(r"\s*[<>]\s*(\d+(?:\.\d*)?)\s*", text or "")
+    return float(beyond[1]) if beyond else number(text)
+
+
 def sex(text: str | None) -> str | None:
-    """F or M, also from ADNI's words and codes (1 male, 2 female)."""
-    first = (text or "").strip().lower()[:1]
-    return {"f": "F", "2": "F", "m": "M", "1": "M"}.get(first)
+    """F or M, also from words and ADNI's codes (1 male, 2 female)."""
+    word = re.sub(r"\.0+$", "", (text or "").strip().lower())
+    return _SEXES.get(word)
 
 
 def field_strength(text: str | None) -> float | None:
     """Tesla, from a number or from ADNI's ``1.5 Tesla MRI``."""
-    match = re.search(r"\d+(\.\d+)?", text or "")
-    return positive(match[0]) if match else None
+    match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?)\s*(?:T(?:esla)?\b.*)?", text or "", re.IGNORECASE)
+    return number(match[1]) if match else None
 
 
 def identifier(text: str | None) -> str | None:

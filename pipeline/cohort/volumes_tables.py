@@ -6,7 +6,7 @@ FSVERSION; volumes of different versions are not comparable, so the version is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 
@@ -23,12 +23,14 @@ _WANTED = (LEFT, RIGHT, INTRACRANIAL, "IMAGEUID", "OVERALLQC", "VERSION")
 _VERSIONS = {"UCSFFSX": "4.3", "UCSFFSX51": "5.1", "UCSFFSX6": "6.0", "UCSFFSX7": "7"}
 
 
-def read_freesurfer_tables(root: Path, files: Mapping[str, str]) -> tuple[dict[str, VisitTable], list[str]]:
-    """The UCSF tables that are there, newest FreeSurfer first."""
+def read_freesurfer_tables(
+    root: Path, files: Mapping[str, str], persons: Collection[int]
+) -> tuple[dict[str, VisitTable], list[str]]:
+    """The UCSF tables that are there, newest FreeSurfer first; rows of these persons (RID)."""
     tables, notes = {}, []
     for name in reversed(FREESURFER):
         if name in files:
-            tables[name], table_notes = read_visit_table(root, files[name], _WANTED)
+            tables[name], table_notes = read_visit_table(root, files[name], _WANTED, persons)
             notes += table_notes
     return tables, notes
 
@@ -84,11 +86,3 @@ def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_
         return Volumes()
     left, right, intracranial = (values.positive(row.columns.get(column)) for column in (LEFT, RIGHT, INTRACRANIAL))
     return checked(left, right, None, intracranial, f"{name} (FreeSurfer {_VERSIONS[name]})")
-
-
-def problem_notes(problems: Sequence[str]) -> list[str]:
-    """A note on volumes that were left out."""
-    if not problems:
-        return []
-    from_scans = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-    return [f"{len(problems)} implausible volumes are left out (are they in mm3?): {from_scans}"]

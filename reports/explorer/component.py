@@ -118,7 +118,8 @@ def explorer_component(explored: Explored) -> Component:
 
 def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
     """Bilateral group and formatted cells of each row shown without scripts."""
-    table = pd.read_csv(io.BytesIO(explored.table), sep="\t", keep_default_na=False, na_values={}, dtype=str).map(unguarded)
+    table = pd.read_csv(io.BytesIO(explored.table), sep="\t", keep_default_na=False, na_values={}, dtype=str)
+    table = table.map(unguarded)
     first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
     rows = table[first & (table["hemisphere"] == BILATERAL)]
     order = pd.to_numeric(rows["mean_density"], errors="coerce").sort_values(ascending=False, kind="stable").index

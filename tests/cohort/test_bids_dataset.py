@@ -70,7 +70,12 @@ def test_hippocampal_volume(
     bids: BidsTree, columns: str, cells: str, expected: tuple[float | None, str | None]
 ) -> None:
     two_people(bids)
-    bids.table("participants.tsv", f"participant_id sex {columns}", f"sub-01 F {cells}", "sub-02 M")
+    bids.table(
+        "participants.tsv",
+        f"participant_id sex {columns}",
+        f"sub-01 F {cells}",
+        "sub-02 M" + " n/a" * len(cells.split()),
+    )
     scan = bids.read(**SEX).table.scans[0]
     assert (scan.hippocampus_mm3, scan.hippocampus_source) == expected
 
@@ -86,7 +91,12 @@ def test_hippocampal_volume(
 )
 def test_intracranial_volume(bids: BidsTree, columns: str, cells: str, expected: float | None) -> None:
     two_people(bids)
-    bids.table("participants.tsv", f"participant_id sex {columns}", f"sub-01 F {cells}", "sub-02 M")
+    bids.table(
+        "participants.tsv",
+        f"participant_id sex {columns}",
+        f"sub-01 F {cells}",
+        "sub-02 M" + " n/a" * len(cells.split()),
+    )
     cohort = bids.read(**SEX)
     assert cohort.table.scans[0].tiv_mm3 == expected
     stands_in = columns == "brain_volume_mm3"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pipeline.run.errors import BadInputError
 def table(folder: Path, content: str, encoding: str = "utf-8", **options: object) -> dict[str, list[str]]:
     path = folder / "table.csv"
     path.write_bytes(content.encode(encoding))
-    return read_text_table(path, **options).to_dict("list")  # type: ignore[arg-type,return-value]
+    return read_text_table(path, **options)[0].to_dict("list")  # type: ignore[arg-type,return-value]
 
 
 NAMES = 'Name,Años\n"O\'Brien, ""Jim""",é\n'
@@ -43,8 +44,56 @@ def test_decimal_commas_belong_to_tables_with_semicolons(tmp_path: Path) -> None
     assert table(tmp_path, 'ICV,Name\n"1,5",b\n')["ICV"] == ["1,5"]
 
 
-def test_codes_stay_text_and_short_rows_are_filled(tmp_path: Path) -> None:
-    assert table(tmp_path, "a,b,c\n0012,-4\n") == {"a": ["0012"], "b": ["-4"], "c": [""]}
+def test_codes_stay_text(tmp_path: Path) -> None:
+    assert table(tmp_path, "a,b,c\n0012,-4,\n") == {"a": ["0012"], "b": ["-4"], "c": [""]}
+
+
+GOOD = "I1,fine,1.5"
+AFTER = "I9,good,3"
+BROKEN_ROWS = {
+    "too few cells": "I2,1.5",
+    "too many cells": "I2,a,1.5,x",
+    "a trailing separator": "I2,a,1.5,",
+    "an unquoted separator": "I2,seen at 5.0 T, scanned twice,3",
+    "a quote that is never closed": 'I2,"no, 5.0 T,3',
+    "a quote that merges two cells": 'I2,"no,5.0 T",a,3',
+    "a quote closed too early": 'I2,"he said "no, 5.0 T",3',
+    "a quote that takes in the next row": 'I2,"5.0 T,3\nI3,no",3',
+    "a quote that takes in two rows": 'I2,"5.0 T,3\nI3,no,3\nI4,no",3',
+}
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("broken", BROKEN_ROWS.values(), ids=list(BROKEN_ROWS))
+def test_a_row_whose_cells_do_not_fit_the_header_is_left_out_by_line(
+    tmp_path: Path, broken: str, separator: str
+) -> None:
+    content = "\n".join(["id,note,tesla", GOOD, "", broken, AFTER]).replace(",", separator)
+    (tmp_path / "t.csv").write_text(content, encoding="utf-8")
+    frame, notes = read_text_table(tmp_path / "t.csv")
+    kept = frame["id"].tolist()
+    assert (kept[0], kept[-1], frame.index[0]) == ("I1", "I9", 2)
+    assert frame.index[-1] == content.count("\n") + 1  # the line in the file
+    assert "I2" not in kept
+    assert set(frame["tesla"]) <= {"1.5", "3"}
+    assert len(notes) == 1
+    assert re.match(r"t\.csv: \d rows whose cells do not fit the header .*: line 4 \(", notes[0])
+
+
+@pytest.mark.parametrize("row", ['I1,"two\nlines",3', '"I1","two\nlines, and, more","3"', 'I1,"say ""5, 3""",3'])
+def test_line_breaks_and_doubled_quotes_inside_a_cell_are_no_fault(tmp_path: Path, row: str) -> None:
+    (tmp_path / "t.csv").write_text(f"id,note,tesla\n{row}\n{AFTER}\n", encoding="utf-8")
+    frame, notes = read_text_table(tmp_path / "t.csv")
+    assert (frame["id"].tolist(), frame["tesla"].tolist(), notes) == (["I1", "I9"], ["3", "3"], [])
+
+
+def test_a_quoted_word_begins_a_cell_of_a_tab_separated_table(tmp_path: Path) -> None:
+    assert table(tmp_path, 'id\tnote\n1\t"frontal" lobe\n', separator="\t") == {"id": ["1"], "note": ["frontal lobe"]}
+
+
+def test_a_header_that_cannot_be_read_is_not_replaced_by_the_next_row(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"table\.csv: not a readable table \(line 1"):
+        table(tmp_path, '"id"x,note\n1,2\n')
 
 
 @pytest.mark.parametrize(("content", "problem"), [("", "empty"), (" \n", "empty"), ("a,b\n1,2,3\n", "not a readable")])

@@ -96,7 +96,7 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     [
         ((3.9, 4100.0, None, None), "left hippocampus of 3.9 mm3 (x) is outside 500 to 8000"),
         ((None, None, 7.1, None), "hippocampus of 7.1 mm3 (x) is outside 1000 to 16000"),
-        ((None, None, 7100.0, 1450.0), "intracranial volume of 1450 mm3 (x) is outside 800000 to 2.5e+06"),
+        ((None, None, 7100.0, 1450.0), "intracranial volume of 1450 mm3 (x) is outside 800000 to 2500000"),
         ((None, 9100.0, None, 1.5e6), "right hippocampus of 9100 mm3 (x) is outside 500 to 8000"),
     ],
 )
@@ -152,9 +152,8 @@ def test_implausible_volumes_of_adnimerge_are_noted(adni: AdniTree) -> None:
     scan = next(scan for scan in cohort.table if scan.scan_id == "I1001")
     assert volumes_of(scan) == (None, None, None, None)
     assert (scan.hippocampus_source, scan.tiv_source) == (None, None)
-    assert any(
-        note.startswith("2 implausible volumes are left out (are they in mm3?): I1001: hipp") for note in cohort.notes
-    )
+    cells = "ADNIMERGE_01Jan2025.csv line 2, ICV '1500' (outside 800000 to 2500000)"
+    assert any(note.startswith("2 cells hold no possible value") and cells in note for note in cohort.notes)
 
 
 def test_subjects_by_image_by_visit_and_by_person(adni: AdniTree, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Only files are opened: reading a named pipe waits for ever, a device may never end."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def irregular_kind(path: Path | str) -> str | None:
+    """What a path is instead of a file or a link to one, such as ``a named pipe``; None for a file.
+
+    Raises
+    ------
+    OSError
+        If there is nothing there, or it may not be looked at.
+    """
+    return _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode))
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is no file: ``strerror`` says what it is instead.
+    """
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
+    return path.read_bytes()
