@@ -26,6 +26,7 @@ from pipeline.cohort.manifest import Match
 from pipeline.cohort.records import Scan
 from pipeline.run.config import PrivacyConfig
 from pipeline.run.errors import UsageError
+from pipeline.run.regular_files import read_regular
 from pipeline.run.seeds import generator
 
 OLDEST_AGE = 89.0
@@ -174,7 +175,7 @@ def _read_or_make_key(path: Path) -> str:
         if not path.exists():
             path.touch(mode=0o600, exist_ok=False)
             path.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-        key = path.read_text(encoding="ascii").strip()
+        key = read_regular(path).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--anonymise {path}: cannot read or make the key ({error}).") from error
     if len(key) < _MIN_KEY_LENGTH:

@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline.cohort import values
 from pipeline.cohort.segmented_volumes import Volumes, checked
 from pipeline.run.errors import BadInputError
+from pipeline.run.regular_files import read_regular
 
 LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
 STATS_FILES = ("aseg.stats", "aseg+DKT.VINN.stats", "aseg+DKT.stats")
@@ -41,7 +42,7 @@ def read_aseg(path: Path) -> Volumes:
         If it cannot be read, or holds no hippocampus.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_regular(path).decode("utf-8", errors="replace")
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
     structures = structure_volumes(text)

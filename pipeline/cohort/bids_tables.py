@@ -99,11 +99,11 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
         If ``participants.tsv`` or ``sessions.tsv`` is there and cannot be read, or lacks its identifying column.
     """
     tables = BidsTables()
-    if (root / PARTICIPANTS).is_file():
+    if (root / PARTICIPANTS).exists():
         rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
         keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
         tables.participants = _merged(keyed, PARTICIPANTS, tables.notes)
-    if (root / SESSIONS).is_file():
+    if (root / SESSIONS).exists():
         rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
         by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
         tables.sessions = _merged(by_visit, SESSIONS, tables.notes)
@@ -116,7 +116,7 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
 
 def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
     path = root / person / f"{person}_sessions.tsv"
-    if not path.is_file():
+    if not path.exists():
         return
     try:
         rows = _rows(path, ["session_id"], tables)
@@ -132,7 +132,7 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
     parts = [part for part in (person, session) if part]
     folder = "/".join(parts)
     path = root / folder / f"{'_'.join(parts)}_scans.tsv"
-    if not path.is_file():
+    if not path.exists():
         return
     try:
         rows = _rows(path, ["filename"], tables)

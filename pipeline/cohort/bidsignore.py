@@ -12,6 +12,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.regular_files import read_regular
 
 BIDSIGNORE = ".bidsignore"
 
@@ -47,7 +48,7 @@ def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str
 def read_patterns(path: Path) -> GitIgnoreSpec:
     """Patterns of a ``.bidsignore``; none without the file."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_regular(path).decode("utf-8-sig").splitlines()
     except FileNotFoundError:
         lines = []
     except (OSError, UnicodeDecodeError) as error:

@@ -31,6 +31,7 @@ from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.headers import read_raw_header
 from pipeline.cohort.orientation import Orientation, choose_orientation
 from pipeline.run.group_layout import TEMPLATE
+from pipeline.run.regular_files import read_regular
 
 Entry = Literal["scan", "brain", "template"]
 ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
@@ -91,7 +92,7 @@ def read_sidecar(image: Path) -> dict[str, Any]:
     """
     path = image.with_name(image.name.removesuffix(".gz").rpartition(".")[0] + ".json")
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(read_regular(path).decode("utf-8-sig"), object_pairs_hook=_once)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -101,6 +102,15 @@ def read_sidecar(image: Path) -> dict[str, Any]:
         raise ValueError(f"sidecar {path.name} is not a JSON object")
     if not isinstance(content.get("SkullStripped"), bool | None):
         raise ValueError(f"sidecar {path.name}: SkullStripped must be true or false, not {content['SkullStripped']!r}")
+    return content
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one that names a field twice with different values says nothing that could be trusted."""
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if content.setdefault(name, value) != value:
+            raise ValueError(f"{name} stands there twice with different values")
     return content
 
 

@@ -24,6 +24,7 @@ from pydicom.uid import UID
 
 from pipeline.cohort.dicom_geometry import Slice, stack_problem
 from pipeline.cohort.headers import link_problem
+from pipeline.run.regular_files import irregular_kind
 
 _TAGS = (
     *("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "SeriesNumber", "InstanceNumber", "Modality", "PatientID"),
@@ -136,6 +137,8 @@ def _read(root: Path, path: str) -> Any:
     if problem is not None:
         return problem
     try:
+        if irregular_kind(root / path) is not None:
+            return "not a file"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning quotes the odd value, which may be a name
             with (root / path).open("rb") as handle:

@@ -20,6 +20,7 @@ from nibabel.spatialimages import HeaderDataError
 from nibabel.wrapstruct import WrapStructError
 
 from pipeline.cohort.orientation import Orientation, by, choose_orientation
+from pipeline.run.regular_files import irregular_kind
 
 MAX_VOXELS = 2**30
 _MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}
@@ -59,6 +60,9 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
         problem = link_problem(root, image)
         if problem is not None:
             return HeaderFinding(problem)
+        kind = irregular_kind(path)
+        if kind is not None:
+            return HeaderFinding(f"not a file: {kind}")
         size = path.stat().st_size
         if size == 0:
             return HeaderFinding("empty file")

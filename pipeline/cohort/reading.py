@@ -213,6 +213,11 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
             f"{listed(files.linked_folders, 3)}"
         )
     notes += _foreign_notes(files)
+    if files.irregular:
+        notes.append(
+            f"{len(files.irregular)} tables and XML files are no files (named pipes, sockets, devices) and are left "
+            f"alone: {listed(files.irregular, 3)}"
+        )
     if files.unreadable:
         notes.append(
             f"{len(files.unreadable)} folders could not be listed (permissions?): {listed(files.unreadable, 3)}"

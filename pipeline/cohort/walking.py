@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.run.regular_files import irregular_kind
+
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
 DICOM_SUFFIXES = (".dcm", ".ima", ".dicom")
 FOREIGN_SUFFIXES = (
@@ -37,6 +39,8 @@ class InputFiles:
         Folders that could not be listed.
     foreign : tuple of str
         Images of other formats, and archives, in which there may be images.
+    irregular : tuple of str
+        What is named like one of these and is no file: a named pipe, a socket, a device.
     """
 
     images: tuple[str, ...]
@@ -46,6 +50,7 @@ class InputFiles:
     linked_folders: tuple[str, ...]
     unreadable: tuple[str, ...]
     foreign: tuple[str, ...]
+    irregular: tuple[str, ...] = ()
 
     @property
     def dicom_count(self) -> int:
@@ -68,6 +73,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     linked: list[str] = []
     unreadable: list[str] = []
     foreign: list[str] = []
+    irregular: list[str] = []
 
     def cannot_list(error: OSError) -> None:
         unreadable.append(_relative(str(error.filename), root))
@@ -86,10 +92,9 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
                 continue
             if lower.endswith(IMAGE_SUFFIXES):
                 images.append(prefix + name)
-            elif lower.endswith(".csv"):
-                tables.append(prefix + name)
-            elif lower.endswith(".xml"):
-                metadata.append(prefix + name)
+            elif lower.endswith((".csv", ".xml")):
+                told = irregular if _is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
+                told.append(prefix + name)
             elif lower.endswith(FOREIGN_SUFFIXES):
                 foreign.append(prefix + name)
             elif _is_dicom(folder, name):
@@ -104,7 +109,16 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         linked_folders=tuple(sorted(linked)),
         unreadable=tuple(sorted(unreadable)),
         foreign=tuple(sorted(foreign)),
+        irregular=tuple(sorted(irregular)),
     )
+
+
+def _is_irregular(folder: str, name: str) -> bool:
+    """Whether a name is that of a named pipe, a socket or a device; what cannot be looked at is left to its reader."""
+    try:
+        return irregular_kind(os.path.join(folder, name)) is not None  # noqa: PTH118 speed
+    except OSError:
+        return False
 
 
 def _is_dicom(folder: str, name: str) -> bool:
@@ -117,6 +131,8 @@ def _is_dicom(folder: str, name: str) -> bool:
     if ending in DICOM_SUFFIXES:
         return True
     if name == "DICOMDIR" or (ending and not ending[1:].isdigit()):
+        return False
+    if _is_irregular(folder, name):
         return False
     try:
         with open(os.path.join(folder, name), "rb") as handle:  # noqa: PTH118, PTH123 speed

@@ -128,7 +128,8 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
         If the file is missing, not a table, or lacks a required column.
     """
     if not path.is_file():
-        raise BadInputError(f"{path}: no such table. Run the stage that writes it, or check the path.")
+        what = "not a file" if path.exists() else "no such table"
+        raise BadInputError(f"{path}: {what}. Run the stage that writes it, or check the path.")
     try:
         header = pd.read_csv(path, sep="\t", nrows=0, encoding="utf-8-sig").columns
         wanted = CLASS_COLUMNS | set(text_columns)

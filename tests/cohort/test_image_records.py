@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from datetime import date
 from pathlib import Path
 
 import pytest
 from input_trees import AdniTree
 
+from pipeline.cohort.image_records import ImageRecord
 from pipeline.cohort.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
 from pipeline.cohort.records import Scan
 
@@ -102,6 +105,64 @@ class TestXml:
         records, notes = read_image_xmls(tmp_path, ["bad.xml", "good.xml", "absent.xml"])
         assert list(records) == ["I1001"]
         assert notes == ["2 XML files cannot be read and are passed over: bad.xml, absent.xml"]
+
+
+def described(folder: Path, *contents: str) -> tuple[ImageRecord, list[str]]:
+    names = [f"{letter}.xml" for letter in "abc"[: len(contents)]]
+    for name, content in zip(names, contents, strict=True):
+        (folder / name).write_text(content, encoding="utf-8")
+    records, notes = read_image_xmls(folder, names)
+    return records["I1001"], notes
+
+
+FACTS = {
+    "ptid": "<subjectIdentifier>002_S_0413</subjectIdentifier>",
+    "sex": "<subjectSex>M</subjectSex>",
+    "age": "<subjectAge>55</subjectAge>",
+    "visit": "<visitIdentifier>ADNI1/GO Month 12</visitIdentifier>",
+    "date": "<dateAcquired>2009-01-01</dateAcquired>",
+    "modality": "<modality>PET</modality>",
+    "field_strength": '<protocol term="Field Strength">7.0</protocol>',
+}
+TAGS = {
+    "ptid": r"<subjectIdentifier>.*?</subjectIdentifier>",
+    "sex": r"<subjectSex>.*?</subjectSex>",
+    "age": r"<subjectAge>.*?</subjectAge>",
+    "visit": r"<visitIdentifier>.*?</visitIdentifier>",
+    "date": r"<dateAcquired>.*?</dateAcquired>",
+    "modality": r"<modality>.*?</modality>",
+    "field_strength": r'<protocol term="Field Strength">.*?</protocol>',
+}
+
+
+class TestSeveralFilesOfOneImage:
+    @pytest.mark.parametrize("order", [1, -1])
+    @pytest.mark.parametrize("fact", FACTS)
+    def test_what_they_contradict_is_not_used_and_both_are_named(self, tmp_path: Path, fact: str, order: int) -> None:
+        other, found = re.subn(TAGS[fact], FACTS[fact], xml())
+        assert found == 1
+        record, notes = described(tmp_path, *[xml(), other][::order])
+        assert getattr(record, fact) is None
+        assert record == dataclasses.replace(described(tmp_path, xml())[0], **{fact: None})
+        assert notes == [
+            "1 images are described differently by several XML files, what differs is not used: "
+            f"I1001 in a.xml and b.xml ({fact})"
+        ]
+
+    def test_equal_ones_are_no_fault(self, tmp_path: Path) -> None:
+        assert described(tmp_path, xml(), xml(), xml()) == described(tmp_path, xml())
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_one_fills_the_gaps_of_the_other(self, tmp_path: Path, order: int) -> None:
+        silent = re.sub(TAGS["age"], "", xml())
+        assert described(tmp_path, *[xml(), silent][::order]) == described(tmp_path, xml())
+
+    @pytest.mark.parametrize(("fact", "text"), [("age", "740"), ("age", "seventy"), ("field_strength", "150")])
+    def test_impossible_values_are_named_by_file(self, tmp_path: Path, fact: str, text: str) -> None:
+        record, notes = described(tmp_path, re.sub(TAGS[fact], re.sub(r">[^<]*<", f">{text}<", FACTS[fact]), xml()))
+        assert getattr(record, fact) is None
+        assert notes[0].startswith("1 cells hold no possible value and are taken as missing: a.xml, ")
+        assert f"'{text}'" in notes[0]
 
 
 class TestAgreement:
