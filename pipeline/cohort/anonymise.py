@@ -12,6 +12,7 @@ written to the run. Whoever keeps the key can repeat the run; whoever has the ou
 
 from __future__ import annotations
 
+import calendar
 import dataclasses
 import datetime
 import hashlib
@@ -35,9 +36,24 @@ YEARS_BACK = 106
 _SPREAD_DAYS = 3650
 _MIN_KEY_LENGTH = 32
 
-_DATE = re.compile(r"(?<!\d)((?:19|20)\d\d)-(\d\d)-(\d\d)(?!\d)(_\d\d_\d\d_\d\d\.\d+)?")
-_COMPACT_DATE = re.compile(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(\d{6,9})?(?!\d)")
-_AMERICAN_DATE = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})/((?:19|20)\d\d)(?![\d/])")
+_TIME = r"(?P<time>(?:[T_-]\d\d[:_.-]?\d\d(?:[:_.-]?\d\d(?:\.\d+)?)?| \d\d:\d\d(?::\d\d(?:\.\d+)?)?)(?!\d))?"
+_YEAR = r"(?P<year>(?:19|20)\d\d)"
+_MONTHS = tuple(calendar.month_name)[1:]
+_WORD = rf"(?P<word>{'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in _MONTHS)})"
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<!\d){_YEAR}(?P<gap>[-_./])(?P<month>\d\d?)(?P=gap)(?P<day>\d\d?)(?!\d){_TIME}",
+        rf"(?<!\d){_YEAR}(?P<month>\d\d)(?P<day>\d\d)(?P<time>[T_]?\d{{4,12}})?(?!\d)",
+        rf"(?<![\d/])(?P<day>\d\d?)(?P<gap>[.])(?P<month>\d\d?)(?P=gap){_YEAR}(?![\d/]){_TIME}",
+        rf"(?<![\d/])(?P<month>\d\d?)(?P<gap>[-_/])(?P<day>\d\d?)(?P=gap){_YEAR}(?![\d/]){_TIME}",
+        rf"(?<!\d)(?P<day>\d\d?)(?P<gap>[-_. ]?){_WORD}(?P<last>[-_., ]*){_YEAR}(?!\d){_TIME}",
+        rf"(?<![a-z]){_WORD}(?P<gap>[-_. ]?)(?P<day>\d\d?)(?P<last>[-_., ]+){_YEAR}(?!\d){_TIME}",
+    )
+)
+"""How names and tables write dates. Where the first of two numbers can be no month it is the day."""
+_UID = re.compile(r"(?<![\d.])[0-2](?:\.\d+){5,}(?!\d)")
+"""DICOM's identifiers: scanners put date and time into them."""
 
 
 def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
@@ -76,14 +92,19 @@ class Disguise:
         """Ten hexadecimal digits for a name; two of a million names agree with probability 0.4."""
         return hmac.new(self.key.encode(), f"{kind}:{name}".encode(), hashlib.sha256).hexdigest()[:10]
 
+    def name(self, participant_id: str, text: str) -> str:
+        """A name of a participant's image or session, with its dates moved back and DICOM's identifiers replaced."""
+        hidden = _UID.sub(lambda match: "uid" + self.pseudonym("uid", match[0]), text)
+        return shifted_dates(hidden, self.days_back(participant_id))
+
     def scan(self, scan: Scan) -> Scan:
         """The scan as outputs may show it; `Scan.location` still says where its image lies."""
-        back = self.days_back(scan.participant_id)
         moved = dataclasses.replace(
             scan,
-            scan_id=shifted_dates(scan.scan_id, back),
-            image=None if scan.image is None else shifted_dates(scan.image, back),
-            reason=None if scan.reason is None else shifted_dates(scan.reason, back),
+            session_id=None if scan.session_id is None else self.name(scan.participant_id, scan.session_id),
+            scan_id=self.name(scan.participant_id, scan.scan_id),
+            image=None if scan.image is None else self.name(scan.participant_id, scan.image),
+            reason=None if scan.reason is None else self.name(scan.participant_id, scan.reason),
             location=scan.file or None,
         )
         if "sites" in self.pseudonyms and scan.site is not None:
@@ -100,7 +121,7 @@ class Disguise:
 
     def matches(self, matches: Sequence[Match], scans: Iterable[Scan]) -> list[Match]:
         """Comparison with a manifest, in the scan ids that outputs show and without details."""
-        shown = {scan.scan_id: shifted_dates(scan.scan_id, self.days_back(scan.participant_id)) for scan in scans}
+        shown = {scan.scan_id: self.name(scan.participant_id, scan.scan_id) for scan in scans}
         missing = [match for match in matches if match.scan_id not in shown]  # as the manifest names them
         return [Match(shown[match.scan_id], match.status) for match in matches if match.scan_id in shown] + missing
 
@@ -110,38 +131,44 @@ class Disguise:
 
 
 def shifted_dates(text: str, days_back: int) -> str:
-    """A text with every date in it moved back and every time of day set to 0.
+    """A text with every date in it moved back and every time of day beside one set to 0.
 
-    Known are 2006-04-18 and LONI's 2006-04-18_08_20_30.0, 20060418 and 20060418082030123, 4/18/2006. What looks like
-    one and is no date is left.
+    Known are 2006-04-18 (also with ``_``, ``.`` or ``/``, as LONI's 2006-04-18_08_20_30.0), 20060418, 20060418T082030
+    and 20060418082030123, 4/18/2006 and 18/4/2006, 18.4.2006, 18Apr2006 and April 18, 2006. What looks like one and is
+    no date is left.
 
     Examples
     --------
     >>> shifted_dates("ADNI/002_S_0295/MPRAGE/2006-04-18_08_20_30.0/I118671", 36525)
     'ADNI/002_S_0295/MPRAGE/1906-04-18_00_00_00.0/I118671'
-    >>> shifted_dates("br_raw_20060418193538026_1_S13408", 36525)
-    'br_raw_19060418000000000_1_S13408'
+    >>> shifted_dates("br_raw_20060418193538026_1_S13408", 36525), shifted_dates("ses-18Apr2006", 36525)
+    ('br_raw_19060418000000000_1_S13408', 'ses-18Apr1906')
     """
+    for pattern in _DATES:
+        text = pattern.sub(lambda match: _moved(match, days_back), text)
+    return text
 
-    def moved(year: str, month: str, day: str) -> datetime.date | None:
-        try:
-            return datetime.date(int(year), int(month), int(day)) - datetime.timedelta(days=days_back)
-        except ValueError:
-            return None
 
-    def dashed(match: re.Match[str]) -> str:
-        date = moved(match[1], match[2], match[3])
-        return match[0] if date is None else date.isoformat() + ("_00_00_00.0" if match[4] else "")
-
-    def compact(match: re.Match[str]) -> str:
-        date = moved(match[1], match[2], match[3])
-        return match[0] if date is None else date.strftime("%Y%m%d") + "0" * len(match[4] or "")
-
-    def american(match: re.Match[str]) -> str:
-        date = moved(match[3], match[1], match[2])
-        return match[0] if date is None else f"{date.month}/{date.day}/{date.year}"
-
-    return _AMERICAN_DATE.sub(american, _COMPACT_DATE.sub(compact, _DATE.sub(dashed, text)))
+def _moved(match: re.Match[str], days_back: int) -> str:
+    """A date moved back, written as it was."""
+    found = match.groupdict()
+    month, day = ("word" if "word" in found else "month"), "day"
+    if month == "month" and "gap" in found and int(found[month]) > 12:
+        month, day = day, month
+    names = [name[:3].lower() for name in _MONTHS]
+    number = names.index(found["word"][:3].lower()) + 1 if month == "word" else int(found[month])
+    try:
+        date = datetime.date(int(found["year"]), number, int(found[day])) - datetime.timedelta(days=days_back)
+    except ValueError:
+        return match[0]
+    written = {"year": str(date.year), day: f"{date.day:0{len(found[day])}}"}
+    written[month] = _MONTHS[date.month - 1][:3] if month == "word" else f"{date.month:0{len(found[month])}}"
+    if found.get("time"):
+        written["time"] = re.sub(r"\d", "0", found["time"])
+    text, start = match[0], match.start()
+    for name in sorted(written, key=match.start, reverse=True):
+        text = text[: match.start(name) - start] + written[name] + text[match.end(name) - start :]
+    return text
 
 
 def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Sequence[Path]) -> Disguise | None:

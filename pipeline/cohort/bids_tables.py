@@ -156,7 +156,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:
-        tables.notes.append(f"{nameless} rows of {path.name} without {' and '.join(columns)} are left out")
+        tables.notes.append(f"{nameless} rows without {' and '.join(columns)} are left out: {path.name}")
     return named
 
 
@@ -194,9 +194,9 @@ def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: li
             disagreeing += [f"{label} {column} ({known[column]}, not {cells[column]})" for column in other]
         rows[key] = {**cells, **rows.get(key, {})}
     if repeated:
-        notes.append(f"{len(repeated)} rows of {name} repeat a row and only fill its gaps: {listed(repeated)}")
+        notes.append(f"{len(repeated)} rows repeat a row and only fill its gaps: {name}, {listed(repeated)}")
     if disagreeing:
-        notes.append(f"repeated rows of {name} disagree, the first holds: {listed(disagreeing)}")
+        notes.append(f"repeated rows disagree, the first holds: {name}, {listed(disagreeing)}")
     return rows
 
 

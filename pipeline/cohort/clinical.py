@@ -205,11 +205,9 @@ def _further(
         known = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
         raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
     texts = [None if text is not None and text.strip() in ("-1", "-4") else text for text in texts]  # ADNI: missing
+    if disguise is not None:
+        back = [disguise.days_back(candidate.scan.participant_id) for candidate in kept]
+        texts = [None if text is None else shifted_dates(text, days) for text, days in zip(texts, back, strict=True)]
     numbers = [number(text) for text in texts]
     whole = all(value is not None for value, text in zip(numbers, texts, strict=True) if text is not None)
-    if whole:
-        return list(numbers)
-    if disguise is None:
-        return list(texts)
-    back = [disguise.days_back(candidate.scan.participant_id) for candidate in kept]
-    return [None if text is None else shifted_dates(text, days) for text, days in zip(texts, back, strict=True)]
+    return list(numbers) if whole else list(texts)

@@ -64,8 +64,8 @@ def read_text_table(
     header = [name.strip() for name in header]
     frame = frame.iloc[:, _columns_once(path, header, frame, used)]
     frame = frame.set_axis(list(dict.fromkeys(header)), axis="columns")
-    text = f"{path.name}: {len(refused)} rows whose cells do not fit the header are left out; correct them"
-    notes = [f"{text}: {listed(refused)}"] if refused else []
+    text = f"{len(refused)} rows whose cells do not fit the header are left out; correct them"
+    notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
     return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from input_trees import AdniTree
+from input_trees import AdniTree, BidsTree
 
 from pipeline.cohort.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
 from pipeline.cohort.reading import Selection, read_cohort
@@ -60,10 +60,52 @@ def test_the_same_key_gives_the_same_shift_and_another_another() -> None:
         ("4/18/2006", "4/19/1906"),
         ("2006-13-40, 20061340, I20060418x1", "2006-13-40, 20061340, I19060419x1"),
         ("002_S_0295, S13408, 120060418", "002_S_0295, S13408, 120060418"),
+        ("2006_04_18 2006.4.18 2006/04/18", "1906_04_19 1906.4.19 1906/04/19"),
+        ("20060418T082030 200604180820 2006-04-18T08:20:30", "19060419T000000 190604190000 1906-04-19T00:00:00"),
+        ("18/4/2006 04-18-2006 18.04.2006 18_04_2006", "19/4/1906 04-19-1906 19.04.1906 19_04_1906"),
+        ("18Apr2006 18-April-2006 Apr 18, 2006", "19Apr1906 19-Apr-1906 Apr 19, 1906"),
+        ("2.5.1 1.2.3 V1.2006 M2006 12.2006", "2.5.1 1.2.3 V1.2006 M2006 12.2006"),
     ],
 )
 def test_what_counts_as_a_date(text: str, moved: str) -> None:
     assert shifted_dates(text, 36524) == moved
+
+
+NAMES = [
+    "20060418",
+    "2006-04-18",
+    "18Apr2006",
+    "2006_04_18",
+    "20060418T082030",
+    "1.3.12.2.1107.5.2.32.2006041808203012345",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_a_scan_keeps_its_date(name: str) -> None:
+    scan = Scan("sub-1", f"ses-{name}", f"sub-1_ses-{name}_T1w", f"a/{name}/x_{name}.dcm").dropped(
+        f"better: {name}.dcm"
+    )
+    hidden = Disguise(KEY).scan(scan)
+    shown = " ".join(map(str, (hidden.session_id, hidden.scan_id, hidden.image, hidden.reason)))
+    assert not re.search("2006|0418|18Apr|0820", shown)
+    assert hidden.file == scan.image
+    other = Disguise(KEY).scan(Scan("sub-1", "ses-" + name.replace("18", "19", 1).replace("4", "5", 1), "b", "c"))
+    assert hidden.session_id != other.session_id  # two visits stay two
+
+
+def test_two_visits_named_by_date_stay_as_far_apart(bids: BidsTree) -> None:
+    for session in ("20060418", "20070420"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    bids.image("sub-2/anat/sub-2_T1w.nii")
+    bids.table("participants.tsv", "participant_id sex scanned", "sub-1 F 20060418", "sub-2 M 20080101")
+    config = CohortConfig(contrast_column="sex", negative="F", positive="M", clinical_columns=("scanned",))
+    cohort = read_cohort(bids.root, config, 43, Selection(disguise=Disguise(KEY)))
+    first, second, _ = (scan.session_id or "" for scan in cohort.table)
+    day = [datetime.datetime.strptime(one, "ses-%Y%m%d") for one in (first, second)]
+    assert (day[1] - day[0]).days == 367
+    assert cohort.clinical is not None
+    assert not re.search("200[678]", cohort.table.frame().to_csv() + cohort.clinical.frame.to_csv())
 
 
 def test_pseudonyms_hide_people_images_and_sites() -> None:

@@ -153,8 +153,8 @@ def test_a_scan_without_a_row_and_a_row_without_a_scan(bids: BidsTree) -> None:
     cohort = bids.read(**SEX)
     assert cohort.table.scans[2].reason == "no row in participants.tsv"
     assert "1 participants in participants.tsv have no T1w image: sub-04" in cohort.notes
-    assert "1 rows of participants.tsv repeat a row and only fill its gaps: sub-04" in cohort.notes
-    assert "repeated rows of participants.tsv disagree, the first holds: sub-04 sex (M, not F)" in cohort.notes
+    assert "1 rows repeat a row and only fill its gaps: participants.tsv, sub-04" in cohort.notes
+    assert "repeated rows disagree, the first holds: participants.tsv, sub-04 sex (M, not F)" in cohort.notes
 
 
 def test_a_missing_or_wrong_participants_table(bids: BidsTree) -> None:
