@@ -23,10 +23,11 @@ from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
+from pipeline.registration.faces import without_face
 from pipeline.registration.stage import register_scans
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Outcome
+from pipeline.run.jobs import Job, Outcome
 from pipeline.run.layout import RunLayout
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table
@@ -113,9 +114,15 @@ class Result:
 def register(work: Work) -> Result:
     """Bring every kept scan, labelled or not, to template space; DICOM series become NIfTI first."""
     config = work.config
+
+    def faceless(job: Job, scan: Scan) -> Job:
+        files = work.layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        return without_face(job, scan, files, work.input_root, config.registration, work.digests)
+
     scans, conversions = convert_scans(
-        work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor
-    )
+        work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor,
+        faceless if config.privacy.removes_faces else None,
+    )  # fmt: skip
     registrations = register_scans(
         work.layout, work.input_root, scans, config.registration, config.seed, work.executor, work.digests
     )

@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from importlib import metadata
 from pathlib import Path
@@ -55,7 +55,12 @@ _WORDS = {
 
 
 def convert_scans(
-    layout: RunLayout, input_root: Path, scans: Sequence[Scan], max_voxel_mm: float, executor: Executor
+    layout: RunLayout,
+    input_root: Path,
+    scans: Sequence[Scan],
+    max_voxel_mm: float,
+    executor: Executor,
+    changed: Callable[[Job, Scan], Job] | None = None,
 ) -> tuple[list[Scan], list[Outcome]]:
     """Convert every kept scan that is a DICOM series.
 
@@ -69,6 +74,8 @@ def convert_scans(
     max_voxel_mm : float
         Thicker slices are a fault of a series, as in the check.
     executor : concurrent.futures.Executor
+    changed : callable, optional
+        Gives another job for the conversion of a scan, as `pipeline.registration.faces.without_face` does.
 
     Returns
     -------
@@ -80,6 +87,8 @@ def convert_scans(
     """
     series = {scan.name: scan for scan in scans if scan.kept and scan.image is not None and not is_nifti(scan.file)}
     jobs = [_job(layout, input_root.resolve(), scan, max_voxel_mm) for scan in series.values()]
+    if changed is not None:
+        jobs = [changed(job, scan) for job, scan in zip(jobs, series.values(), strict=True)]
     if not jobs:
         _forget_failures(layout)
         return list(scans), []
@@ -117,7 +126,8 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
     """
     series = series_of(root, file, dicom_files(root / file), max_voxel_mm)
     if series is None or series.problem is not None:
-        why = "is no readable DICOM file any more" if series is None else series.problem
+        why = "is no readable DICOM file any more" if series is None else series.problem or ""
+        why = why if source == file else why.partition(":")[0]  # it names files, which outputs may not
         raise BadInputError(f"{source}: {why}.")
     with tempfile.TemporaryDirectory(dir=outputs["image"].parent) as scratch:
         volumes, said = _run_dcm2niix(root, series, Path(scratch), source)

@@ -57,6 +57,12 @@ class PrivacyConfig:
     shift_dates: bool = False
     pseudonyms: tuple[str, ...] = ()
     """``sites``, ``ids`` (of participants and images), both or none."""
+    faces: Literal["auto", "keep", "remove"] = "auto"
+    """Of heads converted from DICOM, the only ones that a run keeps: ``auto`` removes them if anything is hidden."""
+
+    @property
+    def removes_faces(self) -> bool:
+        return self.faces == "remove" or (self.faces == "auto" and (self.shift_dates or bool(self.pseudonyms)))
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,11 @@ class ScanFiles:
         return self._anat(f"{self.name}_desc-converted_T1w.nii.gz")
 
     @property
+    def converted_brain(self) -> Path:
+        """Brain mask on the voxels of `converted`, where all that is far from it was set to 0 to remove the face."""
+        return self._anat(f"{self.name}_desc-brain_mask.nii.gz")
+
+    @property
     def t1w(self) -> Path:
         """Brain in template space, float32, background 0."""
         return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")
