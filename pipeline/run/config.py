@@ -197,6 +197,7 @@ def _problems(config: Config) -> list[str]:
         (config.model.hidden_units >= 1, "model.hidden_units must be 1 or more"),
         (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
         (training.learning_rate > 0, "training.learning_rate must be positive"),
+        (training.weight_decay >= 0, "training.weight_decay must be 0 or more"),
         (training.batch_size >= 1, "training.batch_size must be 1 or more"),
         (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
         (training.patience >= 1, "training.patience must be 1 or more"),
