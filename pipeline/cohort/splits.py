@@ -110,6 +110,21 @@ def require_disjoint(fold: Fold) -> None:
             )
 
 
+def require_both_classes(index: int, part: str, labels: Sequence[str | None], classes: tuple[str, str]) -> None:
+    """Refuse a part of a fold without scans of both classes; asked before any work and before every training.
+
+    Raises
+    ------
+    BadInputError
+    """
+    for label in classes:
+        if label not in labels:
+            raise BadInputError(
+                f"fold {index}: the {part} part has no usable scan of {label} ({len(labels)} scans in all). "
+                "Use fewer folds, a larger cohort.validation_fraction, or more participants."
+            )
+
+
 def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     """Split the labelled participants.
 

@@ -19,7 +19,7 @@ from nibabel.filebasedimages import ImageFileError
 from atlases.brain_box import Box, brain_box
 from atlases.spaces import Grid, require_same_grid, template_grid
 from atlases.templates import Template, load_template
-from pipeline.models.founding import covering_side, seen_side
+from pipeline.models.geometry import covering_side, seen_side
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.scan_files import ScanFiles

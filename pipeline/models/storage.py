@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 
 from atlases.brain_box import Box
 from pipeline.models.contract import StagedModel
-from pipeline.models.founding import FoundingCNN, seen_shape
+from pipeline.models.founding import FoundingCNN
+from pipeline.models.geometry import seen_shape
 from pipeline.models.inputs import NetworkInput
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import FoldFiles

@@ -221,7 +221,8 @@ def _names_a_scan(pattern: str) -> bool:
     """Whether a pattern of file names holds known fields only, and tells scans apart."""
     try:
         fields = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
-    except ValueError:
+        pattern.format(**dict.fromkeys(SCAN_FIELDS, ""))
+    except (ValueError, KeyError, IndexError, AttributeError):
         return False
     return fields <= set(SCAN_FIELDS) and bool(fields)
 
