@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from typing import Any, Literal
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from nibabel.filebasedimages import ImageFileError
 
+from atlases.images import UNREADABLE
 from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.dicom import series_of
 from pipeline.cohort.records import Scan
@@ -222,7 +221,7 @@ def image_digest(path: Path) -> str:
     try:
         image: Any = nib.load(path)
         stored = np.asarray(image.dataobj.get_unscaled())
-    except (OSError, EOFError, ValueError, zlib.error, ImageFileError) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: cannot be read ({error}). Download or convert the scan again.") from error
     description = [
         list(stored.shape),
