@@ -124,8 +124,8 @@ def show_scans(
     for fold, network in networks.items():
         if network.input.resolution_mm != config.registration.resolution_mm:
             raise BadInputError(
-                f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, those "
-                f"of the run have {config.registration.resolution_mm:g} mm ({layout.config.name}). {REMEDY}"
+                f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
+                f"those of the run have {config.registration.resolution_mm:g} mm ({layout.config.name}). {REMEDY}"
             )
     for scan in chosen:
         _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])

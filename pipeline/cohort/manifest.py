@@ -28,6 +28,7 @@ from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.dicom import series_of
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
+from pipeline.run.cells import require_digests
 from pipeline.run.digests import file_digest, text_digest
 from pipeline.run.errors import BadInputError
 from pipeline.run.progress import progress_bar
@@ -70,9 +71,10 @@ class Manifest:
         Raises
         ------
         BadInputError
-            If the file is missing or no manifest, or an id stands in it twice.
+            If the file is missing or no manifest, an id stands in it twice, or a digest is none.
         """
         frame = read_table(path, required=list(MANIFEST_COLUMNS), text_columns=["sha256"])
+        require_digests(path, frame, "sha256")
         ids = [str(name) for name in frame["scan_id"]]
         repeated = [name for name, count in Counter(ids).items() if count > 1]
         if repeated or frame["scan_id"].isna().any():

@@ -51,6 +51,17 @@ def require_known(path: Path, frame: pd.DataFrame, column: str, known: Collectio
     _refuse(path, frame, column, wrong, f"is not one of {listed}")
 
 
+def require_digests(path: Path, frame: pd.DataFrame, column: str) -> None:
+    """Refuse a cell that is no SHA-256; empty cells are not looked at.
+
+    Raises
+    ------
+    BadInputError
+    """
+    wrong = frame[column].notna() & ~frame[column].astype(str).str.fullmatch("[0-9a-f]{64}")
+    _refuse(path, frame, column, wrong, "is not a SHA-256 (64 hexadecimal digits)")
+
+
 def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], whole: bool = False) -> None:
     """Refuse a cell that is no finite number, or no whole one; empty cells are not looked at.
 
