@@ -14,7 +14,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.reading import InputCohort
 from pipeline.cohort.splits import PARTS, Split, make_split, require_both_classes
-from pipeline.models.geometry import output_shape
+from pipeline.models.geometry import weight_count
 from pipeline.models.inputs import configured_input
 from pipeline.registration.given_masks import mask_path
 from pipeline.registration.synthstrip import require_synthstrip
@@ -25,6 +25,8 @@ from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
+MOST_WEIGHTS = 1_000_000_000
+"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     Raises
     ------
     UsageError
-        For an unknown atlas, one without a hippocampus where its volume is asked for, or a GPU that is not there.
+        For an unknown atlas, one without a hippocampus where its volume is asked for, a network that fits no memory, or
+        a GPU that is not there.
     BadInputError
-        If the labels of the atlas cannot be used, or the network is too large for its grid.
+        If the labels of the atlas cannot be used, or the grid is too small for the network.
     MissingDataError
         If brain extraction lacks its command or weights.
     """
@@ -78,11 +81,27 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
     if "training" in stages:
-        output_shape(configured_input(config).shape, config.model.pools)
+        _require_network(config)
         if config.training.device == "cuda" and not elsewhere:
             from pipeline.models.device import require_device  # torch takes a second
 
             require_device(config.training)
+
+
+def _require_network(config: Config) -> None:
+    """Refuse a network that does not fit its grid or no memory, and shifts that leave nothing to see."""
+    model, shape = config.model, configured_input(config).shape
+    count = weight_count(shape, model.channels, model.pools, model.hidden_units, classes=2)
+    if count > MOST_WEIGHTS:
+        raise UsageError(
+            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
+            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
+        )
+    if config.training.max_shift_voxels >= shape[0]:
+        raise UsageError(
+            f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "
+            "left to right, so nothing would be left. The default is 2."
+        )
 
 
 def atlas_groups(config: Config) -> frozenset[str]:

@@ -5,6 +5,7 @@ Without torch, so that ``heatlas check`` can ask in a moment whether a network f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pipeline.run.errors import BadInputError
@@ -37,6 +38,23 @@ def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int,
             )
         shape = reduced
     return shape
+
+
+def weight_count(
+    input_shape: Sequence[int], channels: Sequence[int], pools: Sequence[int], hidden_units: int, classes: int
+) -> int:
+    """Weights and biases of the founding network, those of batch normalisation among them.
+
+    Raises as `output_shape`.
+
+    Examples
+    --------
+    >>> weight_count((193, 229, 193), (8, 16, 32, 64), (2, 3, 2, 3), 128, 2)
+    728898
+    """
+    features = channels[-1] * math.prod(output_shape(input_shape, pools))
+    filters = sum(after * (before * KERNEL**3 + 3) for before, after in zip((1, *channels[:-1]), channels, strict=True))
+    return filters + (features + 1) * hidden_units + (hidden_units + 1) * classes
 
 
 def seen_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
