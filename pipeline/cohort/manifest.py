@@ -74,12 +74,12 @@ class Manifest:
             If the file is missing or no manifest, an id stands in it twice, or a digest is none.
         """
         frame = read_table(path, required=list(MANIFEST_COLUMNS), text_columns=["sha256"])
-        require_digests(path, frame, "sha256")
         ids = [str(name) for name in frame["scan_id"]]
         repeated = [name for name, count in Counter(ids).items() if count > 1]
         if repeated or frame["scan_id"].isna().any():
             what = f"scan_id {listed(repeated)} stands there twice" if repeated else "a scan_id is missing"
             raise BadInputError(f"{path}: {what}. Export the manifest again.")
+        require_digests(path, frame, "sha256", "Export the manifest again.")
         digests = [None if pd.isna(digest) else str(digest) for digest in frame["sha256"]]
         return cls(dict(zip(ids, digests, strict=True)))
 

@@ -93,13 +93,11 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     try:
         description = json.loads(files.description.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInputError(
-            f"{files.description}: no readable description ({error}). Train the model again."
-        ) from error
+        raise BadInputError(f"{files.description}: no readable model ({error}). Train the model again.") from error
     try:
         content = files.weights.read_bytes()
     except OSError as error:
-        raise BadInputError(f"{files.weights}: no readable weights ({error}). Train the model again.") from error
+        raise BadInputError(f"{files.weights}: no readable model ({error}). Train the model again.") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     try:

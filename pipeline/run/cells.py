@@ -51,7 +51,7 @@ def require_known(path: Path, frame: pd.DataFrame, column: str, known: Collectio
     _refuse(path, frame, column, wrong, f"is not one of {listed}")
 
 
-def require_digests(path: Path, frame: pd.DataFrame, column: str) -> None:
+def require_digests(path: Path, frame: pd.DataFrame, column: str, remedy: str) -> None:
     """Refuse a cell that is no SHA-256; empty cells are not looked at.
 
     Raises
@@ -59,7 +59,7 @@ def require_digests(path: Path, frame: pd.DataFrame, column: str) -> None:
     BadInputError
     """
     wrong = frame[column].notna() & ~frame[column].astype(str).str.fullmatch("[0-9a-f]{64}")
-    _refuse(path, frame, column, wrong, "is not a SHA-256 (64 hexadecimal digits)")
+    _refuse(path, frame, column, wrong, "is not a SHA-256 (64 hexadecimal digits)", remedy)
 
 
 def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], whole: bool = False) -> None:
@@ -80,10 +80,10 @@ def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], who
             _refuse(path, frame, column, cells.notna() & (numbers != np.round(numbers)), "is not a whole number")
 
 
-def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why: str) -> None:
+def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why: str, remedy: str = REMEDY) -> None:
     if wrong.any():
         row = int(wrong.to_numpy(bool).argmax())
         cell = frame[column].iloc[row]
         text = str(cell) if len(str(cell)) <= _LONGEST else f"{str(cell)[: _LONGEST - 1]}…"
         shown = "n/a" if pd.isna(cell) else repr(text)
-        raise BadInputError(f"{path}: line {row + 2}, column {column}: {shown} {why}. {REMEDY}")
+        raise BadInputError(f"{path}: line {row + 2}, column {column}: {shown} {why}. {remedy}")
