@@ -121,7 +121,7 @@ def test_where_no_p_can_be_small_compare_says_so(tmp_path, source, capsys, peopl
     note = f"{people} participants: p cannot be below {least}"
     assert (note in capsys.readouterr().out) == (least is not None)
     table = read_table(tmp_path / "together" / "mcnemar.tsv")
-    assert table["note"].fillna("").str.contains(note, regex=False).all() == (least is not None)
+    assert table["note"].astype(str).str.contains(note, regex=False).all() == (least is not None)
 
 
 def test_other_atlases_are_said_and_other_contrasts_and_classes_refused(tmp_path, source, capsys) -> None:
