@@ -1,18 +1,27 @@
-"""Writing images in template space: fast, and the same bytes every time."""
+"""Writing images in template space: fast, and the same bytes every time; and how reading one can fail."""
 
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
 
 from atlases.spaces import Grid
 
 MNI = nib.nifti1.xform_codes["mni"]
 DESCRIPTION_LENGTH = 79
+UNREADABLE = (
+    OSError, EOFError, ValueError, MemoryError, OverflowError, zlib.error, ImageFileError, HeaderDataError,
+    WrapStructError,
+)  # fmt: skip
+"""What nibabel raises on a file that is missing, empty, cut short, damaged, or not an image."""
 
 
 def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str = "") -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import SpatialImage
 from numpy.typing import NDArray
 
 from atlases.catalogue import AtlasSource, find_atlas
+from atlases.images import UNREADABLE
 from atlases.regions import Region, RegionTable
 from atlases.resampling import resample_labels
 from atlases.spaces import Grid
@@ -124,7 +124,7 @@ def read_labels(path: Path) -> tuple[NDArray[np.int32], Grid]:
             raise BadInputError("holds no volume. Give a NIfTI label image.")
         grid = Grid.of(image)
         values = np.asarray(image.dataobj).reshape(grid.shape)
-    except (ImageFileError, OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: not a readable image ({error}).") from error
     except BadInputError as error:
         raise BadInputError(f"{path}: {error}") from error

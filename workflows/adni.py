@@ -16,7 +16,6 @@ from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
 from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.splits import Split, make_split
 from pipeline.run.config import Config
 from pipeline.run.config_files import load_config, read_config
 from pipeline.run.digests import DigestCache
@@ -31,8 +30,9 @@ from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report
 from workflows.check import describe_cohort
-from workflows.command_line import STAGES, main
+from workflows.command_line import main
 from workflows.explain import explain_command
+from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import seed_of, selection_of, settings_of
 from workflows.stages import STAGE_FUNCTIONS, Work
 
@@ -50,33 +50,30 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         With ``n_procs``, ``executor``, ``participant_label``, ``stop_after`` and, unless it is the demo, ``manifest``
         and ``anonymise``.
     """
+    stages = stages_until(options.stop_after)
+    require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
     require_same_privacy(out, config)
     layout = prepare_run_folder(out, source, config)
     clear_stale_scratch(layout)
     with open_log(layout) as log, open_executor(options.n_procs, options.executor) as executor:
         cohort = read_cohort(source.input, config.cohort, config.seed, selection)
-        text = describe_cohort(cohort, config.cohort)
-        if not cohort.table.kept:
-            raise BadInputError(f"{text}\nNo scan can be used.")
+        log.info("%s", describe_cohort(cohort, config.cohort))
+        ready = preflight(config, cohort, stages)
+        for note in ready.notes:
+            log.warning("note: %s", note)
         cohort.table.write(layout.scans)
         if cohort.clinical is not None:
             write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
         if cohort.matches:
             write_comparison(layout.manifest_comparison, cohort.matches)
-        stages = STAGES[1 : STAGES.index(options.stop_after) + 1]
-        split = Split(())
-        if "training" in stages:  # registering a few participants needs neither labels nor a split
-            if cohort.problem:
-                raise BadInputError(f"{text}\n{cohort.problem}")
-            split = make_split(cohort.table, config.cohort, config.seed)
-            split.write(layout.splits)
+        if ready.split.folds:
+            ready.split.write(layout.splits)
         write_dataset_description(layout, source.input)
-        log.info("%s", text)
         digests = DigestCache(layout.digests)
-        work = Work(layout, source.input, config, cohort.table.kept, split, executor, digests)
+        work = Work(layout, source.input, config, cohort.table.kept, ready.split, executor, digests)
         changed = not layout.provenance.is_file()
-        for stage in stages:
+        for stage in stages[1:]:
             if stage == "report" and changed:
                 _write_provenance(work, cohort.layout)
             changed |= _run_stage(stage, work, log)
@@ -142,6 +139,7 @@ def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
     config = load_config("demo", arguments.config, seed_of(arguments))
+    require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
     with open_executor(arguments.n_procs) as executor:

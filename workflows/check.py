@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 from pipeline.cohort.manifest import MATCHING, Match, write_comparison
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import make_split
-from pipeline.run.config import CohortConfig, Config
+from pipeline.run.config import CohortConfig
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.private_paths import without_home
 from pipeline.run.tables import write_json, write_text
+from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
 SUMMARY = "check.json"
@@ -34,10 +35,16 @@ def check_command(arguments: argparse.Namespace) -> int:
     """Describe an input, on the terminal and in a folder; 1 if a manifest is not matched, 65 if nothing is usable."""
     config = settings_of(arguments)
     require_check_folder(arguments.out, arguments.input)
+    stages = stages_until(arguments.stop_after)
+    require_settings(config, stages, elsewhere=arguments.executor is not None)
     folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
     selection = selection_of(arguments, config, folders)
     cohort = read_cohort(arguments.input, config.cohort, config.seed, selection)
-    problem = cohort.problem or _unusable(cohort, config, bool(arguments.participant_label))
+    problem = ""
+    try:
+        cohort = dataclasses.replace(cohort, notes=(*cohort.notes, *preflight(config, cohort, stages).notes))
+    except BadInputError as error:
+        problem = str(error)
     text = describe_cohort(cohort, config.cohort)
     print(text)
     if arguments.out is not None:
@@ -65,19 +72,6 @@ def require_check_folder(out: Path | None, root: Path) -> None:
         raise UsageError(f"{out}: is a file. Choose a new folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / SUMMARY).is_file():
         raise UsageError(f"{out}: is not empty and not that of an earlier check. Choose an empty or new folder.")
-
-
-def _unusable(cohort: InputCohort, config: Config, some_participants: bool) -> str:
-    """Why a run would stop; empty if it would not."""
-    if not cohort.table.kept:
-        return f"{without_home(cohort.root)}: no scan can be used; the reasons are above."
-    if some_participants:  # a few participants may be registered, though not told apart
-        return ""
-    try:
-        make_split(cohort.table, config.cohort, config.seed)
-    except BadInputError as error:
-        return str(error)
-    return ""
 
 
 def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:

@@ -89,6 +89,13 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write scans.tsv and a summary there as well")
     _add_manifest_option(parser)
     _add_settings(parser)
+    _add_coming_run(parser)
+
+
+def _add_coming_run(parser: argparse.ArgumentParser) -> None:
+    """What the run that is checked for will be told beside its settings."""
+    parser.add_argument("--executor", type=Path, metavar="FILE", help="the run will have one: workers may have a GPU")
+    _add_stop_after(parser)
 
 
 def _add_manifest_option(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +125,7 @@ def _add_manifest(commands: Any) -> None:
     rebuild.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
     rebuild.add_argument("--out", type=Path, metavar="FOLDER", help="write scans.tsv and the comparison there")
     _add_settings(rebuild)
+    _add_coming_run(rebuild)
 
 
 def _add_explain(commands: Any) -> None:
@@ -185,6 +193,10 @@ def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     _add_workers(parser)
+    _add_stop_after(parser)
+
+
+def _add_stop_after(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop-after", choices=STAGES, default=STAGES[-1], metavar="STAGE", help=", ".join(STAGES))
 
 

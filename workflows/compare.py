@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.run.cells import require_whole
 from pipeline.run.config_files import read_config
-from pipeline.run.errors import EXIT_OK, UsageError
+from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -16,12 +17,14 @@ from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
 from pipeline.statistics.comparison.runs import (
     MCNEMAR_COLUMNS,
     Run,
+    atlases_note,
     common_scans,
     mcnemar_table,
     run_agreement_table,
+    too_few,
     with_one_name_per_person,
 )
-from pipeline.statistics.inputs import PREDICTION_COLUMNS, RELEVANCE_COLUMNS
+from pipeline.statistics.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
 from pipeline.statistics.values import RelevanceValues
 
 
@@ -31,31 +34,36 @@ def compare_command(arguments: argparse.Namespace) -> int:
     Raises
     ------
     UsageError
-        If a run is named twice, or the tables would lie inside one.
+        If a run is named twice, or the tables would lie inside a run or its input.
     BadInputError
-        If a run has no predictions or relevance yet, or the runs have no cohort in common.
+        If a run has no predictions or relevance yet, or the runs have too few scans in common.
     """
     folders = [path.resolve() for path in arguments.outs]
     target = arguments.to.resolve()
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"compare: {folder} is named twice.")
-        if target.is_relative_to(folder):
+    names = run_names(folders)
+    runs = [_read(folder, name, target) for folder, name in zip(folders, names, strict=True)]
+    for folder in (target, *target.parents):
+        if _is_run(folder):
             raise UsageError(f"--to {arguments.to}: lies inside the run {folder}; give a folder of its own.")
-    runs = with_one_name_per_person(
-        [_read(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
-    )
+    runs = with_one_name_per_person(runs)
     scans = common_scans(runs)
     seed = runs[0].config.seed
+    tests, ranks = mcnemar_table(runs, scans, seed), run_agreement_table(runs, scans, seed)
     try:
-        write_table(target / "mcnemar.tsv", mcnemar_table(runs, scans, seed), MCNEMAR_COLUMNS)
-        write_table(target / "ranking_agreement.tsv", run_agreement_table(runs, scans, seed), AGREEMENT_COLUMNS)
+        write_table(target / "mcnemar.tsv", tests, MCNEMAR_COLUMNS)
+        write_table(target / "ranking_agreement.tsv", ranks, AGREEMENT_COLUMNS)
     except OSError as error:
         raise UsageError(f"--to {arguments.to}: cannot write there ({error.strerror}).") from error
     print(f"{len(scans)} scans in all of {', '.join(run.name for run in runs)}: {target}")
     for run in runs:
         beside = len(run.predictions) - len(scans)
         print(f"  {run.name}: {beside} scans that another run lacks are left out" if beside else f"  {run.name}")
+    empty = None if ranks["kendall_w"].notna().any() else "no ranking of regions can be compared"
+    for note in filter(None, (too_few(int(tests["n_participants"].iloc[0])), atlases_note(runs), empty)):
+        print(f"  note: {note}")
     return EXIT_OK
 
 
@@ -74,9 +82,34 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def _read(folder: Path, name: str) -> Run:
+def _is_run(folder: Path) -> bool:
+    try:
+        read_run_input(RunLayout(folder))
+    except UsageError:
+        return False
+    return True
+
+
+def _read(folder: Path, name: str, target: Path) -> Run:
+    """Read one run; every error names it.
+
+    Raises
+    ------
+    UsageError
+        If it is no run, or the tables are to be written into its input.
+    BadInputError
+        If a table is missing or has a cell that no run writes.
+    """
     layout = RunLayout(folder)
-    read_run_input(layout)
-    predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
-    relevance = read_table(layout.relevance_bilateral, RELEVANCE_COLUMNS, ("map", "group"))
-    return Run(name, read_config(layout.config), predictions, RelevanceValues.of(relevance, predictions))
+    try:
+        source = read_run_input(layout).input
+        if target.is_relative_to(source) and not target.is_relative_to(source / "derivatives"):
+            raise UsageError(f"--to {target}: lies inside the input {source}, which is never written to.")
+        config = read_config(layout.config)
+        predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
+        require_whole(layout.predictions)
+        require_predictions(layout.predictions, predictions)
+        relevance = read_relevance(layout.relevance_bilateral)
+        return Run(name, config, predictions, RelevanceValues.of(relevance, predictions))
+    except (BadInputError, UsageError) as error:
+        raise type(error)(f"compare: run {name}: {error}") from error

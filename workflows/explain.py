@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections import Counter
+from collections.abc import Mapping
 
-from atlases.labels import load_atlas
+from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.explain_stage import Request, show_scans
+from pipeline.attribution.explain_stage import SEEN, Request, explainable, show_scans
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.splits import Split
+from pipeline.run.config import Config
 from pipeline.run.config_files import read_config
 from pipeline.run.digests import DigestCache
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.executors import open_executor
 from pipeline.run.folder import read_run_input
 from pipeline.run.jobs import Outcome, clear_stale_scratch
@@ -33,18 +37,22 @@ def explain_command(arguments: argparse.Namespace) -> int:
     layout = ExplanationLayout(arguments.out.resolve())
     read_run_input(layout)
     config = read_config(layout.config)
-    if not (layout.scans.is_file() and layout.splits.is_file()):
-        raise UsageError(f"{layout.root}: this run has no trained networks yet. Finish it with heatlas run.")
+    for path in (layout.scans, layout.splits):
+        if not path.is_file():
+            raise UsageError(
+                f"{path}: no such file, so no network of this run can be asked. Finish the run with heatlas run."
+            )
     request = Request(
         tuple(arguments.method), tuple(arguments.setting), arguments.target, arguments.stage, arguments.start,
         tuple(arguments.participant_label), tuple(arguments.scan),
     )  # fmt: skip
     scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
-    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    atlas = _atlas_of(layout, config)
     digests = DigestCache(layout.digests)
     clear_stale_scratch(layout)
     with open_executor(arguments.n_procs, arguments.executor) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
+    _tell_left_out(layout, request, explainable(layout, scans, split, config)[1])
     made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
@@ -57,7 +65,24 @@ def explain_command(arguments: argparse.Namespace) -> int:
     print(f"{len(made)} of {len(outcomes)} explanations are there, in {layout.root}/sub-*/**/relevance")
     for path in dict.fromkeys(outcome.job.arguments[0].explanation.label for outcome in outcomes if outcome.ok):
         print(f"  {layout.regions(path)}")
+    if outcomes and not made:
+        first = " ".join(outcomes[0].message.split())
+        raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
     return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
+
+
+def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
+    try:
+        return load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    except (UsageError, BadInputError) as error:
+        raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
+
+
+def _tell_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[str, str]) -> None:
+    """Say which scans are left out because a file or row is missing, where all scans were asked for."""
+    if not (request.participants or request.scans):
+        for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
+            print(f"  {count} scans left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.attribution.applied import explain_applied
-from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import APPLIED_STAGE, explain_scans
 from pipeline.cohort.conversion import convert_scans
 from pipeline.cohort.reading import PLANTED
@@ -29,6 +28,7 @@ from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache
 from pipeline.run.jobs import Job, Outcome
 from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import map_names
 from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table
 from pipeline.statistics.inputs import files_read

@@ -17,14 +17,15 @@ from pipeline.attribution.stage import PACKAGES
 from pipeline.attribution.subject import split_layers
 from pipeline.attribution.targets import StartValue
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Split
+from pipeline.cohort.splits import PARTS, Split
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.regions.metrics import density
 from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
 from pipeline.regions.territory import Territory
+from pipeline.run.cells import REMEDY
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.errors import UsageError
+from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.jobs import Job, Outcome, is_done, run_jobs
 from pipeline.run.layout import ExplanationLayout
 from pipeline.run.scan_files import sidecar
@@ -114,12 +115,28 @@ def show_scans(
     ------
     UsageError
         For a method, setting, target, stage or scan that does not exist, or a scan that no network may explain.
+    BadInputError
+        If a network cannot be read, or was trained on a participant whom ``splits.tsv`` says it tests.
     """
-    able = _explainable(layout, scans, split, config)
-    chosen = chosen_scans(request, scans, able)
-    folds = sorted({able[scan.scan_id] for scan in chosen})
+    able, closed = explainable(layout, scans, split, config)
+    chosen = chosen_scans(request, scans, able, closed)
+    networks = {fold: load_model(layout.fold(fold)) for fold in sorted({able[scan.scan_id] for scan in chosen})}
+    for fold, network in networks.items():
+        if network.input.resolution_mm != config.registration.resolution_mm:
+            raise BadInputError(
+                f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
+                f"those of the run have {config.registration.resolution_mm:g} mm ({layout.config.name}). {REMEDY}"
+            )
+    for scan in chosen:
+        _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
     territory = Territory.of(atlas)
-    explanations = checked_explanations(request, load_model(layout.fold(folds[0])), territory, config)
+    first = next(iter(networks))
+    if config.cohort.positive not in networks[first].classes:
+        raise BadInputError(
+            f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
+            f"{config.cohort.positive}, the positive class of {layout.config.name}, is none of them. {REMEDY}"
+        )
+    explanations = checked_explanations(request, networks[first], territory, config)
     jobs = [
         {
             scan.scan_id: _job(layout, asked, scan, able[scan.scan_id], territory, config, digests)
@@ -136,7 +153,9 @@ def show_scans(
     return outcomes
 
 
-def chosen_scans(request: Request, scans: Sequence[Scan], able: Mapping[str, int]) -> list[Scan]:
+def chosen_scans(
+    request: Request, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
+) -> list[Scan]:
     """Scans of a request, in the order of the run.
 
     Parameters
@@ -145,6 +164,8 @@ def chosen_scans(request: Request, scans: Sequence[Scan], able: Mapping[str, int
     scans : sequence of Scan
     able : mapping of str to int
         Fold by scan id, of the scans that a network may explain.
+    shut : mapping of str to str
+        Why the others may not be explained.
 
     Raises
     ------
@@ -165,13 +186,11 @@ def chosen_scans(request: Request, scans: Sequence[Scan], able: Mapping[str, int
     ]  # fmt: skip
     closed = [scan for scan in chosen if scan.scan_id not in able]
     if closed and (people or wanted):
-        raise UsageError(
-            f"{closed[0].name}: no network of this run may explain it. It is not registered, its network is not "
-            "trained, or every network has seen its participant."
-        )
+        raise UsageError(f"{closed[0].name}: no network of this run may explain it: {shut[closed[0].scan_id]}")
     chosen = [scan for scan in chosen if scan.scan_id in able]
     if not chosen:
-        raise UsageError("this run has no scan with a trained network that has not seen it. Finish the run first.")
+        why = f" {next(iter(shut.values()))}" if shut else ""
+        raise UsageError(f"this run has no scan with a trained network that has not seen it.{why}")
     return chosen
 
 
@@ -232,15 +251,42 @@ def _own_settings(method: str, request: Request) -> list[str]:
     return own
 
 
-def _explainable(layout: ExplanationLayout, scans: Sequence[Scan], split: Split, config: Config) -> dict[str, int]:
-    """Fold by scan id, of scans that are registered and have a trained network that has not seen them."""
-    able = {}
+SEEN = "every network has seen its participant."
+"""Why a scan is not explained though nothing is missing."""
+
+
+def explainable(
+    layout: ExplanationLayout, scans: Sequence[Scan], split: Split, config: Config
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Fold by scan id, of registered scans with a trained network that has not seen them; why not, of the others."""
+    able, closed = {}, {}
+    in_a_fold = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
     for scan in scans:
         fold = unseen_fold(split, scan.participant_id)
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        if fold is not None and files.t1w.is_file() and layout.fold(fold).description.is_file():
+        if scan.label is not None and scan.participant_id not in in_a_fold:
+            closed[scan.scan_id] = (
+                f"{layout.splits} has no row of {scan.participant_id}, who is {scan.label} in {layout.scans.name}. "
+                f"{REMEDY}"
+            )
+        elif fold is None:
+            closed[scan.scan_id] = SEEN
+        elif lacking := [p for p in (files.t1w, files.brain_mask, layout.fold(fold).description) if not p.is_file()]:
+            closed[scan.scan_id] = f"{lacking[0]} is missing. Repeat the command that made this run."
+        else:
             able[scan.scan_id] = fold
-    return able
+    return able, closed
+
+
+def _require_unseen(layout: ExplanationLayout, scan: Scan, fold: int, loaded: LoadedModel) -> None:
+    """The split must not be another one than the network was trained with."""
+    participants, description = loaded.description.get("participants", {}), layout.fold(fold).description
+    seen = participants if isinstance(participants, dict) else {}
+    if any(scan.participant_id in (seen.get(part) or ()) for part in PARTS[:2]):
+        raise BadInputError(
+            f"{layout.splits}: {scan.participant_id} neither trains nor validates in fold {fold}, but the network was "
+            f"trained or selected with it ({description}). {REMEDY}"
+        )
 
 
 def _job(

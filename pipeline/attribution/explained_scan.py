@@ -28,7 +28,7 @@ from pipeline.regions.territory import Territory, write_region_table
 from pipeline.run.config import AttributionConfig, TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import FoldFiles
-from pipeline.run.map_names import GUIDED_MAP, lrp_map_name
+from pipeline.run.map_names import GUIDED_MAP, lrp_map_name, map_names
 from pipeline.run.scan_files import ScanFiles, sidecar
 from pipeline.run.tables import write_json, write_table
 
@@ -82,11 +82,6 @@ class ExplainedScan:
     def maps(self) -> dict[str, Tensor]:
         """(D, H, W) by name."""
         return {name: attribution.values[0, 0] for name, attribution in self.attributions.items()}
-
-
-def map_names(settings: AttributionConfig) -> list[str]:
-    """Maps that these settings ask for."""
-    return [lrp_map_name(beta) for beta in settings.betas] + [GUIDED_MAP] * settings.guided_backpropagation
 
 
 def table_outputs(files: ScanFiles) -> dict[str, Path]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,12 +22,13 @@ from typing import Any, Literal
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from nibabel.filebasedimages import ImageFileError
 
+from atlases.images import UNREADABLE
 from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.dicom import series_of
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
+from pipeline.run.cells import require_digests
 from pipeline.run.digests import file_digest, text_digest
 from pipeline.run.errors import BadInputError
 from pipeline.run.progress import progress_bar
@@ -71,7 +71,7 @@ class Manifest:
         Raises
         ------
         BadInputError
-            If the file is missing or no manifest, or an id stands in it twice.
+            If the file is missing or no manifest, an id stands in it twice, or a digest is none.
         """
         frame = read_table(path, required=list(MANIFEST_COLUMNS), text_columns=["sha256"])
         ids = [str(name) for name in frame["scan_id"]]
@@ -79,6 +79,7 @@ class Manifest:
         if repeated or frame["scan_id"].isna().any():
             what = f"scan_id {listed(repeated)} stands there twice" if repeated else "a scan_id is missing"
             raise BadInputError(f"{path}: {what}. Export the manifest again.")
+        require_digests(path, frame, "sha256", "Export the manifest again.")
         digests = [None if pd.isna(digest) else str(digest) for digest in frame["sha256"]]
         return cls(dict(zip(ids, digests, strict=True)))
 
@@ -222,7 +223,7 @@ def image_digest(path: Path) -> str:
     try:
         image: Any = nib.load(path)
         stored = np.asarray(image.dataobj.get_unscaled())
-    except (OSError, EOFError, ValueError, zlib.error, ImageFileError) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: cannot be read ({error}). Download or convert the scan again.") from error
     description = [
         list(stored.shape),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
 
@@ -50,6 +51,10 @@ LATER_COLUMNS = frozenset(
     {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}
 )
 """Columns that tables of earlier versions lack; their values are then missing."""
+
+
+ENTRIES = ("scan", "brain", "template")
+"""What an image may be."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,7 @@ class ScanTable:
         Raises
         ------
         BadInputError
-            If a column is missing or unknown.
+            If a column is missing or unknown, a cell holds what its column cannot, or a scan stands there twice.
         """
         text = [f.name for f in dataclasses.fields(Scan) if f.type in ("str", "str | None")]
         required = [name for name in SCAN_COLUMNS if name not in LATER_COLUMNS]
@@ -189,11 +194,21 @@ class ScanTable:
             raise BadInputError(f"{path}: unknown column {', '.join(unknown)}; known are {', '.join(SCAN_COLUMNS)}.")
         if not len(frame):
             return cls(())
+        require_whole(path)
+        require_filled(path, frame, ["participant_id", "scan_id", "kept"])
+        require_known(path, frame, "kept", (True, False))
+        require_numbers(path, frame, [f.name for f in dataclasses.fields(Scan) if f.type == "float | None"])
+        require_numbers(path, frame, ["apoe4"], whole=True)
+        if "entry" in frame:
+            require_known(path, frame, "entry", ENTRIES)
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
         for row in rows:
             row["kept"] = bool(row["kept"])
             row["apoe4"] = None if row["apoe4"] is None else int(row["apoe4"])
-        return cls(tuple(Scan(**{str(k): v for k, v in row.items()}) for row in rows))
+        try:
+            return cls(tuple(Scan(**{str(k): v for k, v in row.items()}) for row in rows))
+        except BadInputError as error:
+            raise BadInputError(f"{path}: {error}") from error
 
 
 def _described(scan: Scan) -> str:

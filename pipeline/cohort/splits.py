@@ -22,6 +22,7 @@ from sklearn.model_selection import StratifiedKFold
 from pipeline.cohort.contrast import participant_classes
 from pipeline.cohort.persons import same_person
 from pipeline.cohort.records import ScanTable
+from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import derived_seed, generator
@@ -81,16 +82,21 @@ class Split:
         Raises
         ------
         BadInputError
-            If a column is missing, a part is unknown, or a participant is in two parts of a fold.
+            If a column is missing, a fold is no whole number, a part is unknown, or a participant is in two parts of a
+            fold.
         """
-        frame = read_table(path, required=list(SPLIT_COLUMNS))
-        unknown = sorted({str(part) for part in frame["part"]} - set(PARTS))
-        if unknown:
-            raise BadInputError(f"{path}: unknown part {', '.join(unknown)}; known are {', '.join(PARTS)}.")
+        frame = read_table(path, required=list(SPLIT_COLUMNS), text_columns=["part"])
+        require_whole(path)
+        require_filled(path, frame, list(SPLIT_COLUMNS))
+        require_numbers(path, frame, ["fold"], whole=True)
+        require_known(path, frame, "part", PARTS)
         members: dict[int, dict[str, list[str]]] = {}
         for person, index, part in frame[list(SPLIT_COLUMNS)].itertuples(index=False):
             members.setdefault(int(index), {name: [] for name in PARTS})[part].append(person)
-        return cls(tuple(_fold(index, parts) for index, parts in sorted(members.items())))
+        try:
+            return cls(tuple(_fold(index, parts) for index, parts in sorted(members.items())))
+        except BadInputError as error:
+            raise BadInputError(f"{path}: {error}") from error
 
 
 def require_disjoint(fold: Fold) -> None:
@@ -107,6 +113,21 @@ def require_disjoint(fold: Fold) -> None:
             raise BadInputError(
                 f"split: fold {fold.index} has {', '.join(both[:5])} in {one} and {other}; results would be too good. "
                 "Make the split again."
+            )
+
+
+def require_both_classes(index: int, part: str, labels: Sequence[str | None], classes: tuple[str, str]) -> None:
+    """Refuse a part of a fold without scans of both classes; asked before any work and before every training.
+
+    Raises
+    ------
+    BadInputError
+    """
+    for label in classes:
+        if label not in labels:
+            raise BadInputError(
+                f"fold {index}: the {part} part has no usable scan of {label} ({len(labels)} scans in all). "
+                "Use fewer folds, a larger cohort.validation_fraction, or more participants."
             )
 
 

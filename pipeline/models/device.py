@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pipeline.run.config import TrainingConfig
+from pipeline.run.errors import UsageError
 
 
 def chosen_device(config: TrainingConfig) -> torch.device:
@@ -16,3 +17,17 @@ def chosen_device(config: TrainingConfig) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(config.device)
+
+
+def require_device(config: TrainingConfig) -> None:
+    """Refuse a configured GPU that this machine does not have.
+
+    Raises
+    ------
+    UsageError
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            'training.device = "cuda": no usable GPU on this machine. Set "auto" or "cpu", or give the --executor '
+            "whose workers have one."
+        )

@@ -7,25 +7,25 @@ the template grid or on the part of it that holds the brain.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 
 from atlases.brain_box import Box, brain_box
+from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid, template_grid
 from atlases.templates import Template, load_template
-from pipeline.models.founding import covering_side, seen_side
+from pipeline.models.geometry import covering_side, seen_side
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.scan_files import ScanFiles
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""
+Normalisation = Literal["minmax-brain", "binary-brain"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NetworkInput:
 
     resolution_mm: float
     box: Box | None
-    normalisation: Literal["minmax-brain", "binary-brain"] = "minmax-brain"
+    normalisation: Normalisation = "minmax-brain"
 
     @property
     def template_grid(self) -> Grid:
@@ -183,7 +183,7 @@ def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
         try:
             image = nib.nifti1.Nifti1Image.from_filename(path)
             volumes.append(np.asanyarray(image.dataobj))
-        except (OSError, EOFError, ValueError, ImageFileError, zlib.error) as error:
+        except UNREADABLE as error:
             raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
         require_same_grid(Grid.of(image), spec.template_grid, path.name)
     try:

@@ -10,22 +10,25 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from atlases.brain_box import Box
 from pipeline.models.contract import StagedModel
-from pipeline.models.founding import FoundingCNN, seen_shape
-from pipeline.models.inputs import NetworkInput
+from pipeline.models.founding import FoundingCNN
+from pipeline.models.geometry import seen_shape
+from pipeline.models.inputs import NetworkInput, Normalisation
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import FoldFiles
 from pipeline.run.tables import write_json
 
 FORMAT = 1
 """Version of the description file."""
+_SIZES = ("input_shape", "channels", "pools")
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,12 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     """
     try:
         description = json.loads(files.description.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInputError(f"{files.description}: no readable model ({error}). Train the model again.") from error
+    try:
         content = files.weights.read_bytes()
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{files.folder}: no readable model ({error}). Train it again.") from error
+    except OSError as error:
+        raise BadInputError(f"{files.weights}: no readable model ({error}). Train the model again.") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     try:
@@ -99,8 +105,17 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         negative, positive = description["classes"]
         model = _build(description["architecture"])
         expected = description["weights"]["sha256"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInputError(f"{files.description}: incomplete description ({error!r}). Train it again.") from error
+        if not isinstance(negative, str) or not isinstance(positive, str) or negative == positive:
+            raise ValueError(f"classes are {negative!r} and {positive!r}")
+        if tuple(model.input_shape) != tuple(spec.shape):
+            raise ValueError(f"the network takes {model.input_shape}, the input is {tuple(spec.shape)}")
+        if not np.allclose(spec.grid.affine, description["input"]["affine"]):
+            raise ValueError("resolution_mm, box and affine of the input contradict each other")
+    except BadInputError as error:
+        raise BadInputError(f"{files.description}: {error}") from error
+    except (AttributeError, ArithmeticError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInputError(f"{files.description}: not a usable description ({said}). Train it again.") from error
     if hashlib.sha256(content).hexdigest() != expected:
         raise BadInputError(
             f"{files.weights}: not the weights that {files.description.name} describes (SHA-256 differs). "
@@ -109,7 +124,10 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     try:
         model.load_state_dict(safetensors.torch.load(content))
     except (SafetensorError, RuntimeError) as error:
-        raise BadInputError(f"{files.weights}: weights do not fit the architecture described ({error}).") from error
+        said = " ".join(str(error).split())
+        raise BadInputError(
+            f"{files.weights}: weights do not fit the architecture in {files.description.name} ({said})."
+        ) from error
     return LoadedModel(model.to(device).eval(), spec, (negative, positive), description)
 
 
@@ -119,6 +137,8 @@ def _build(architecture: Mapping[str, Any]) -> FoundingCNN:
     if name != "founding":
         raise ValueError(f"unknown architecture {name}")
     settings["input_shape"] = tuple(settings["input_shape"])
+    if not all(isinstance(size, int) and size > 0 for name in _SIZES for size in settings[name]):
+        raise ValueError(f"{' and '.join(_SIZES)} must be whole numbers above 0")
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers
         return FoundingCNN(**settings)
 
@@ -135,6 +155,8 @@ def _input_to_json(spec: NetworkInput) -> dict[str, Any]:
 
 def _input_from_json(values: Mapping[str, Any]) -> NetworkInput:
     box = values["box"]
+    if values["normalisation"] not in get_args(Normalisation):
+        raise ValueError(f"unknown normalisation {values['normalisation']}")
     return NetworkInput(
         float(values["resolution_mm"]),
         None if box is None else Box(tuple(box["start"]), tuple(box["shape"])),

@@ -18,12 +18,12 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import torch
-from nibabel.filebasedimages import ImageFileError
 from numpy.typing import NDArray
 from skimage.filters import threshold_multiotsu
 from torch import Tensor
 
 from atlases.brain_box import Box
+from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.device_sums import ordered_total
@@ -226,7 +226,7 @@ def read_brain(path: Path, grid: Grid) -> Mask:
     try:
         image = nib.nifti1.Nifti1Image.from_filename(path)
         values = np.asanyarray(image.dataobj)
-    except (OSError, EOFError, ValueError, ImageFileError) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
     require_same_grid(Grid.of(image), grid, path.name)
     brain: Mask = np.ascontiguousarray(values > 0.5)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import zlib
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from numpy.typing import NDArray
 
+from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.run.errors import BadInputError
 
@@ -45,7 +44,7 @@ def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
         image = load_whole(path)
         require_same_grid(Grid.of(image), grid, f"{path} and the atlas")
         values = np.asarray(image.dataobj, dtype=np.float32).reshape(grid.shape, order="F")
-    except (OSError, EOFError, zlib.error, ImageFileError, ValueError) as error:
+    except UNREADABLE as error:
         raise BadInputError(
             f"{path}: no readable relevance map ({error}). Remove it and run attribution again."
         ) from error

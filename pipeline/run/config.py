@@ -203,6 +203,7 @@ def _problems(config: Config) -> list[str]:
         (config.model.hidden_units >= 1, "model.hidden_units must be 1 or more"),
         (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
         (training.learning_rate > 0, "training.learning_rate must be positive"),
+        (training.weight_decay >= 0, "training.weight_decay must be 0 or more"),
         (training.batch_size >= 1, "training.batch_size must be 1 or more"),
         (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
         (training.patience >= 1, "training.patience must be 1 or more"),
@@ -226,7 +227,8 @@ def _names_a_scan(pattern: str) -> bool:
     """Whether a pattern of file names holds known fields only, and tells scans apart."""
     try:
         fields = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
-    except ValueError:
+        pattern.format(**dict.fromkeys(SCAN_FIELDS, ""))
+    except (ValueError, KeyError, IndexError, AttributeError):
         return False
     return fields <= set(SCAN_FIELDS) and bool(fields)
 

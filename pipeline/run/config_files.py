@@ -7,17 +7,21 @@ is written to the run folder and repeats the run.
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pipeline.run.config import Config
 from pipeline.run.errors import UsageError
+from pipeline.run.nearest import did_you_mean, nearest_setting
 
 Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
+LARGEST = 2**53
+"""Largest whole number that a float holds exactly; no setting comes near it."""
 
 
 def load_config(
@@ -37,27 +41,31 @@ def load_config(
     Raises
     ------
     UsageError
-        For an unknown preset, section, setting, type or value; the message names it.
+        For an unknown preset, section, setting, type or value; the message names it and the file it stands in.
     """
     values: dict[str, Any] = {}
+    sources = []
     if preset != "default":
         path = PRESETS / f"{preset}.toml"
         if not path.is_file():
             known = ", ".join(["default", *sorted(p.stem for p in PRESETS.glob("*.toml"))])
             raise UsageError(f"--preset {preset}: unknown; known are {known}.")
-        _merge(values, _read_toml(path))
+        sources.append(f"preset {preset}")
+        _merge(values, _checked(Config, _read_toml(path), "", sources[-1]))
     if file is not None:
-        _merge(values, _read_toml(file))
+        sources.append(str(file))
+        _merge(values, _checked(Config, _read_toml(file), "", sources[-1]))
     if overrides:
-        _merge(values, overrides)
-    return _build(Config, values, "")
+        sources.append("options")
+        _merge(values, _checked(Config, overrides, "", sources[-1]))
+    return _configuration(values, sources)
 
 
 def read_config(path: Path) -> Config:
     """Read the configuration that a run wrote."""
     values = _read_toml(path)
     values.pop("run", None)
-    return _build(Config, values, "")
+    return _configuration(_checked(Config, values, "", str(path)), [str(path)])
 
 
 def config_to_toml(config: Config) -> str:
@@ -84,8 +92,8 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(f"\\u{ord(one):04x}" if _is_control(one) else one for one in escaped) + '"'
     if isinstance(value, tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
@@ -108,30 +116,67 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
             into[name] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _build(record: type[Record], values: Mapping[str, Any], where: str) -> Record:
+def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
+    """Make the record from checked values; settings that make no sense are refused with where they come from."""
+    try:
+        return _record(Config, values)
+    except UsageError as error:
+        raise UsageError(f"{error} (settings from {', '.join(sources)})" if sources else str(error)) from error
+
+
+def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
     types = get_type_hints(record)
-    unknown = sorted(set(values) - set(types))
-    if unknown:
-        raise UsageError(f"configuration: unknown setting {where}{unknown[0]}; known are {', '.join(types)}.")
-    return record(**{name: _convert(types[name], value, where + name) for name, value in values.items()})
+    return record(
+        **{name: _record(types[name], value) if isinstance(value, Mapping) else value for name, value in values.items()}
+    )
 
 
-def _convert(kind: Any, value: Any, name: str) -> Any:
+def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
+    """Values of one source, each of the type of its setting; sections as mappings."""
+    types = get_type_hints(record)
+    for name in values:
+        if name not in types:
+            meant = did_you_mean(nearest_setting(where + name, setting_names(Config)))
+            raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
+    return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
+
+
+def setting_names(record: type[Any], where: str = "") -> list[str]:
+    """Names of all sections and settings: ``training``, ``training.learning_rate``."""
+    names = []
+    for name, kind in get_type_hints(record).items():
+        names.append(where + name)
+        if dataclasses.is_dataclass(kind):
+            names += setting_names(kind, f"{where}{name}.")  # type: ignore[arg-type]
+    return names
+
+
+def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
     """Check one value against its type; integers are accepted as floats, lists as tuples."""
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):
-            raise UsageError(f"configuration: {name} is a section, not a value.")
-        return _build(kind, value, name + ".")  # type: ignore[arg-type]
+            raise UsageError(f"{source}: {name} is a section, not a value.")
+        return _checked(kind, value, name + ".", source)  # type: ignore[arg-type]
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise UsageError(f"configuration: {name} = {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}.")
+            raise UsageError(f"{source}: {name} = {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}.")
         return value
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
-            raise UsageError(f"configuration: {name} must be a list.")
-        return tuple(_convert(get_args(kind)[0], item, name) for item in value)
+            raise UsageError(f"{source}: {name} must be a list.")
+        return tuple(_convert(get_args(kind)[0], item, name, source) for item in value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise UsageError(f"{source}: {name} is too large a number.")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"configuration: {name} = {value!r} must be of type {kind.__name__}.")
+        raise UsageError(f"{source}: {name} = {value!r} must be of type {kind.__name__}.")
+    if kind is float and not math.isfinite(value):
+        raise UsageError(f"{source}: {name} = {value} must be a finite number.")
+    if kind is str and any(map(_is_control, value)):
+        raise UsageError(f"{source}: {name} = {value!r} must be one line of text without control characters.")
     return value
+
+
+def _is_control(character: str) -> bool:
+    return ord(character) < 32 or ord(character) == 127

@@ -89,9 +89,11 @@ class DigestCache:
         self._known: dict[str, list[Any]] = {}
         self._changed = False
         try:
-            self._known = json.loads(path.read_text(encoding="utf-8"))
+            known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self._known = {}  # only a cache: digested again
+            known = {}  # only a cache: digested again
+        if isinstance(known, dict):
+            self._known = {name: one for name, one in known.items() if isinstance(one, list) and len(one) == 3}
 
     def digest(self, path: Path) -> str:
         """SHA-256 of a file; "unreadable" where it cannot be read, so that its own job can say why."""

@@ -89,5 +89,5 @@ def read_run_input(layout: RunLayout) -> RunInput:
     try:
         section = tomllib.loads(layout.config.read_text(encoding="utf-8"))["run"]
         return RunInput((layout.root / section["input"]).resolve(), section["preset"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error

@@ -88,7 +88,7 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
         receipt = json.loads(layout.receipt(job.stage, job.unit).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if receipt.get("key") != job.key:
+    if not isinstance(receipt, dict) or receipt.get("key") != job.key:
         return None
     for path in job.outputs.values():
         recorded = receipt["outputs"].get(path.relative_to(layout.root).as_posix())

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from pipeline.run.config import AttributionConfig
+
 GUIDED_MAP = "gb"
 """Name of the map of guided backpropagation in files and tables."""
 
@@ -20,6 +22,11 @@ def lrp_map_name(beta: float) -> str:
     'lrpB025'
     """
     return f"lrpB{round(beta * 100):03d}"
+
+
+def map_names(settings: AttributionConfig) -> list[str]:
+    """Maps that these settings ask for."""
+    return [lrp_map_name(beta) for beta in settings.betas] + [GUIDED_MAP] * settings.guided_backpropagation
 
 
 def is_map_of_a_run(name: str) -> bool:

@@ -93,6 +93,10 @@ class SubgroupsConfig:
                 list(self.mmse_bands) == sorted(set(self.mmse_bands)),
                 "statistics.subgroups.mmse_bands must rise",
             ),
+            (
+                all(0 < bound <= 30 for bound in self.mmse_bands),
+                "statistics.subgroups.mmse_bands must lie above 0 and up to 30",
+            ),
         ]
 
 

@@ -142,8 +142,9 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
             keep_default_na=False,
             encoding="utf-8-sig",
         )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not a readable tab-separated table ({error}).") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
+        said = str(error).strip().replace("\n", " ")
+        raise BadInputError(f"{path}: not a readable tab-separated table ({said}).") from error
     frame = _with_text(frame, unguarded)
     missing = [name for name in required if name not in frame.columns]
     if missing:

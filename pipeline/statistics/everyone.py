@@ -54,10 +54,14 @@ class Everyone:
 
 def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
     """Join prediction, scan table and clinical table to the rows of relevance values."""
+    return with_facts(values.scans, scans, clinical)
+
+
+def with_facts(frame: pd.DataFrame, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
+    """Rows of scans with what the scan table and, below it, the clinical table (by ``scan_id``) know of them."""
     names = [name for name in Scan.__dataclass_fields__ if name not in NOT_FACTS]
     facts = pd.DataFrame([[getattr(scan, name) for name in names] for scan in scans], columns=names)
     facts = facts.set_index("scan_id").astype(dict.fromkeys(_NUMBERS, float))
-    frame = values.scans
     for more in (facts, clinical):
         own = more[[name for name in more.columns if name not in frame.columns]]
         frame = frame.join(own, on="scan_id")

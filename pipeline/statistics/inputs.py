@@ -14,12 +14,13 @@ from pipeline.cohort.candidates import listed
 from pipeline.cohort.persons import name_of_person
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.splits import PARTS, Fold, Split
+from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.config import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.statistics.everyone import Everyone, scan_frame
-from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.values import OUTCOMES, RelevanceValues
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
@@ -212,16 +213,14 @@ def read_inputs(
     BadInputError
         If a table lacks a column, names a scan twice, or a scan of the relevance table has no prediction.
     """
-    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
-    if missing:
-        raise BadInputError(f"{layout.predictions}: column {', '.join(missing)} is missing. Run training again.")
+    require_predictions(layout.predictions, predictions)
     clinical = _clinical(layout)
     settled, contradictions = without_contradictions(scans)
     inputs = StatisticsInputs(
         layout=layout,
         scans=settled,
         predictions=predictions,
-        values=RelevanceValues.of(_relevance(layout.relevance_bilateral), predictions),
+        values=RelevanceValues.of(read_relevance(layout.relevance_bilateral), predictions),
         clinical=clinical,
         volumes=_volumes(layout),
         split=Split.read(layout.splits) if layout.splits.is_file() else Split(()),
@@ -232,8 +231,36 @@ def read_inputs(
     return one_name_per_person(inputs)
 
 
-def _relevance(path: Path) -> pd.DataFrame:
-    return read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
+def require_predictions(path: Path, predictions: pd.DataFrame) -> None:
+    """Refuse a table of predictions that lacks a column or has a cell that no run writes.
+
+    Raises
+    ------
+    BadInputError
+    """
+    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+    require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "probability", "outcome"])
+    require_numbers(path, predictions, ["fold", "target"], whole=True)
+    require_numbers(path, predictions, ["probability"])
+    require_known(path, predictions, "target", (0, 1))
+    require_known(path, predictions, "outcome", OUTCOMES)
+
+
+def read_relevance(path: Path) -> pd.DataFrame:
+    """Read a table of relevance per bilateral group.
+
+    Raises
+    ------
+    BadInputError
+        If it lacks a column or has a cell that no run writes.
+    """
+    table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
+    require_whole(path)
+    require_filled(path, table, ["scan_id", "map", "group"])
+    require_numbers(path, table, ["sum", "density", "gain"])
+    return table
 
 
 def _clinical(layout: RunLayout) -> pd.DataFrame:
@@ -256,7 +283,7 @@ def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:
     if not (layout.predictions_applied.is_file() and layout.relevance_applied_bilateral.is_file()):
         return None
     predictions = read_table(layout.predictions_applied, APPLIED_COLUMNS)
-    relevance = _relevance(layout.relevance_applied_bilateral)
+    relevance = read_relevance(layout.relevance_applied_bilateral)
     if not len(relevance):
         return None
     values = RelevanceValues.of(relevance, predictions, "predictions_applied.tsv")

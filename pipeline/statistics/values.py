@@ -48,8 +48,9 @@ class RelevanceValues:
         BadInputError
             If a scan has no prediction, or a scan, map and group have two rows.
         """
+        relevance_in = predicted_in.replace("predictions", "relevance").replace(".tsv", "_bilateral.tsv")
         for table, keys, frame in (
-            ("relevance_bilateral.tsv", ["scan_id", "map", "group"], relevance),
+            (relevance_in, ["scan_id", "map", "group"], relevance),
             (predicted_in, ["scan_id"], predictions),
         ):
             repeated = frame["scan_id"][frame.duplicated(keys)]
@@ -60,7 +61,7 @@ class RelevanceValues:
         group, groups = pd.factorize(relevance["group"])
         lonely = sorted(set(scan_ids) - set(predictions["scan_id"]))
         if lonely:
-            raise BadInputError(f"{predicted_in}: scan {lonely[0]} has no row. Run training again.")
+            raise BadInputError(f"{predicted_in}: scan {lonely[0]} of {relevance_in} has no row. Run training again.")
 
         def spread(column: str) -> Floats:
             values = np.full((len(scan_ids), len(maps), len(groups)), np.nan)

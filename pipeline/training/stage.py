@@ -13,14 +13,13 @@ import pandas as pd
 import torch
 
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split, require_disjoint
+from pipeline.cohort.splits import Fold, Split, require_both_classes, require_disjoint
 from pipeline.models.device import chosen_device
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, run_jobs
 from pipeline.run.layout import FoldFiles, RunLayout
 from pipeline.run.seeds import derived_seed
@@ -173,12 +172,7 @@ def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[st
 def _load(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
     scans = task.part(participants)
     targets = [target_of(scan, task.classes) for scan in scans]
-    for number, label in enumerate(task.classes):
-        if number not in targets:
-            raise BadInputError(
-                f"fold {task.fold.index}: the {name} part has no usable scan of {label} ({len(scans)} scans in all). "
-                "Use fewer folds, a larger cohort.validation_fraction, or more participants."
-            )
+    require_both_classes(task.fold.index, name, [scan.label for scan in scans], task.classes)
     files = [task.layout.scan(s.participant_id, s.session_id, task.spec.resolution_mm) for s in scans]
     return load_volumes(files, targets, task.spec, device, task.config.training.threads)
 

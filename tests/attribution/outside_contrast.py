@@ -16,7 +16,6 @@ from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.attribution.applied import explain_applied
-from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import explain_scans
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Fold, Split
@@ -29,6 +28,7 @@ from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, T
 from pipeline.run.digests import DigestCache
 from pipeline.run.jobs import Outcome
 from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import map_names
 from pipeline.run.tables import read_table
 from pipeline.training.application import apply_networks
 from pipeline.training.prediction import predict_test_part

@@ -19,7 +19,6 @@ from atlases.labels import Atlas, load_atlas
 from atlases.regions import RegionTable
 from atlases.spaces import template_grid
 from pipeline.attribution import partial
-from pipeline.attribution.explained_scan import map_names
 from pipeline.attribution.stage import explain_scans
 from pipeline.cohort.records import Scan
 from pipeline.cohort.splits import Fold, Split
@@ -32,6 +31,7 @@ from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, T
 from pipeline.run.digests import DigestCache
 from pipeline.run.jobs import Outcome
 from pipeline.run.layout import RunLayout
+from pipeline.run.map_names import map_names
 from pipeline.run.tables import read_table
 
 GRID = template_grid(4.0)

@@ -146,7 +146,7 @@ def test_a_tampered_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="sub-0000 in"):
         Split.read(path)
     path.write_text(text.replace("validation", "valid"), encoding="utf-8")
-    with pytest.raises(BadInputError, match=r"unknown part valid; known are train, validation, test"):
+    with pytest.raises(BadInputError, match=r"column part: 'valid' is not one of train, validation, test"):
         Split.read(path)
 
 

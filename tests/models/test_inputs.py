@@ -5,7 +5,7 @@ import pytest
 from atlases.brain_box import Box
 from atlases.spaces import template_grid
 from atlases.templates import load_template
-from pipeline.models.founding import seen_shape
+from pipeline.models.geometry import seen_shape
 from pipeline.models.inputs import (
     NetworkInput,
     configured_input,

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+import tomllib
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin, get_type_hints
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.run.config import Config
-from pipeline.run.config_files import config_to_toml, load_config, read_config
+from pipeline.run.config_files import config_to_toml, load_config, read_config, toml_value
 from pipeline.run.errors import UsageError
 
 
@@ -55,7 +60,7 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("[attribution]\nbetas = 1\n", "betas must be a list"),
         ("[attribution]\nbetas = []\n", "at least one"),
         ("[attribution]\nbetas = [0.005]\n", "two decimals"),
-        ("[attribution]\nbetas = [nan]\n", "two decimals"),
+        ("[attribution]\nbetas = [nan]\n", "attribution.betas = nan must be a finite number"),
         ("[cohort]\nfolds = 1\n", "folds must be 2"),
         ("[cohort]\ntest_participants_per_class = 0\n", "cohort.test_participants_per_class"),
         ("[cohort]\nvalidation_participants_per_class = 0\n", "cohort.validation_participants_per_class"),
@@ -69,8 +74,69 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
 def test_wrong_settings_are_named(tmp_path, text, message):
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as refused:
         load_config(file=path)
+    assert str(path) in str(refused.value)
+
+
+def settings_of_kind(*kinds: type, record: Any = Config, where: str = "") -> Iterator[tuple[str, str, bool]]:
+    """Section, name, and whether it is a list, of all settings that hold such values."""
+    for name, kind in get_type_hints(record).items():
+        many = get_origin(kind) is tuple
+        if dataclasses.is_dataclass(kind):
+            yield from settings_of_kind(*kinds, record=kind, where=f"{where}.{name}".strip("."))
+        elif (get_args(kind)[0] if many else kind) in kinds:
+            yield where, name, many
+
+
+def toml_of(section: str, name: str, many: bool, value: str) -> str:
+    return (f"[{section}]\n" if section else "") + f"{name} = {f'[{value}]' if many else value}\n"
+
+
+REFUSED = [
+    *((s, value) for s in settings_of_kind(float) for value in ("nan", "inf", "-inf", "1e400", "-1.0", "true", '"1"')),
+    *((s, value) for s in settings_of_kind(int) for value in ("-1", "1.5", "true", '"1"', "9" * 400, "9" * 30)),
+    *((s, value) for s in settings_of_kind(str) for value in (r'"a\u0000b"', r'"a\nb"', r'"\u001b[31m"', "1")),
+]
+
+
+@pytest.mark.parametrize(("setting", "value"), REFUSED, ids=lambda given: str(given)[:60])
+def test_no_setting_takes_a_value_that_makes_no_sense(tmp_path, setting, value):
+    """Infinite, negative and huge numbers, and control characters, whatever the setting is."""
+    path = tmp_path / "mine.toml"
+    path.write_text(toml_of(*setting, value))
+    with pytest.raises(UsageError) as refused:
+        load_config(file=path)
+    assert setting[1] in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("[training]\nlearning_rat = 1\n", "training.learning_rate"),
+        ("learning_rate = 1\n", "training.learning_rate"),
+        ("[training]\nfolds = 3\n", "cohort.folds"),
+        ("[trainin]\nlearning_rate = 1\n", "training"),
+        ("[statistics.subgroup]\nvariables = []\n", "statistics.subgroups"),
+        ("[statistics.harmonisation]\nsite_colum = 'x'\n", "statistics.harmonisation.site_column"),
+    ],
+)
+def test_an_unknown_setting_names_its_file_and_the_nearest_known(tmp_path, text, meant):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        load_config(file=path)
+    assert str(refused.value).startswith(f"{path}: unknown setting ")
+    assert f"Did you mean {meant}?" in str(refused.value)
+    with pytest.raises(UsageError, match="unknown setting"):
+        read_config(path)
+
+
+def test_any_name_of_a_folder_is_read_back_from_toml():
+    """A path may hold control characters, though a setting may not."""
+    name = "".join(map(chr, range(1, 128))) + "ö"
+    assert tomllib.loads(f"input = {toml_value(name)}")["input"] == name
 
 
 def test_every_beta_of_two_decimals_is_allowed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -10,9 +11,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+import workflows.adni
 from pipeline.cohort.records import ScanTable
+from pipeline.run.config_files import load_config
 from pipeline.run.tables import read_table
-from workflows.command_line import main
+from workflows.command_line import STAGES, main
+from workflows.preflight import stages_until
 
 
 @pytest.fixture
@@ -116,3 +120,139 @@ def test_anonymised_output_holds_no_names_and_the_key_stays_out(dataset, tmp_pat
     assert main(["check", str(dataset), "--anonymise", str(dataset / "key")]) == 2
     assert main(["check", str(dataset), "--anonymise", str(key), "--pseudonymise", "names"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+COHORT_SETTINGS = [
+    ("[cohort]\nfolds = 13\n", "cohort.folds = 13"),
+    ('[cohort]\nsplit = "single"\n', "cohort.split = 'single'"),
+    ('[cohort]\npositive = "FTD"\n', "cohort.positive = 'FTD'"),
+    ('[cohort]\nclinical_columns = ["tremor"]\n', "cohort.clinical_columns: no scan has a value in tremor"),
+    ('[cohort]\nfreesurfer_folder = "/nowhere"\n', "cohort.freesurfer_folder = '/nowhere': no such folder"),
+    ('[registration]\nbrain_extraction = "given-mask"\n', "no scan has a mask"),
+    ('[registration]\nmask_pattern = "masks/{name}.nii.gz"\n', "no scan has a mask"),
+    ('[statistics]\ncovariates = "age + seks"\n', "statistics.covariates"),
+    ('[statistics]\ncovariates = "log(sex)"\n', "statistics.covariates"),
+    ('[statistics]\ncovariates = "age + education"\n', "statistics.covariates"),
+    ('[statistics]\ncovariates = "__import__(1)"\n', "statistics.covariates"),
+    ('[statistics.harmonisation]\nrelevance_covariates = "age + seks"\n', "harmonisation.relevance_covariates"),
+    ('[statistics.harmonisation]\nvolume_covariates = "diagnosis"\n', "harmonisation.volume_covariates"),
+    ('[statistics.harmonisation]\ntraining_covariates = "labl"\n', "harmonisation.training_covariates"),
+    ('[statistics.harmonisation]\nsite_column = "scanner"\n', "statistics.harmonisation.site_column"),
+    ('[statistics.harmonisation]\nreference_site = "7"\n', "statistics.harmonisation.reference_site: '7'"),
+    ('[statistics.normative]\nrelevance_covariates = "agee"\n', "normative.relevance_covariates"),
+    ('[statistics.normative]\nvolume_covariates = "label"\n', "normative.volume_covariates"),
+    (
+        '[statistics.associations]\nbiomarkers = ["mmsee"]\n',
+        "associations.biomarkers: 'mmsee' is not known. Did you mean",
+    ),
+    (
+        '[statistics.associations]\nbiomarkers = ["hippocampus/tivv"]\n',
+        "'hippocampus/tivv' (tivv) is not known. Did you",
+    ),
+    ('[statistics.associations]\nbiomarkers = ["volume of Hipocampus"]\n', "Did you mean volume of Hippocampus?"),
+    ('[statistics.associations]\nbiomarkers = ["sex"]\n', "sex: not a column of numbers"),
+    (
+        '[statistics.subgroups]\nvariables = ["sexx"]\n',
+        "statistics.subgroups.variables: 'sexx' is not known. Did you mean sex?",
+    ),
+    ('[statistics.main_effects]\nvariables = ["educaton"]\n', "Did you mean education?"),
+    ('[statistics.progression]\ntrajectory_maps = ["lrpB033"]\n', "statistics.progression.trajectory_maps"),
+]
+"""Settings that only the cohort can refute."""
+OTHER_SETTINGS = [
+    ('[regions]\natlas = "neuromorfometrics"\n', "atlas 'neuromorfometrics': unknown"),
+    ('[regions]\natlas = "/nowhere/labels.nii.gz"\n', "/nowhere/labels.nii.gz does not exist"),
+    ('[regions]\natlas = "{folder}/lonely.nii.gz"\n', "lonely.tsv does not exist"),
+    ('[regions]\natlas = "{folder}/broken.nii.gz"\n', "broken.nii.gz: not a readable image"),
+    ('[regions]\natlas = "{folder}/unnamed.nii.gz"\n', "unnamed.nii.gz: labels 3 are not in the table"),
+    (
+        '[regions]\natlas = "{folder}/toy.nii.gz"\n[registration]\nhippocampus_source = "jacobian"\n',
+        "no group Hippocampus",
+    ),
+    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for pools (9, 9, 2, 3)"),
+    ('[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n', "is too small for pools"),
+    ("[model]\nhidden_units = 1000000\n", "weights; at most 1,000,000,000 are trained here"),
+    ("[model]\nchannels = [8, 16, 32, 6400000]\n", "weights; at most"),
+    ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
+    ('[training]\ndevice = "cuda"\n', "no usable GPU"),
+    ("[training]\nlearning_rate = -1.0\n", "training.learning_rate must be positive"),
+    ("[training]\nweight_decay = inf\n", "training.weight_decay = inf must be a finite number"),
+    (
+        '[registration]\nbrain_extraction = "synthstrip"\nsynthstrip_model = "/nowhere"\n',
+        "mri_synthstrip is not on the PATH",
+    ),
+    ('[registration]\nmask_pattern = "{name:q}"\n', "registration.mask_pattern"),
+]
+"""Settings that work on no input."""
+
+
+@pytest.fixture
+def small_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with label images, on a machine without GPU or FreeSurfer."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    labels = np.zeros((20, 20, 20), np.int16)
+    labels[4:8, 4:8, 4:8], labels[9:12, 4:8, 4:8] = 1, 3
+    image = nib.Nifti1Image(labels, np.diag([2, 2, 2, 1]))
+    for name in ("lonely", "unnamed", "toy"):
+        nib.save(image, tmp_path / f"{name}.nii.gz")
+    (tmp_path / "broken.nii.gz").write_bytes(b"broken")
+    for name in ("unnamed", "broken"):
+        (tmp_path / f"{name}.tsv").write_text("index\tname\n1\tCuneus\n")
+    (tmp_path / "toy.tsv").write_text("index\tname\n1\tCuneus\n3\tInsula\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("text", "words"), [*COHORT_SETTINGS, *OTHER_SETTINGS])
+def test_check_refuses_what_run_refuses_in_the_same_words(dataset, small_settings, capsys, monkeypatch, text, words):
+    """Before any work: no scan is registered, no worker is started."""
+    monkeypatch.setattr(workflows.adni, "open_executor", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("workflows.command_line.import_ahead", lambda _: None)
+    config, out = small_settings / "mine.toml", small_settings / "run"
+    config.write_text(text.replace("{folder}", str(small_settings)))
+    said = []
+    for command in (["check", str(dataset)], ["run", str(dataset), str(out)]):
+        assert main([*command, "--config", str(config)]) in (2, 65)
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        said.append([line for line in error.splitlines() if line.startswith("heatlas: ")])
+    assert said[0] == said[1]
+    assert len(said[0]) == 1
+    assert words in said[0][0]
+    assert not list(out.glob("sub-*"))
+
+
+@pytest.mark.parametrize(("text", "_words"), COHORT_SETTINGS[7:])
+def test_settings_of_later_stages_do_not_stop_a_run_that_ends_before(dataset, tmp_path, text, _words):
+    (tmp_path / "mine.toml").write_text(text)
+    command = ["check", str(dataset), "--config", str(tmp_path / "mine.toml"), "--stop-after"]
+    assert main([*command, "regions"]) == 0
+
+
+@pytest.mark.parametrize(("stage", "code"), [(name, 0 if i < 2 else 65) for i, name in enumerate(STAGES)])
+def test_two_people_can_be_registered_though_not_told_apart(dataset, capsys, stage, code):
+    two = ["--participant-label", "sub-00", "sub-01", "--stop-after", stage]
+    assert main(["check", str(dataset), *two]) == code
+    assert ("cohort.folds" in capsys.readouterr().err) == (code == 65)
+    assert stages_until(stage)[-1] == stage
+
+
+def test_masks_that_some_scans_lack_are_noted(dataset, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text('[registration]\nmask_pattern = "masks/{name}.nii.gz"\n')
+    (dataset / "masks").mkdir()
+    (dataset / "masks" / "sub-07.nii.gz").write_bytes(b"mask")
+    assert main(["check", str(dataset), "--config", str(tmp_path / "mine.toml")]) == 0
+    assert "note: 23 of 24 scans have no brain mask" in capsys.readouterr().out
+
+
+def test_a_gpu_is_not_asked_of_this_machine_if_workers_are_elsewhere(dataset, small_settings):
+    (small_settings / "mine.toml").write_text('[training]\ndevice = "cuda"\n')
+    command = ["check", str(dataset), "--config", str(small_settings / "mine.toml")]
+    assert main(command) == 2
+    assert main([*command, "--executor", str(small_settings / "slurm.py")]) == 0
+
+
+@pytest.mark.parametrize("preset", ["default", "demo"])
+def test_the_presets_name_only_what_there_is(dataset, preset):
+    assert load_config(preset)
+    assert main(["check", str(dataset), "--preset", preset]) == 0

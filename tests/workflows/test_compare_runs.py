@@ -18,8 +18,8 @@ from workflows.command_line import main
 GROUPS = ("Hippocampus", "Cuneus", "Amygdala", "Insula")
 
 
-def make_run(folder: Path, source: Path, wrong: int, people: int = 12) -> RunLayout:
-    overrides = {"statistics": {"permutations": 99, "bootstrap_samples": 100}}
+def make_run(folder: Path, source: Path, wrong: int, people: int = 12, **sections: dict[str, object]) -> RunLayout:
+    overrides = {"statistics": {"permutations": 99, "bootstrap_samples": 100}, **sections}
     layout = prepare_run_folder(folder, RunInput(source, "default"), load_config(overrides=overrides))
     rows, relevance = [], []
     for i in range(people):
@@ -80,3 +80,93 @@ def test_what_cannot_be_compared_is_refused(tmp_path, source, capsys) -> None:
     assert main(["compare", str(a.root), str(b.root), *to]) == 65
     assert "predictions.tsv: no such table" in capsys.readouterr().err
     assert not (tmp_path / "together").exists()
+
+
+def shared(layout: RunLayout, people: int) -> RunLayout:
+    """The run with other names for all but the first people."""
+    for path in (layout.predictions, layout.relevance_bilateral):
+        table = read_table(path)
+        others = ~table["scan_id"].isin([f"I{i}" for i in range(people)])
+        table["scan_id"] = table["scan_id"].where(~others, "other" + table["scan_id"])
+        write_table(path, table)
+    return layout
+
+
+@pytest.mark.parametrize(
+    ("people", "words"), [(0, "no scan was predicted by all of"), (1, "share 1 scan of 1 participant")]
+)
+def test_runs_that_share_too_few_people_make_no_test(tmp_path, source, capsys, people, words) -> None:
+    a = make_run(tmp_path / "a", source, 0)
+    b = shared(make_run(tmp_path / "b", source, 1), people)
+    assert main(["compare", str(a.root), str(b.root), "--to", str(tmp_path / "together")]) == 65
+    said = capsys.readouterr().err
+    assert words in said
+    assert "a, b" in said
+    assert not (tmp_path / "together").exists()
+
+
+def test_several_scans_of_one_person_are_one_person(tmp_path, source, capsys) -> None:
+    runs = [make_run(tmp_path / name, source, wrong) for name, wrong in (("a", 0), ("b", 1))]
+    for run in runs:
+        write_table(run.predictions, read_table(run.predictions).assign(participant_id="sub-00"))
+    assert main(["compare", *(str(run.root) for run in runs), "--to", str(tmp_path / "together")]) == 65
+    assert "share 12 scans of 1 participant" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("people", "least"), [(2, "0.5"), (5, "0.0625"), (6, None)])
+def test_where_no_p_can_be_small_compare_says_so(tmp_path, source, capsys, people, least) -> None:
+    a = make_run(tmp_path / "a", source, 0)
+    b = shared(make_run(tmp_path / "b", source, 1), people)
+    assert main(["compare", str(a.root), str(b.root), "--to", str(tmp_path / "together")]) == 0
+    note = f"{people} participants: p cannot be below {least}"
+    assert (note in capsys.readouterr().out) == (least is not None)
+    table = read_table(tmp_path / "together" / "mcnemar.tsv")
+    assert table["note"].astype(str).str.contains(note, regex=False).all() == (least is not None)
+
+
+def test_other_atlases_are_said_and_other_contrasts_and_classes_refused(tmp_path, source, capsys) -> None:
+    a = make_run(tmp_path / "a", source, 0)
+    to = ["--to", str(tmp_path / "together")]
+    other = make_run(tmp_path / "b", source, 1, regions={"atlas": "neuromorphometrics-spm12"})
+    assert main(["compare", str(a.root), str(other.root), *to]) == 0
+    told = "a: neuromorphometrics-cat12; b: neuromorphometrics-spm12"
+    note = f"different atlases, whose regions are matched by name ({told})"
+    assert f"note: {note}" in capsys.readouterr().out
+    assert set(read_table(tmp_path / "together" / "ranking_agreement.tsv")["note"]) == {note}
+    for name, cohort in (
+        ("c", {"positive": "MCI"}),
+        ("d", {"contrast_column": "sex", "negative": "F", "positive": "M"}),
+    ):
+        run = make_run(tmp_path / name, source, 1, cohort=cohort)
+        assert main(["compare", str(a.root), str(run.root), *to]) == 65
+        assert (
+            "runs that tell different things apart cannot be compared (a: diagnosis CN against AD"
+            in capsys.readouterr().err
+        )
+    flipped = make_run(tmp_path / "e", source, 1)
+    table = read_table(flipped.predictions)
+    write_table(flipped.predictions, table.assign(target=1 - table["target"]))
+    assert main(["compare", str(a.root), str(flipped.root), *to]) == 65
+    assert "scan I0 has another target in e than in a" in capsys.readouterr().err
+
+
+def test_runs_without_a_region_in_common_say_that_nothing_is_ranked(tmp_path, source, capsys) -> None:
+    a, b = make_run(tmp_path / "a", source, 0), make_run(tmp_path / "b", source, 1)
+    table = read_table(b.relevance_bilateral)
+    write_table(b.relevance_bilateral, table.assign(group="other " + table["group"]))
+    assert main(["compare", str(a.root), str(b.root), "--to", str(tmp_path / "together")]) == 0
+    assert "note: no ranking of regions can be compared" in capsys.readouterr().out
+
+
+def test_tables_never_go_into_a_run_or_an_input(tmp_path, source, capsys) -> None:
+    a, b, third = (make_run(tmp_path / name, source, wrong) for wrong, name in enumerate("abc"))
+    for folder in (a.root, b.root / "group", third.root / "new", source, source / "new"):
+        assert main(["compare", str(a.root), str(b.root), "--to", str(folder)]) == 2
+        assert "lies inside the" in capsys.readouterr().err
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(a.root)
+    assert main(["compare", str(a.root), str(b.root), "--to", str(tmp_path / "file")]) == 2
+    assert main(["compare", str(a.root), str(tmp_path / "link"), "--to", str(tmp_path / "together")]) == 2
+    assert "named twice" in capsys.readouterr().err
+    assert not (tmp_path / "together").exists()
+    assert (tmp_path / "file").read_text() == "mine"

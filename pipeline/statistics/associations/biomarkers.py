@@ -53,15 +53,21 @@ def biomarker_of(name: str, inputs: StatisticsInputs) -> Biomarker:
     BadInputError
         If a column is not there, holds text, or has no value at all.
     """
-    part, _, divisor = name.partition("/") if name not in inputs.frame else (name, "", "")
-    values = _part(part.strip(), inputs)
+    part, divisor = parts_of(name, inputs.frame)
+    values = _part(part, inputs)
     if divisor:
-        below = _column(divisor.strip(), inputs.frame)
+        below = column_of(divisor, inputs.frame)
         below = np.where(below > 0, below, np.nan)
         values = values / (below if values.ndim == 1 else below[:, None])
     if np.isnan(values).all():
         raise BadInputError(f"{name}: no scan has a value.")
     return Biomarker(name, values)
+
+
+def parts_of(name: str, frame: pd.DataFrame) -> tuple[str, str]:
+    """What is divided and what it is divided by; the second is empty for a plain name, such as that of a column."""
+    part, _, divisor = name.partition("/") if name not in frame else (name, "", "")
+    return part.strip(), divisor.strip()
 
 
 def _part(name: str, inputs: StatisticsInputs) -> Floats:
@@ -73,10 +79,17 @@ def _part(name: str, inputs: StatisticsInputs) -> Floats:
             raise BadInputError(f"{name}: the atlas has no bilateral group named {group}.")
         own: Floats = group_volumes(inputs)[:, inputs.values.groups.index(group)]
         return own
-    return _column(name, inputs.frame)
+    return column_of(name, inputs.frame)
 
 
-def _column(name: str, frame: pd.DataFrame) -> Floats:
+def column_of(name: str, frame: pd.DataFrame) -> Floats:
+    """A column of numbers; ``hippocampus`` and ``tiv`` need no ``_mm3``.
+
+    Raises
+    ------
+    BadInputError
+        If it is not there, or holds text.
+    """
     column = SHORT_NAMES.get(name, name)
     if column not in frame:
         raise BadInputError(f"{name}: no such column in scans.tsv or clinical.tsv.")

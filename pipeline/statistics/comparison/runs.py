@@ -26,7 +26,12 @@ from pipeline.run.seeds import generator
 from pipeline.statistics.bootstrap import bootstrap_intervals
 from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
 from pipeline.statistics.inputs import renamed
+from pipeline.statistics.notes import joined, so_many
 from pipeline.statistics.values import RelevanceValues
+
+MIN_PARTICIPANTS = 2
+"""Fewer shared ones are refused: a single participant tests nothing, and their regions rank no cohort."""
+ALIKE = "both are right and wrong about the same participants"
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -103,7 +108,7 @@ def common_scans(runs: Sequence[Run]) -> list[str]:
     ------
     BadInputError
         For fewer than two runs, other contrasts, a scan whose class differs between runs that did not shuffle labels,
-        or no scan in common.
+        or too few scans in common.
     """
     if len(runs) < 2:
         raise BadInputError("compare: two runs or more are needed. Name several run folders.")
@@ -129,6 +134,13 @@ def common_scans(runs: Sequence[Run]) -> list[str]:
     if not shared:
         names = ", ".join(run.name for run in runs)
         raise BadInputError(f"predictions.tsv: no scan was predicted by all of {names}. Compare runs of one cohort.")
+    people = first.predictions.loc[first.predictions["scan_id"].isin(shared), "participant_id"].unique()
+    if len(people) < MIN_PARTICIPANTS:
+        raise BadInputError(
+            f"compare: {', '.join(run.name for run in runs)} share {so_many(len(shared), 'scan')} of "
+            f"{so_many(len(people), 'participant')}, and no test can be made of fewer than {MIN_PARTICIPANTS}. Compare "
+            "runs of one cohort."
+        )
     return [scan for scan in first.predictions["scan_id"] if scan in shared]
 
 
@@ -186,8 +198,21 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "ci_high": float(found.high[0]),
         "interval": str(found.method[0]),
         "p": float(mcnemar(counts, exact=True).pvalue),
-        "note": found.notes[0] if only_a + only_b else "both are right and wrong about the same participants",
+        "note": joined(too_few(len(gain)), found.notes[0] if only_a + only_b else ALIKE),
     }
+
+
+def too_few(participants: int) -> str | None:
+    """Whether so few take part that the test cannot come out below 0.05, whatever the runs do."""
+    least = min(1.0, 2 * 0.5**participants)
+    return f"{participants} participants: p cannot be below {least:.3g}" if least > 0.05 else None
+
+
+def atlases_note(runs: Sequence[Run]) -> str | None:
+    """What to know of rankings where the runs have different atlases; None where they have one."""
+    told = [f"{run.name}: {run.config.regions.atlas}" for run in runs]
+    several = len({run.config.regions.atlas for run in runs}) > 1
+    return f"different atlases, whose regions are matched by name ({'; '.join(told)})" if several else None
 
 
 def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
@@ -201,7 +226,7 @@ def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
     maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
     groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
     lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
-    note = f"{lost} regions that not every run has are left out" if lost else None
+    note = joined(atlases_note(runs), f"{lost} regions that not every run has are left out" if lost else None)
     for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
         own = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
         ids, people = set(own["scan_id"]), own["participant_id"].nunique()

@@ -1,0 +1,89 @@
+"""Cells of a run's own tables that the run cannot have written: refused by file, line, column and value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.errors import BadInputError
+
+REMEDY = "Restore the file, or delete it and repeat the command that made this run."
+_LONGEST = 40
+
+
+def require_whole(path: Path) -> None:
+    """Refuse a table whose last line has no end: a number that was cut looks like another number.
+
+    Raises
+    ------
+    BadInputError
+    """
+    with path.open("rb") as handle:
+        handle.seek(-1, os.SEEK_END)
+        if handle.read(1) != b"\n":
+            raise BadInputError(f"{path}: its last line has no end, so the file was cut short. {REMEDY}")
+
+
+def require_filled(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Refuse an empty cell.
+
+    Raises
+    ------
+    BadInputError
+    """
+    for column in columns:
+        _refuse(path, frame, column, frame[column].isna(), "is missing")
+
+
+def require_known(path: Path, frame: pd.DataFrame, column: str, known: Collection[object]) -> None:
+    """Refuse a cell that is none of a few values; empty cells are not looked at.
+
+    Raises
+    ------
+    BadInputError
+    """
+    listed = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in known)
+    wrong = frame[column].notna() & ~frame[column].isin(list(known))
+    _refuse(path, frame, column, wrong, f"is not one of {listed}")
+
+
+def require_digests(path: Path, frame: pd.DataFrame, column: str, remedy: str) -> None:
+    """Refuse a cell that is no SHA-256; empty cells are not looked at.
+
+    Raises
+    ------
+    BadInputError
+    """
+    wrong = frame[column].notna() & ~frame[column].astype(str).str.fullmatch("[0-9a-f]{64}")
+    _refuse(path, frame, column, wrong, "is not a SHA-256 (64 hexadecimal digits)", remedy)
+
+
+def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], whole: bool = False) -> None:
+    """Refuse a cell that is no finite number, or no whole one; empty cells are not looked at.
+
+    Raises
+    ------
+    BadInputError
+    """
+    for column in columns:
+        cells = frame[column]
+        if cells.dtype == object or cells.dtype == bool:  # true and false are no numbers
+            cells = cells.map(lambda cell: str(cell) if isinstance(cell, bool | np.bool_) else cell)
+        numbers = pd.to_numeric(cells.astype(object), errors="coerce").astype(float)
+        wrong = cells.notna() & ~np.isfinite(numbers)
+        _refuse(path, frame, column, wrong, "is not a number")
+        if whole:
+            _refuse(path, frame, column, cells.notna() & (numbers != np.round(numbers)), "is not a whole number")
+
+
+def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why: str, remedy: str = REMEDY) -> None:
+    if wrong.any():
+        row = int(wrong.to_numpy(bool).argmax())
+        cell = frame[column].iloc[row]
+        text = str(cell) if len(str(cell)) <= _LONGEST else f"{str(cell)[: _LONGEST - 1]}…"
+        shown = "n/a" if pd.isna(cell) else repr(text)
+        raise BadInputError(f"{path}: line {row + 2}, column {column}: {shown} {why}. {remedy}")

@@ -1,0 +1,119 @@
+"""Whether the names in ``[statistics]`` are those of columns, regions and maps that the run will have.
+
+A misspelt name would cost an analysis its answer, hours later and in one row of a table, so names are checked as soon
+as the cohort is read. A clinical column that the program knows but this cohort lacks is no mistake; its rows say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pandas as pd
+
+from pipeline.cohort.clinical import IDENTITY, MEASURES, TIMES, Clinical
+from pipeline.cohort.records import Scan
+from pipeline.cohort.values import code_text
+from pipeline.run.config import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.map_names import map_names
+from pipeline.run.nearest import did_you_mean, nearest
+from pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
+from pipeline.statistics.covariates import CovariateColumns, refuse_class
+from pipeline.statistics.everyone import with_facts
+from pipeline.statistics.groups.levels import COURSE
+
+_NUMBERS = ("target", "logit_negative", "logit_positive", "probability")
+_WORDS = ("fold", "predicted", "outcome", "control")
+"""Columns of ``predictions.tsv`` that a formula may name; their values are not known yet."""
+
+
+def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | None, groups: Collection[str]) -> None:
+    """Refuse settings that name a column, site, region or map that the run will not have, or a formula of no use.
+
+    Parameters
+    ----------
+    config : Config
+    scans : sequence of Scan
+        Those of the contrast.
+    clinical : Clinical or None
+    groups : collection of str
+        Bilateral groups of the atlas.
+
+    Raises
+    ------
+    BadInputError
+        Naming the setting, the name, and the nearest that there is.
+    """
+    settings, frame = config.statistics, _frame(scans, clinical)
+    known = {*map(str, frame.columns), *MEASURES, *TIMES}
+    _require_formulas(config, frame)
+    for name in settings.associations.biomarkers:
+        _require_biomarker(name, frame, known, groups)
+    for setting, names, choice in (
+        ("subgroups.variables", settings.subgroups.variables, known | {COURSE}),
+        ("main_effects.variables", settings.main_effects.variables, known),
+        ("harmonisation.site_column", (settings.harmonisation.site_column,), known),
+        ("progression.trajectory_maps", settings.progression.trajectory_maps, set(map_names(config.attribution))),
+    ):
+        for name in names:
+            if name not in choice:
+                raise _unknown(f"statistics.{setting}", name, choice)
+    reference, column = settings.harmonisation.reference_site, settings.harmonisation.site_column
+    sites = {code_text(site) for site in frame[column].dropna()} if column in frame else set()
+    if reference and reference not in sites:
+        raise _unknown("statistics.harmonisation.reference_site", reference, sites)
+
+
+def _frame(scans: Sequence[Scan], clinical: Clinical | None) -> pd.DataFrame:
+    """A row per scan with the columns that analyses will see; what networks will say is made up."""
+    frame = pd.DataFrame({"scan_id": [scan.scan_id for scan in scans]})
+    turns = np.arange(len(frame)) % 2
+    frame = frame.assign(**{name: 0.25 + 0.5 * turns for name in _NUMBERS})
+    frame = frame.assign(**{name: turns.astype(str).astype(object) for name in _WORDS})
+    more = pd.DataFrame({"scan_id": []}) if clinical is None else clinical.frame
+    others = [name for name in IDENTITY if name != "scan_id"]
+    return with_facts(frame, scans, more.drop(columns=others, errors="ignore").set_index("scan_id"))
+
+
+def _require_formulas(config: Config, frame: pd.DataFrame) -> None:
+    settings, columns = config.statistics, list(map(str, frame.columns))
+    blind = {
+        f"statistics.{section}.{name}": getattr(getattr(settings, section), name)
+        for section in ("harmonisation", "normative")
+        for name in ("relevance_covariates", "volume_covariates")
+    }
+    others = {
+        "statistics.covariates": settings.covariates,
+        "statistics.harmonisation.training_covariates": settings.harmonisation.training_covariates,
+    }
+    for setting, formula in {**others, **blind}.items():
+        try:
+            CovariateColumns.of(formula, frame)
+            if setting in blind:
+                refuse_class(formula, config.cohort.contrast_column, columns, setting)
+        except BadInputError as error:
+            told = str(error)
+            raise BadInputError(told if told.startswith(setting) else f"{setting}: {told}") from error
+
+
+def _require_biomarker(name: str, frame: pd.DataFrame, known: Collection[str], groups: Collection[str]) -> None:
+    setting = "statistics.associations.biomarkers"
+    for part in filter(None, parts_of(name, frame)):
+        if part.startswith(VOLUME_OF):
+            if part.removeprefix(VOLUME_OF) not in groups:
+                raise _unknown(setting, name, [VOLUME_OF + group for group in groups])
+        elif part != OWN_VOLUME and SHORT_NAMES.get(part, part) not in known:
+            raise _unknown(setting, name, [*known, *SHORT_NAMES, OWN_VOLUME], part)
+        elif SHORT_NAMES.get(part, part) in frame:
+            try:
+                column_of(part, frame)
+            except BadInputError as error:
+                raise BadInputError(f"{setting}: {error}") from error
+
+
+def _unknown(setting: str, name: str, known: Collection[str], part: str = "") -> BadInputError:
+    part = part or name
+    listed = ", ".join(sorted(known)) or "none"
+    of = "" if part == name else f" ({part})"
+    return BadInputError(f"{setting}: {name!r}{of} is not known.{did_you_mean(nearest(part, known))} Known: {listed}.")
