@@ -139,12 +139,12 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
                 result = is_done(layout, job)
                 if result is not None:
                     outcomes[index] = Outcome(job, "unchanged", result)
-                    bar.update()
+                    bar.update(unchanged=True)
                 else:
                     pending[executor.submit(execute, layout, job)] = index
             for future in as_completed(pending):
-                outcomes[pending[future]] = future.result()
-                bar.update()
+                outcomes[pending[future]] = outcome = future.result()
+                bar.update(failed=not outcome.ok)
         except BrokenProcessPool as error:
             raise ResumableError(
                 f"{description}: a worker process was killed, most often for want of memory. Run the same command "
