@@ -52,7 +52,7 @@ def outlying_distance(regions: int) -> float:
     Examples
     --------
     >>> [round(outlying_distance(n), 2) for n in (1, 134)]
-    [3.5, 4.52]
+    [3.5, 4.64]
     """
     return float(scipy.stats.norm.isf(scipy.stats.norm.sf(OUTLYING) / regions))
 

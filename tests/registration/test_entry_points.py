@@ -100,9 +100,7 @@ def test_a_head_in_template_space_is_stripped_by_the_mask_beside_it(
     layout = RunLayout(tmp_path / "run")
     digests = DigestCache(layout.digests)
     with open_executor(1) as executor:
-        (good, bad), _ = register_scans(
-            layout, tmp_path / "in", scans, CONFIG, 43, executor, DigestCache(layout.digests)
-        )
+        (good, bad), _ = register_scans(layout, tmp_path / "in", scans, CONFIG, 43, executor, digests)
     assert good.ok, good.message
     assert good.result["brain_extraction"] == "given"
     placed = np.asarray(nib.load(layout.scan("sub-a", None, 4.0).t1w).dataobj)
@@ -118,9 +116,7 @@ def test_a_cohort_of_registered_images_needs_no_registration(write: Any, tmp_pat
     layout = RunLayout(tmp_path / "run")
     digests = DigestCache(layout.digests)
     with open_executor(1) as executor:
-        outcomes, _ = register_scans(
-            layout, tmp_path / "input", scans, CONFIG, 43, executor, DigestCache(layout.digests)
-        )
+        outcomes, _ = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, digests)
         again, _ = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, digests)
     assert [outcome.status for outcome in outcomes] == ["done", "done"], [outcome.message for outcome in outcomes]
     assert [outcome.status for outcome in again] == ["unchanged", "unchanged"]
