@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 from atlases.templates import Template, load_template
 from pipeline.cohort.records import Scan
@@ -41,15 +42,18 @@ def draw_overviews(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
     """
     quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
     by_id = {str(row["scan_id"]): row for row in quality.to_dict("records")}
-    jobs = []
-    for scan in scans:
-        files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
-        lines = caption_lines(files.name, {str(k): v for k, v in by_id[scan.scan_id].items()})
-        registered = receipt_key(layout, "registration", files.name) or ""
-        key = unit_key({"registration": registered}, [lines, resolution_mm], *PACKAGES)
-        arguments = (files.t1w, resolution_mm, lines)
-        jobs.append(Job(STAGE, files.name, key, {"overview": files.overview}, draw_one, arguments))
+    jobs = [overview_job(layout, scan, by_id[scan.scan_id], resolution_mm) for scan in scans]
     return run_jobs(layout, jobs, executor, "overviews")
+
+
+def overview_job(layout: RunLayout, scan: Scan, row: Mapping[Any, Any], resolution_mm: float) -> Job:
+    """Unit of work of one scan, given its row of ``registration.tsv``."""
+    files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
+    lines = caption_lines(files.name, row)
+    registered = receipt_key(layout, "registration", files.name) or ""
+    key = unit_key({"registration": registered}, [lines, resolution_mm], *PACKAGES)
+    arguments = (files.t1w, resolution_mm, lines)
+    return Job(STAGE, files.name, key, {"overview": files.overview}, draw_one, arguments)
 
 
 def draw_one(outputs: dict[str, Path], t1w: Path, resolution_mm: float, lines: Sequence[str]) -> None:
@@ -62,7 +66,7 @@ def _template(resolution_mm: float) -> Template:
     return load_template(resolution_mm)
 
 
-def caption_lines(name: str, row: Mapping[str, object]) -> list[str]:
+def caption_lines(name: str, row: Mapping[Any, Any]) -> list[str]:
     """What is written below the slices: the scan, its numbers, why it is in doubt.
 
     Parameters

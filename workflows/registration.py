@@ -1,58 +1,102 @@
-"""What follows the registration of the scans: figures, volumes, and what becomes of scans in doubt."""
+"""Registration with what follows it: figures, volumes, and what becomes of scans in doubt."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 
+import pandas as pd
+
+from atlases.catalogue import find_atlas
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.registration.decisions import require_decisions
+from pipeline.registration.flags import flag_reasons
 from pipeline.registration.settled import settle_scans
-from pipeline.registration.volume_tables import hippocampal_volumes, measure_volumes
+from pipeline.registration.stage import register_scans, table_row
+from pipeline.registration.volume_tables import gather_volumes, hippocampal_volumes, measure_volumes, volume_job
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Outcome
+from pipeline.run.jobs import Job, Outcome, is_done
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table
-from reports.overviews import draw_overviews
+from reports.overviews import draw_overviews, overview_job
 
 
-def finish_registration(
+def register_and_finish(
     layout: RunLayout,
+    input_root: Path,
     scans: Sequence[Scan],
-    registrations: Sequence[Outcome],
     config: Config,
     executor: Executor,
     digests: DigestCache,
-) -> list[Outcome]:
-    """Draw the overviews, measure volumes, and bring ``scans.tsv`` up to date.
+) -> tuple[list[Outcome], list[Outcome]]:
+    """Register scans, draw the overviews, measure volumes, and bring ``scans.tsv`` up to date.
+
+    The worker that has registered a scan draws its figure and measures its volumes at once; the tables of the group
+    are brought up to date now and then. What depends on the whole cohort comes at the end.
 
     Parameters
     ----------
     layout : RunLayout
+    input_root : Path
+        Folder that the image paths of the scans start from.
     scans : sequence of Scan
-        Those that were to be registered.
-    registrations : sequence of Outcome
-        How that went, by scan.
     config : Config
     executor : concurrent.futures.Executor
     digests : DigestCache
 
     Returns
     -------
-    list of Outcome
-        Of the figures and of the volumes.
+    registrations : list of Outcome
+        One per kept scan.
+    later : list of Outcome
+        Of what follows.
 
     Raises
     ------
     ResumableError
         If the settings ask about scans in doubt and decisions are missing.
     """
-    settings = config.registration
-    registered = [scan for scan, outcome in zip(scans, registrations, strict=True) if outcome.ok]
-    figures = draw_overviews(layout, registered, settings.resolution_mm, executor)
+    settings, atlas = config.registration, config.regions.atlas
+    resolution, atlas_digest = settings.resolution_mm, find_atlas(atlas).digest
+
+    def interim_volumes(registered: Sequence[Scan]) -> None:
+        measured = [
+            scan for scan in registered if scan.entry != "template"
+            and is_done(layout, volume_job(layout, scan, atlas, atlas_digest, resolution)) is not None
+        ]  # fmt: skip
+        gather_volumes(layout, measured, resolution)
+
+    followers = functools.partial(_followers, atlas, atlas_digest, resolution)
+    registrations, regions = register_scans(
+        layout, input_root, scans, settings, config.seed, executor, digests, atlas, followers, interim_volumes
+    )
+    kept = [scan for scan in scans if scan.kept]
+    registered = [scan for scan, outcome in zip(kept, registrations, strict=True) if outcome.ok]
+    figures = draw_overviews(layout, registered, resolution, executor)
     warped = [scan for scan in registered if scan.entry != "template"]
-    _, volumes = measure_volumes(layout, warped, config.regions.atlas, settings.resolution_mm, executor, digests)
+    _, volumes = measure_volumes(layout, warped, atlas, resolution, executor, digests)
+    _settle(layout, config)
+    return registrations, [*regions, *figures, *volumes]
+
+
+def _followers(
+    atlas: str, atlas_digest: str, resolution_mm: float, layout: RunLayout, scan: Scan, outcome: Outcome
+) -> list[Job]:
+    """What the worker that has registered a scan does next; a figure whose flags change later is drawn again."""
+    row = table_row(scan, outcome)
+    reasons = flag_reasons(pd.DataFrame([row]), [scan.age])[0]
+    jobs = [overview_job(layout, scan, row | {"flags": "; ".join(reasons) or None}, resolution_mm)]
+    if scan.entry != "template":
+        jobs.append(volume_job(layout, scan, atlas, atlas_digest, resolution_mm))
+    return jobs
+
+
+def _settle(layout: RunLayout, config: Config) -> None:
+    """Bring ``scans.tsv`` up to date, and stop if a person has to decide."""
+    settings = config.registration
     quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
     own = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
     table = settle_scans(ScanTable.read(layout.scans), quality, own, config.regions.atlas, settings.hippocampus_source)
@@ -61,4 +105,3 @@ def finish_registration(
     names = ["_".join(str(part) for part in key if str(part) != "nan")
              for key in doubtful[["participant_id", "session_id"]].itertuples(index=False)]  # fmt: skip
     require_decisions(dict(zip(names, doubtful["decision"].fillna(""), strict=True)), layout.flagged)
-    return [*figures, *volumes]

@@ -23,7 +23,6 @@ from pipeline.evaluation.planted_effects import evaluate_effects
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.faces import without_face
-from pipeline.registration.stage import register_scans
 from pipeline.run.config import Config
 from pipeline.run.digests import DigestCache
 from pipeline.run.jobs import Job, Outcome
@@ -38,7 +37,7 @@ from pipeline.training.stage import train_folds
 from reports.build import build_report, report_inputs, written_files
 from reports.people.scan_pictures import draw_scans
 from reports.run_record import read_run
-from workflows.registration import finish_registration
+from workflows.registration import register_and_finish
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,7 @@ def register(work: Work) -> Result:
         work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor,
         faceless if config.privacy.removes_faces else None,
     )  # fmt: skip
-    registrations = register_scans(
-        work.layout, work.input_root, scans, config.registration, config.seed, work.executor, work.digests
-    )
-    kept = [scan for scan in scans if scan.kept]
-    later = finish_registration(work.layout, kept, registrations, config, work.executor, work.digests)
+    registrations, later = register_and_finish(work.layout, work.input_root, scans, config, work.executor, work.digests)
     told = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
     return Result(told, step_done=any(o.status == "done" for o in later))
 

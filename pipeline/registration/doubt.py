@@ -10,19 +10,27 @@ import pandas as pd
 from pipeline.cohort.records import Scan
 from pipeline.registration.decisions import decide
 from pipeline.registration.flags import MIN_COHORT, OUTLYING, flag_reasons
+from pipeline.registration.local_outliers import region_reasons, worst_regions
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.layout import RunLayout
 
 DOUBT_COLUMNS = {
+    "worst_regions": "Regions in which the scan lies worst on the template, with the correlation there: farthest below "
+    f"the other scans or, among fewer than {MIN_COHORT}, lowest; see region_quality.tsv",
     "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
-    f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side; n/a if it "
-    "is not",
+    f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side (in one of "
+    "many regions as rarely); n/a if it is not",
     "decision": "What happened to a scan in doubt: keep or drop; n/a where there is no doubt or no decision yet",
 }
 
 
 def add_doubt(
-    quality: pd.DataFrame, scans: Sequence[Scan], layout: RunLayout, config: RegistrationConfig
+    quality: pd.DataFrame,
+    regions: pd.DataFrame,
+    scans: Sequence[Scan],
+    layout: RunLayout,
+    config: RegistrationConfig,
+    decided: bool = True,
 ) -> pd.DataFrame:
     """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
 
@@ -30,9 +38,13 @@ def add_doubt(
     ----------
     quality : pandas.DataFrame
         One row per scan, in the order of `scans`.
+    regions : pandas.DataFrame
+        ``region_quality.tsv``.
     scans : sequence of Scan
     layout : RunLayout
     config : RegistrationConfig
+    decided : bool
+        False while scans are still to come: the cohort that they are compared with may change, so nothing is decided.
 
     Raises
     ------
@@ -42,15 +54,19 @@ def add_doubt(
     registered = (quality["status"] == "registered").to_numpy()
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
     reasons = flag_reasons(quality[registered], [scan.age for scan in good])
-    flags = {scan.name: "; ".join(found) for scan, found in zip(good, reasons, strict=True) if found}
+    local = region_reasons(regions)
+    every = [[*found, *local.get(scan.scan_id, ())] for scan, found in zip(good, reasons, strict=True)]
+    flags = {scan.name: "; ".join(found) for scan, found in zip(good, every, strict=True) if found}
     figures = {
         scan.name: os.path.relpath(
             layout.scan(scan.participant_id, scan.session_id, config.resolution_mm).overview, layout.root
         )
         for scan in good
     }
-    decisions = decide(scans, flags, config.flagged, layout.flagged, figures)
+    decisions = decide(scans, flags, config.flagged, layout.flagged, figures) if decided else {}
+    worst = worst_regions(regions)
     columns = {
+        "worst_regions": pd.Series([worst.get(scan.scan_id) for scan in scans], quality.index, dtype=object),
         "flags": pd.Series([flags.get(scan.name) for scan in scans], quality.index, dtype=object),
         "decision": pd.Series([decisions.get(scan.name) or None for scan in scans], quality.index, dtype=object),
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -11,42 +12,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from atlases.images import write_template_image
+from atlases.catalogue import find_atlas
 from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.ants_transform import Transforms, Volume, resample
-from pipeline.registration.brain_extraction import find_brain, sidecar_of
 from pipeline.registration.doubt import DOUBT_COLUMNS, add_doubt
-from pipeline.registration.entry_points import PlacedScan, place_in_template
-from pipeline.registration.given_masks import mask_path
-from pipeline.registration.images import load_labels, load_t1w
+from pipeline.registration.images import load_labels
 from pipeline.registration.quality import QUALITY_COLUMNS
-from pipeline.registration.scan import RegisteredScan, register_image
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.group_layout import TEMPLATE
-from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import RunLayout
-from pipeline.run.private_paths import shown_as
-from pipeline.run.provenance import package_versions
-from pipeline.run.scan_files import ScanFiles
-from pipeline.run.seeds import derived_seed
-from pipeline.run.tables import write_json, write_table
-
-STAGE = "registration"
-PACKAGES = (
-    "pipeline.registration",
-    "pipeline.cohort.derivatives",
-    "pipeline.run.seeds",
-    "atlases.templates",
-    "atlases.spaces",
-    "atlases.brain_box",
-    "atlases.carriers",
-    "atlases.images",
+from pipeline.registration.region_quality import (
+    gather_region_quality,
+    measure_regions,
+    region_quality_job,
 )
-"""Code whose change makes registrations stale; of the atlases only what the template is read and written with."""
+from pipeline.registration.scan_jobs import registration_job
+from pipeline.registration.synthstrip import require_synthstrip
+from pipeline.run.config import RegionsConfig, RegistrationConfig
+from pipeline.run.digests import DigestCache
+from pipeline.run.jobs import Job, Outcome, is_done, run_jobs
+from pipeline.run.layout import RunLayout
+from pipeline.run.pacing import Paced
+from pipeline.run.scan_files import ScanFiles
+from pipeline.run.tables import read_table, write_table
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -63,6 +50,9 @@ REGISTRATION_COLUMNS = {
 }
 """Columns of ``registration.tsv``."""
 
+Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
+"""Units of later stages that a scan is ready for, given how its registration ended."""
+
 
 def register_scans(
     layout: RunLayout,
@@ -72,8 +62,13 @@ def register_scans(
     seed: int,
     executor: Executor,
     digests: DigestCache,
-) -> list[Outcome]:
-    """Register every kept scan to template space and write the table of quality numbers.
+    atlas: str = RegionsConfig().atlas,
+    followers: Followers | None = None,
+    on_tables: Callable[[Sequence[Scan]], None] | None = None,
+) -> tuple[list[Outcome], list[Outcome]]:
+    """Register every kept scan to template space and write the tables of quality numbers.
+
+    The tables hold the scans that are finished, and are brought up to date while others are under way.
 
     Parameters
     ----------
@@ -88,23 +83,88 @@ def register_scans(
     executor : concurrent.futures.Executor
         Workers with one ITK thread (`pipeline.run.executors.open_executor`).
     digests : DigestCache
+    atlas : str
+        Whose regions are looked at one by one; as `atlases.labels.load_atlas`.
+    followers : callable, optional
+        Units that the worker does right after each registration; picklable.
+    on_tables : callable, optional
+        Called with the scans registered so far whenever the tables are brought up to date before the end.
 
     Returns
     -------
-    list of Outcome
+    registrations : list of Outcome
         One per kept scan, in their order; a failed scan does not touch the others.
+    regions : list of Outcome
+        Of the quality per region, one per registered scan.
     """
     kept = [scan for scan in scans if scan.kept]
     if config.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.synthstrip_model))
-    template_digest = load_template(config.resolution_mm).source_digest if kept else ""
-    jobs = [_job(layout, input_root, scan, config, seed, digests, template_digest) for scan in kept]
+    resolution, finished = config.resolution_mm, dict[str, Outcome]()
+    template_digest = load_template(resolution).source_digest if kept else ""
+    atlas_digest = find_atlas(atlas).digest
+    jobs = [
+        dataclasses.replace(
+            registration_job(layout, input_root, scan, config, seed, digests, template_digest),
+            followers=functools.partial(_after, scan, atlas, atlas_digest, resolution, followers),
+        )
+        for scan in kept
+    ]
     digests.save()
-    outcomes = run_jobs(layout, jobs, executor, "registration")
-    rows = [_row(scan, outcome) for scan, outcome in zip(kept, outcomes, strict=True)]
-    frame = add_doubt(pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), kept, layout, config)
-    write_table(layout.registration_quality, frame, REGISTRATION_COLUMNS)
-    return outcomes
+
+    def interim() -> None:
+        ended = [scan for scan in kept if scan.name in finished]
+        good = [scan for scan in ended if finished[scan.name].ok]
+        measured = [
+            scan for scan in good
+            if is_done(layout, region_quality_job(layout, scan, atlas, atlas_digest, resolution)) is not None
+        ]  # fmt: skip
+        gather_region_quality(layout, measured, resolution)
+        _write_quality(layout, ended, [finished[scan.name] for scan in ended], config, decided=False)
+        if on_tables is not None:
+            on_tables(good)
+
+    paced = Paced(interim)
+
+    def told(outcome: Outcome) -> None:
+        finished[outcome.job.unit] = outcome
+        paced()
+
+    outcomes = run_jobs(layout, jobs, executor, "registration", told)
+    registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
+    regions = measure_regions(layout, registered, atlas, resolution, executor, digests)
+    _write_quality(layout, kept, outcomes, config)
+    return outcomes, regions
+
+
+def _after(
+    scan: Scan,
+    atlas: str,
+    atlas_digest: str,
+    resolution_mm: float,
+    followers: Followers | None,
+    layout: RunLayout,
+    outcome: Outcome,
+) -> list[Job]:
+    """What a worker does once it has registered a scan."""
+    own = region_quality_job(layout, scan, atlas, atlas_digest, resolution_mm)
+    return [own, *(followers(layout, scan, outcome) if followers is not None else ())]
+
+
+def _write_quality(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    outcomes: Sequence[Outcome],
+    config: RegistrationConfig,
+    decided: bool = True,
+) -> None:
+    """Write ``registration.tsv``; ``region_quality.tsv`` is there."""
+    rows = [table_row(scan, outcome) for scan, outcome in zip(scans, outcomes, strict=True)]
+    regions = read_table(layout.region_quality, text_columns=["name", "group"])
+    frame = pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS))
+    write_table(
+        layout.registration_quality, add_doubt(frame, regions, scans, layout, config, decided), REGISTRATION_COLUMNS
+    )
 
 
 def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
@@ -131,129 +191,8 @@ def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
     return np.asarray(np.rint(warped), dtype=np.int32)
 
 
-def register_one(
-    outputs: dict[str, Path],
-    image: Path,
-    source: str,
-    config: RegistrationConfig,
-    seed: int,
-    entry: str = "scan",
-    mask: Path | None = None,
-) -> Mapping[str, Any]:
-    """Job: register one scan and write its files; gives its row of ``registration.tsv``.
-
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        t1w, t1w_sidecar, brain_mask, log_jacobian, log_jacobian_sidecar, affine_transform, warp, inverse_warp,
-        quality.
-    image : Path
-        The scan.
-    source : str
-        Path of the scan relative to the input folder, for the sidecar.
-    config : RegistrationConfig
-    seed : int
-    entry : {"scan", "brain"}
-        As `Scan.entry`.
-    mask : Path, optional
-        Where a brain mask of this scan lies, if there is one.
-    """
-    prefix = outputs["t1w"].with_name("ants_")
-    with shown_as(image, source):
-        result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry, mask)
-    write_template_image(outputs["t1w"], result.t1w, result.grid)
-    write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
-    write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
-    result.transforms.affine.replace(outputs["affine_transform"])
-    result.transforms.warp.replace(outputs["warp"])
-    result.transforms.inverse_warp.replace(outputs["inverse_warp"])
-    write_json(outputs["t1w_sidecar"], _sidecar(result, source, config, seed))
-    write_json(outputs["log_jacobian_sidecar"], _jacobian_sidecar(source, config))
-    numbers = {
-        "brain_extraction": result.brain.source,
-        "brain_mm3": round(result.brain.litres * 1e6, 1),
-        "orientation": result.orientation,
-        **dataclasses.asdict(result.quality),
-    }
-    write_json(outputs["quality"], numbers)
-    return numbers
-
-
-def place_one(
-    outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, mask: Path | None = None
-) -> Mapping[str, Any]:
-    """Job: take over a scan that others have registered; gives its row of ``registration.tsv``.
-
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        t1w, t1w_sidecar, brain_mask, quality. There is no transform, so no volume change either.
-    image, source, config, mask
-        As `register_one`.
-    """
-    model = Path(config.synthstrip_model) if config.synthstrip_model else None
-    with shown_as(image, source):
-        scan = load_t1w(image)
-        brain = find_brain(scan, config.brain_extraction, mask, model)
-        result = place_in_template(scan, brain, load_template(config.resolution_mm))
-    write_template_image(outputs["t1w"], result.t1w, result.grid)
-    write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
-    write_json(outputs["t1w_sidecar"], _placed_sidecar(result, source, config))
-    numbers = {
-        "brain_extraction": result.brain.source,
-        "orientation": scan.orientation,
-        "correlation": result.correlation,
-        "dice": result.dice,
-    }
-    write_json(outputs["quality"], numbers)
-    return numbers
-
-
-def _job(
-    layout: RunLayout,
-    input_root: Path,
-    scan: Scan,
-    config: RegistrationConfig,
-    seed: int,
-    digests: DigestCache,
-    template_digest: str,
-) -> Job:
-    files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
-    source = scan.image or ""
-    image = input_root / scan.file
-    scan_seed = derived_seed(seed, STAGE, files.name)
-    inputs = {"image": digests.digest(image), "template": template_digest}
-    if sidecar_of(image).is_file():
-        inputs["sidecar"] = digests.digest(sidecar_of(image))
-    mask = mask_path(input_root, scan, config.mask_pattern)
-    if mask.is_file():
-        inputs["mask"] = digests.digest(mask)
-    if config.brain_extraction == "synthstrip":
-        inputs["synthstrip"] = digests.digest(Path(config.synthstrip_model))
-    outputs = {
-        "t1w": files.t1w,
-        "t1w_sidecar": sidecar_of(files.t1w),
-        "brain_mask": files.brain_mask,
-        "log_jacobian": files.log_jacobian,
-        "log_jacobian_sidecar": sidecar_of(files.log_jacobian),
-        "affine_transform": files.affine_transform,
-        "warp": files.warp,
-        "inverse_warp": files.inverse_warp,
-        "quality": files.quality,
-    }
-    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], *PACKAGES)
-    if scan.entry == "template":
-        placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
-        return Job(STAGE, files.name, key, placed, place_one, (image, source, config, mask))
-    return Job(STAGE, files.name, key, outputs, register_one, (image, source, config, scan_seed, scan.entry, mask))
-
-
-def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
-    """The settings that a registration depends on; files stand in its key by their digests."""
-    return dataclasses.replace(config, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model="")
-
-
-def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
+def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
+    """Row of a scan in ``registration.tsv``, but for what the other scans say of it (`DOUBT_COLUMNS`)."""
     row: dict[str, Any] = dict.fromkeys(REGISTRATION_COLUMNS)
     row.update(
         participant_id=scan.participant_id,
@@ -264,40 +203,3 @@ def _row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
         **outcome.result,
     )
     return row
-
-
-def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
-    """BIDS sidecar of the image in template space."""
-    versions = package_versions()  # deepbet may be absent: stripped images do without
-    return {
-        "Sources": [f"bids:raw:{source}"],
-        "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
-        "BrainExtraction": result.brain.source,
-        "BiasFieldCorrection": "N4" if config.bias_correction else "none",
-        "Orientation": result.orientation,
-        "Registration": config.transform,
-        "Interpolation": "linear",
-        "RandomSeed": seed,
-        "SoftwareVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
-    }
-
-
-def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
-    return {
-        "Sources": [f"bids:raw:{source}"],
-        "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
-        "BrainExtraction": result.brain.source,
-        "Registration": f"none here: the image was given in the space of {TEMPLATE}",
-        "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
-    }
-
-
-def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]:
-    return {
-        "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
-        "part included; > 0 where the scan is larger than the template.",
-        "Sources": [f"bids:raw:{source}"],
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
-    }

@@ -87,13 +87,13 @@ def measure_volumes(
         One per scan.
     """
     atlas_digest = find_atlas(atlas_name).digest
-    jobs = [_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
+    jobs = [volume_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
     outcomes = run_jobs(layout, jobs, executor, "volumes")
     done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
     keys = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
 
     def gather() -> list[Path]:
-        return _gather(layout, done, resolution_mm)
+        return gather_volumes(layout, done, resolution_mm)
 
     written = run_step(layout, "volumes", [], [keys, resolution_mm], PACKAGES, gather, digests)
     return written, outcomes
@@ -134,7 +134,8 @@ def _atlas(name: str, resolution_mm: float) -> Atlas:
     return load_atlas(name, template_grid(resolution_mm))
 
 
-def _job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
+def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
+    """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], *PACKAGES)
@@ -143,7 +144,8 @@ def _job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, reso
     return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
 
-def _gather(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
+def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
+    """Write the tables of the group from those of these scans."""
     tables = []
     for scan in scans:
         table = read_table(

@@ -24,6 +24,11 @@ class GroupFiles:
         return self.group / "registration.tsv"
 
     @property
+    def region_quality(self) -> Path:
+        """How well each scan lies on the template in each region, one row per scan and region."""
+        return self.group / "region_quality.tsv"
+
+    @property
     def volumes(self) -> Path:
         """Volumes of atlas regions, one row per scan and region, from the Jacobian determinant."""
         return self.group / "volumes.tsv"

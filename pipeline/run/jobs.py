@@ -64,6 +64,9 @@ class Job:
     outputs: Mapping[str, Path]
     function: Callable[..., Mapping[str, Any] | None]
     arguments: tuple[Any, ...] = ()
+    followers: Callable[[RunLayout, Outcome], Sequence[Job]] | None = None
+    """Units of later stages to do in the same worker once this one is done; picklable. Their outcomes are not kept:
+    the later stage finds them done, or does them again."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,13 @@ def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
         return None
 
 
-def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, description: str) -> list[Outcome]:
+def run_jobs(
+    layout: RunLayout,
+    jobs: Sequence[Job],
+    executor: Executor,
+    description: str,
+    on_end: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
     """Do all jobs that need doing; keep going when one fails.
 
     Parameters
@@ -120,6 +129,8 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
     executor : concurrent.futures.Executor
     description : str
         For the progress bar.
+    on_end : callable, optional
+        Called here, not in a worker, with every outcome as it comes.
 
     Returns
     -------
@@ -139,12 +150,16 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
                 result = is_done(layout, job)
                 if result is not None:
                     outcomes[index] = Outcome(job, "unchanged", result)
-                    bar.update()
+                    bar.update(unchanged=True)
+                    if on_end is not None:
+                        on_end(outcomes[index])
                 else:
-                    pending[executor.submit(execute, layout, job)] = index
+                    pending[executor.submit(_execute_all, layout, job)] = index
             for future in as_completed(pending):
-                outcomes[pending[future]] = future.result()
-                bar.update()
+                outcomes[pending[future]] = outcome = future.result()
+                bar.update(failed=not outcome.ok)
+                if on_end is not None:
+                    on_end(outcome)
         except BrokenProcessPool as error:
             raise ResumableError(
                 f"{description}: a worker process was killed, most often for want of memory. Run the same command "
@@ -157,6 +172,15 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
     ordered = [outcomes[index] for index in range(len(jobs))]
     _record_failures(layout, ordered)
     return ordered
+
+
+def _execute_all(layout: RunLayout, job: Job) -> Outcome:
+    """Do one job and those that follow it; give its own outcome."""
+    outcome = execute(layout, job)
+    if outcome.ok and job.followers is not None:
+        for follower in job.followers(layout, outcome):
+            execute(layout, follower)
+    return outcome
 
 
 def execute(layout: RunLayout, job: Job) -> Outcome:

@@ -89,6 +89,6 @@ def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
     )
     ignored = ["*.html", "logs/", "figures/", "models/", "group/", "*_xfm.*", "*_relevance.*", "*_ledger.tsv",
                "*_regions.*", "partial/", "explanations/",
-               "*_quality.json", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "failures.*",
+               "*_quality.*", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "failures.*",
                ".scratch/"]  # fmt: skip
     write_text(layout.bidsignore, "\n".join(ignored) + "\n")

@@ -103,6 +103,11 @@ class ScanFiles:
         return self._anat(f"{self._space}_desc-registration_quality.json")
 
     @property
+    def region_quality(self) -> Path:
+        """How well this scan lies on the template in each region (TSV)."""
+        return self._anat(f"{self._space}_desc-regions_quality.tsv")
+
+    @property
     def volumes(self) -> Path:
         """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
         return self._anat(f"{self._space}_desc-jacobian_volumes.tsv")

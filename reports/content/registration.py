@@ -22,6 +22,7 @@ _COLUMNS = (
     Column("flags", "In doubt, because", remark),
     Column("decision", "Decision", remark),
     Column("overview", "Overview", remark, hint="contours of the template on the scan", link="overview_url"),
+    Column("worst_regions", "Worst regions", remark, hint="correlation with the template in and around them"),
     numeric("correlation", "Correlation", lambda x: fixed(x, 3), "with the template brain, inside its mask"),
     numeric("dice", "Dice", lambda x: fixed(x, 3), "overlap of brain masks"),
     numeric("min_jacobian", "Smallest Jacobian", lambda x: fixed(x, 3), "of the warp inside the mask; ≤ 0 is folding"),

@@ -98,8 +98,9 @@ def test_a_head_in_template_space_is_stripped_by_the_mask_beside_it(
     scans = [Scan(person, None, person, image, entry="template") for person, image in images.items()]
     scans[1] = dataclasses.replace(scans[1], location="b.nii.gz")
     layout = RunLayout(tmp_path / "run")
+    digests = DigestCache(layout.digests)
     with open_executor(1) as executor:
-        good, bad = register_scans(layout, tmp_path / "in", scans, CONFIG, 43, executor, DigestCache(layout.digests))
+        (good, bad), _ = register_scans(layout, tmp_path / "in", scans, CONFIG, 43, executor, digests)
     assert good.ok, good.message
     assert good.result["brain_extraction"] == "given"
     placed = np.asarray(nib.load(layout.scan("sub-a", None, 4.0).t1w).dataobj)
@@ -113,9 +114,10 @@ def test_a_cohort_of_registered_images_needs_no_registration(write: Any, tmp_pat
     write(in_template_space(3.0), "LAS", "input/b.nii.gz")
     scans = [Scan(f"sub-{name}", None, name, f"{name}.nii.gz", entry="template") for name in "ab"]
     layout = RunLayout(tmp_path / "run")
+    digests = DigestCache(layout.digests)
     with open_executor(1) as executor:
-        outcomes = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, DigestCache(layout.digests))
-        again = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, DigestCache(layout.digests))
+        outcomes, _ = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, digests)
+        again, _ = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, digests)
     assert [outcome.status for outcome in outcomes] == ["done", "done"], [outcome.message for outcome in outcomes]
     assert [outcome.status for outcome in again] == ["unchanged", "unchanged"]
     rows = read_table(layout.registration_quality, text_columns=["flags", "decision"])

@@ -45,7 +45,7 @@ def cohort(write: Any, phantom: Any, tmp_path: Path) -> tuple[Path, list[Scan]]:
 def run(out: Path, root: Path, scans: list[Scan], config: RegistrationConfig = CONFIG) -> tuple[RunLayout, list[str]]:
     layout = RunLayout(out)
     with open_executor(2) as executor:
-        outcomes = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+        outcomes, _ = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
     return layout, [outcome.status for outcome in outcomes]
 
 
@@ -98,6 +98,8 @@ def check_outputs(layout: RunLayout) -> None:
             f"{space}_desc-logjacobian_T1w.nii.gz",
             f"{space}_desc-logjacobian_T1w.json",
             f"{space}_desc-registration_quality.json",
+            f"{space}_desc-regions_quality.tsv",
+            f"{space}_desc-regions_quality.json",
             f"{stem}_from-T1w_to-MNI152NLin2009cAsym_mode-image_desc-affine_xfm.mat",
             f"{stem}_from-T1w_to-MNI152NLin2009cAsym_mode-image_desc-syn_xfm.nii.gz",
             f"{stem}_from-MNI152NLin2009cAsym_to-T1w_mode-image_desc-syn_xfm.nii.gz",
@@ -175,7 +177,7 @@ def test_stripped_scans_need_no_deepbet(
     scan = Scan("sub-01", None, "sub-01_T1w", image.name)
     digests = DigestCache(layout.digests)
     with ThreadPoolExecutor(1) as executor:
-        outcomes = register_scans(layout, image.parent, [scan], CONFIG, 43, executor, digests)
+        outcomes, _ = register_scans(layout, image.parent, [scan], CONFIG, 43, executor, digests)
     assert [(outcome.status, outcome.message) for outcome in outcomes] == [("done", "")]
     sidecar = json.loads(layout.scan("sub-01", None, 4.0).t1w.with_suffix("").with_suffix(".json").read_text())
     assert sidecar["SoftwareVersions"]["deepbet"] == "absent"
@@ -189,7 +191,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def register(layout: RunLayout, root: Path, scans: list[Scan], config: RegistrationConfig) -> list[str]:
         with ThreadPoolExecutor(1) as executor:
-            outcomes = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+            outcomes, _ = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
         return [outcome.status for outcome in outcomes]
 
     return register

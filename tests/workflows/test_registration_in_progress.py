@@ -1,0 +1,156 @@
+"""What a run shows of finished scans while others are registered, and that the end is the same whatever was shown."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+
+from atlases.brain_box import brain_box
+from atlases.images import write_template_image
+from atlases.templates import load_template
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.registration import scan_jobs
+from pipeline.run import pacing
+from pipeline.run.config import Config, RegistrationConfig
+from pipeline.run.digests import DigestCache
+from pipeline.run.errors import BadInputError, ResumableError
+from pipeline.run.jobs import Outcome
+from pipeline.run.layout import RunLayout
+from pipeline.run.tables import read_table, write_json, write_table
+from workflows.registration import register_and_finish
+
+TEMPLATE = load_template(4.0)
+BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)
+QUALITY = {
+    "brain_extraction": "stripped", "brain_mm3": 1.4e6, "orientation": "sform", "correlation": 0.7,
+    "normalised_mutual_information": 1.06, "dice": 0.98, "min_jacobian": 0.4, "nonpositive_jacobian_share": 0.0,
+    "affine_residual_mm": 2.0, "rotation_degrees": 3.0, "scale": 0.9, "scale_x": 0.9, "scale_y": 0.9, "scale_z": 0.9,
+    "dark_ml": 0.5,
+}  # fmt: skip
+WAITED_FOR: list[Path] = []
+"""Files that the last scan waits for before it is done."""
+
+
+def registered(outputs: dict[str, Path], image: Path, *rest: Any) -> dict[str, Any]:
+    """Instead of ANTs: the template with noise of its own, unmoved; the last scan waits, a bad one fails."""
+    if image.read_text() == "bad":
+        raise BadInputError(f"{image.name}: no brain.")
+    number = int(image.stem[-1])
+    deadline = time.monotonic() + 60
+    while number == 3 and not all(path.is_file() for path in WAITED_FOR):
+        assert time.monotonic() < deadline, [str(path) for path in WAITED_FOR if not path.is_file()]
+        time.sleep(0.02)
+    noise = np.random.default_rng(number).normal(0, 5, TEMPLATE.grid.shape).astype(np.float32)
+    write_template_image(outputs["t1w"], np.where(TEMPLATE.brain_mask, TEMPLATE.t1w + noise, 0), TEMPLATE.grid)
+    write_template_image(outputs["brain_mask"], TEMPLATE.brain_mask, TEMPLATE.grid)
+    write_template_image(outputs["log_jacobian"], np.full(TEMPLATE.grid.shape, 0.1, np.float32), TEMPLATE.grid)
+    for name in ("warp", "inverse_warp"):
+        nib.Nifti1Image(np.zeros((*BOX.shape, 1, 3), np.float32), BOX.affine).to_filename(outputs[name])
+    identity = np.concatenate([np.eye(3).ravel(), np.zeros(3)])[:, None]
+    scipy.io.savemat(outputs["affine_transform"], {"AffineTransform_double_3_3": identity, "fixed": np.zeros((3, 1))},
+                     format="4")  # fmt: skip
+    for name in ("t1w_sidecar", "log_jacobian_sidecar", "quality"):
+        write_json(outputs[name], {})
+    return QUALITY
+
+
+@pytest.fixture
+def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
+    monkeypatch.setattr(scan_jobs, "register_one", registered)
+    WAITED_FOR.clear()
+    (tmp_path / "in").mkdir()
+    for number in (1, 2, 3):
+        (tmp_path / "in" / f"{number}.nii").write_text(str(number))
+    return [Scan(f"sub-{number}", None, f"I{number}", f"{number}.nii", age=60.0) for number in (1, 2, 3)]
+
+
+def run(out: Path, scans: list[Scan], seed: int = 1, flagged: str = "keep") -> tuple[list[Outcome], list[Outcome]]:
+    layout = RunLayout(out)
+    ScanTable(tuple(scans)).write(layout.scans)
+    config = Config(registration=RegistrationConfig(4.0, flagged=flagged), seed=seed)
+    with ThreadPoolExecutor(1) as executor:
+        return register_and_finish(layout, out.parent / "in", scans, config, executor, DigestCache(layout.digests))
+
+
+def results(out: Path) -> dict[str, bytes]:
+    """Everything a run writes but receipts and the log."""
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*"))
+            if path.is_file() and path.relative_to(out).parts[0] != "logs" and "receipts" not in str(path)}  # fmt: skip
+
+
+def files_of(out: Path, scan: Scan) -> list[Path]:
+    files = RunLayout(out).scan(scan.participant_id, None, 4.0)
+    return [files.overview, files.volumes, files.region_quality]
+
+
+def test_what_follows_a_scan_is_there_before_the_next_one_is_done(tmp_path: Path, scans: list[Scan]) -> None:
+    """One worker, and the others were handed in before: the third scan waits for files of the first two."""
+    WAITED_FOR.extend([*files_of(tmp_path / "out", scans[0]), *files_of(tmp_path / "out", scans[1])])
+    registrations, later = run(tmp_path / "out", scans)
+    assert [outcome.status for outcome in registrations] == ["done"] * 3
+    assert {outcome.status for outcome in later} == {"unchanged"}
+
+
+def test_tables_of_the_group_grow_while_scans_are_registered(
+    tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(pacing, "LARGEST_SHARE", 1e9)
+    layout = RunLayout(tmp_path / "out")
+    WAITED_FOR.extend([layout.registration_quality, layout.region_quality, layout.volumes])
+    seen = []
+
+    def seen_at_first(path: Path, frame: pd.DataFrame, columns: Any) -> None:
+        seen.append((path.name, frame["participant_id"].unique().tolist()))
+        write_table(path, frame, columns)
+
+    monkeypatch.setattr("pipeline.registration.stage.write_table", seen_at_first)
+    run(tmp_path / "out", scans)
+    assert seen[0] == ("registration.tsv", ["sub-1"])
+    assert seen[-1] == ("registration.tsv", ["sub-1", "sub-2", "sub-3"])
+    table = read_table(layout.region_quality)
+    assert table["participant_id"].value_counts().tolist() == [134] * 3
+    assert (table["inverse_error_max_mm"].dropna() == 0).all()
+    assert np.allclose(table["jacobian_p01"].dropna(), np.exp(0.1), atol=1e-3)
+    assert table["correlation"].dropna().between(0.3, 1).all()
+    worst = read_table(layout.registration_quality)["worst_regions"][0]
+    lowest = table[table["participant_id"] == "sub-1"].sort_values(["correlation", "region"]).iloc[0]
+    assert worst.startswith(f"{lowest['name']} ({lowest['correlation']:.2f})")
+
+
+@pytest.mark.parametrize("continued", [False, True])
+def test_the_end_is_the_same_whatever_was_shown_on_the_way(
+    tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch, continued: bool
+) -> None:
+    run(tmp_path / "silent", scans)
+    monkeypatch.setattr(pacing, "SECONDS_BETWEEN", 0.0)
+    if continued:
+        (tmp_path / "in/2.nii").write_text("bad")
+        registrations, _ = run(tmp_path / "shown", scans)
+        assert [outcome.ok for outcome in registrations] == [True, False, True]
+        (tmp_path / "in/2.nii").write_text("2")
+    run(tmp_path / "shown", scans)
+    assert results(tmp_path / "shown") == results(tmp_path / "silent")
+
+
+def test_decisions_survive_tables_that_are_not_complete_yet(
+    tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All three are children; everything is registered again, and each table before the last lacks some of them."""
+    children = [Scan(s.participant_id, None, s.scan_id, s.image, age=9.0) for s in scans]
+    with pytest.raises(ResumableError, match="3 of 3 doubtful registrations have no decision"):
+        run(tmp_path / "out", children, flagged="ask")
+    flagged = RunLayout(tmp_path / "out").flagged
+    flagged.write_text(flagged.read_text().replace("n/a\n", "keep\n"))
+    monkeypatch.setattr(pacing, "SECONDS_BETWEEN", 0.0)
+    registrations, _ = run(tmp_path / "out", children, seed=2, flagged="ask")
+    assert [outcome.status for outcome in registrations] == ["done"] * 3
+    assert read_table(RunLayout(tmp_path / "out").registration_quality)["decision"].tolist() == ["keep"] * 3
