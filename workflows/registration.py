@@ -55,7 +55,7 @@ def finish_registration(
     _, volumes = measure_volumes(layout, warped, config.regions.atlas, settings.resolution_mm, executor, digests)
     quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
     own = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
-    table = settle_scans(ScanTable.read(layout.scans), quality, own, config.regions.atlas, settings.hippocampus_source)
+    table = settle_scans(ScanTable.read(layout.scans), quality, own, config.regions.atlas, settings)
     table.write(layout.scans)
     doubtful = quality[quality["flags"].notna()]
     names = ["_".join(str(part) for part in key if str(part) != "nan")

@@ -78,7 +78,7 @@ POINT_COLUMNS = {
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "tiv_mm3": "Total intracranial volume in mm3",
     "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
-    "hippocampus_source": "Where the hippocampal volume comes from",
+    "hippocampus_source": "Where the hippocampal volume comes from, or why there is none",
 }
 
 
@@ -201,7 +201,7 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
         return "no true-positive scan"
     if not len(known):
         missing = "hippocampal volume" if column == "hippocampus_mm3" else "hippocampal and intracranial volume"
-        return f"no true-positive scan has a known {missing}"
+        return joined(f"no true-positive scan has a known {missing}", *sorted(set(own["hippocampus_source"].dropna())))
     said = []
     if len(known) < len(own):
         said.append(f"{len(own) - len(known)} true-positive scans without a known volume left out")

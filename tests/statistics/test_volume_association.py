@@ -120,6 +120,14 @@ def test_partly_known_volumes_and_mixed_sources_are_said():
     assert "FreeSurfer, warp" in row["note"]
 
 
+def test_why_there_is_no_volume_is_said():
+    why = "none: a registration at 2 mm does not measure the hippocampus (1.25 mm at most)"
+    scans = [dataclasses.replace(scan, hippocampus_mm3=None, hippocampus_source=why) for scan in people()]
+    _, table = associate(scans, relevance_of(people()))
+    assert table["r"].isna().all()
+    assert table["note"].str.contains(why, regex=False).all()
+
+
 def test_too_few_true_positives_constant_relevance_and_another_atlas():
     scans = people(per_class=3)
     _, few = associate(scans)
