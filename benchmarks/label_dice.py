@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from pipeline.registration.images import load_labels, load_t1w
 from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
 from pipeline.registration.label_overlap import dice_per_label
 from pipeline.registration.scan import register_image
+from pipeline.registration.settled import COARSEST_MM
 from pipeline.registration.volumes import region_volumes
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import code_digest
@@ -78,12 +80,12 @@ PLAIN_CALL = "antsRegistrationSyNQuick[s]"
 def main() -> None:
     options = arguments()
     end = time.monotonic() + 60 * options.minutes
-    images = sorted(options.oasis.glob("sub-*/anat/*_T1w.nii.gz"), key=lambda p: (person_of(p) in CHOSEN_ON, p))
+    images = in_order(sorted(options.oasis.glob("sub-*/anat/*_T1w.nii.gz")))
     rows = []
     for resolution in options.resolution:
         template = load_template(resolution)
         atlas = load_atlas("neuromorphometrics-cat12", template.grid)
-        for engine, image in planned(images, options):
+        for engine, image in planned(images, options.retest if resolution <= COARSEST_MM else 0):
             row = measured(engine, image, template, atlas, options, time.monotonic() < end)
             rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
@@ -99,19 +101,28 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("oasis", type=Path, help="BIDS dataset with manual labels under derivatives/manual")
     parser.add_argument("work", type=Path, help="folder for the result of each person and engine")
     parser.add_argument("--resolution", type=float, nargs="+", default=[2.0, 1.0], metavar="MM", help="of the template")
-    parser.add_argument("--retest", type=int, default=4, metavar="N", help="people registered twice (default 4)")
+    parser.add_argument("--retest", type=int, default=4, metavar="N",
+                        help="people registered twice where hippocampi are measured (default 4)")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="begin nothing after that")
     parser.add_argument("--seed", type=int, default=43)
     parser.add_argument("--page", type=Path, help="Markdown file to write")
     return parser.parse_args()
 
 
-def planned(images: list[Path], options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Measurements in the order in which they are made: a person with both engines, then the repeat."""
+def in_order(images: list[Path]) -> list[Path]:
+    """First and last in turn, the young and the old of this dataset; those used to choose parameters at the end."""
+    others = [image for image in images if person_of(image) not in CHOSEN_ON]
+    half = (len(others) + 1) // 2
+    turns = [image for pair in zip_longest(others[:half], others[: half - 1 : -1]) for image in pair if image]
+    return turns + [image for image in images if person_of(image) in CHOSEN_ON]
+
+
+def planned(images: list[Path], retest: int) -> Iterator[tuple[str, Path]]:
+    """Measurements in the order in which they are made: a person with both engines, then the repeat of the first."""
     for position, image in enumerate(images):
         yield OURS, image
         yield PLAIN, image
-        if position < options.retest:
+        if position < retest:
             yield RETEST, image
 
 

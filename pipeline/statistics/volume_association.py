@@ -25,6 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.cohort.records import Scan
+from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
@@ -208,6 +209,8 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
     sources = sorted(set(known["hippocampus_source"].dropna()))
     if len(sources) > 1:
         said.append(f"volumes of several sources are mixed: {', '.join(sources)}")
+    elif sources and sources[0].startswith(JACOBIAN_SOURCE):
+        said.append(f"volumes: {sources[0]}")
     return "; ".join(said) or None
 
 

@@ -13,7 +13,7 @@ import pytest
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.registration.decisions import decide, dropped_reason, require_decisions
 from pipeline.registration.flags import MIN_COHORT, flag_reasons, robust_distance
-from pipeline.registration.settled import settle_scans, too_coarse
+from pipeline.registration.settled import RELIABILITY, settle_scans, too_coarse
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.tables import read_table
@@ -175,7 +175,7 @@ def settled(source: Any, *scans: Scan, resolution_mm: float = 1.0) -> list[tuple
 
 
 TABLED = Scan("sub-01", "ses-M000", "I1", "x/1.nii.gz", hippocampus_mm3=7000.0, hippocampus_source="ADNIMERGE")
-OURS = "Jacobian of the registration, cat12"
+OURS = f"Jacobian of the registration, cat12 ({RELIABILITY})"
 
 
 def test_own_volumes_are_used_where_there_are_none_and_never_mixed_unasked() -> None:

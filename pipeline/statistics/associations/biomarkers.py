@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.notes import joined
 from pipeline.statistics.region_features import VOLUME, region_features
 
 Floats = NDArray[np.float64]
@@ -60,8 +62,16 @@ def biomarker_of(name: str, inputs: StatisticsInputs) -> Biomarker:
         below = np.where(below > 0, below, np.nan)
         values = values / (below if values.ndim == 1 else below[:, None])
     if np.isnan(values).all():
-        raise BadInputError(f"{name}: no scan has a value.")
+        raise BadInputError(f"{joined(f'{name}: no scan has a value', own_volume_note(name, inputs.frame))}.")
     return Biomarker(name, values)
+
+
+def own_volume_note(name: str, frame: pd.DataFrame) -> str | None:
+    """What to know of a hippocampal volume that this run measured itself, or why it did not; None for all else."""
+    if SHORT_NAMES["hippocampus"] not in {SHORT_NAMES.get(part.strip(), part.strip()) for part in name.split("/")}:
+        return None
+    said = sorted(set(frame["hippocampus_source"].dropna())) if "hippocampus_source" in frame else []
+    return joined(*[source for source in said if source.startswith((JACOBIAN_SOURCE, NOT_MEASURED))])
 
 
 def _part(name: str, inputs: StatisticsInputs) -> Floats:
