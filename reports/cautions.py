@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pipeline.registration.settled import JACOBIAN_SOURCE
+from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.run.map_names import map_title
 from reports.audit_cautions import AUDIT_CHECKS
 from reports.caution import Caution
@@ -174,7 +174,7 @@ def _own_volumes(run: RunRecord) -> Caution | None:
         return None
     text = (
         f"{number(int(own.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian determinant of "
-        "the registration: what the warp does not follow is missing from them."
+        f"the registration: what the warp does not follow is missing from them ({RELIABILITY})."
     )
     if not own.all():
         text += " The others come from the input, and the two kinds differ by more than anatomy."

@@ -99,7 +99,7 @@ def _settle(layout: RunLayout, config: Config) -> None:
     settings = config.registration
     quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
     own = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
-    table = settle_scans(ScanTable.read(layout.scans), quality, own, config.regions.atlas, settings.hippocampus_source)
+    table = settle_scans(ScanTable.read(layout.scans), quality, own, config.regions.atlas, settings)
     table.write(layout.scans)
     doubtful = quality[quality["flags"].notna()]
     names = ["_".join(str(part) for part in key if str(part) != "nan")

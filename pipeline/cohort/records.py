@@ -41,7 +41,7 @@ SCAN_COLUMNS = {
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "hippocampus_left_mm3": "Volume of the left hippocampus in mm3",
     "hippocampus_right_mm3": "Volume of the right hippocampus in mm3",
-    "hippocampus_source": "Where the hippocampal volumes come from",
+    "hippocampus_source": "Where the hippocampal volumes come from, or why there are none",
     "kept": "true if the scan is used",
     "reason": "Why the scan was dropped; n/a if kept",
 }

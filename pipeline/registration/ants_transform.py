@@ -6,6 +6,7 @@ takes seconds and only workers need it, so the functions that use it import it t
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,10 @@ from pipeline.run.errors import HeatlasError
 
 LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
-CROSS_CORRELATION = "SyNQuick[a]+SyN[0.5,CC,2,100x70x10x0]"
+CROSS_CORRELATION = "SyNQuick[a]+SyN[0.5,CC,2,8mm:100,4mm:70,2mm:10]"
+LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
+"""Iterations of SyN at each width of voxel. A set that counts levels in voxels of the template stops at 4 mm where the
+template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
 
 _LOOK = "Look at the scan: it may not be a head, or be cut."
 
@@ -98,7 +102,7 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
 def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: Any) -> None:
     """Call ANTs once, or, for a set that ANTs has no name for, for the linear stages and then for SyN.
 
-    Ten iterations of cross-correlation at half resolution cost what SyNQuick's fifty of mutual information cost; with
+    Ten iterations of cross-correlation with voxels of 2 mm cost what SyNQuick's fifty of mutual information cost; with
     steps of half a voxel they reach what fifty reach with steps of a fifth (docs/registration.md). ANTs writes affine
     and warp under the same names either way.
     """
@@ -117,9 +121,24 @@ def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: An
         grad_step=0.5,
         syn_metric="CC",
         syn_sampling=2,
-        reg_iterations=(100, 70, 10, 0),
+        reg_iterations=iterations(min(fixed.spacing)),
         **options,
     )
+
+
+def iterations(voxel_mm: float) -> tuple[int, ...]:
+    """Iterations of SyN from the coarsest level to the template's own voxels, each half as wide as the one before.
+
+    Each level gets the iterations of the nearest width in `LEVELS_MM`, and none below 1.4 mm.
+
+    Examples
+    --------
+    >>> iterations(1.0), iterations(2.0), iterations(1.5), iterations(4.0)
+    ((100, 70, 10, 0), (100, 70, 10), (100, 70, 10), (100, 70))
+    """
+    finest = round(math.log2(max(LEVELS_MM) / voxel_mm))
+    widths = [max(LEVELS_MM) / 2**step for step in range(finest + 1)]
+    return tuple(LEVELS_MM.get(width, 0) for width in widths)
 
 
 def resample(

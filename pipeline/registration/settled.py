@@ -9,13 +9,25 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.registration.decisions import DROP, dropped_reason
+from pipeline.run.config import RegistrationConfig
 
 JACOBIAN_SOURCE = "Jacobian of the registration"
+COARSEST_MM = 1.25
+"""Voxels of the template up to which the registration measures a hippocampus. At 2 mm its volumes went with manual ones
+at r = 0.19 only (docs/registration.md)."""
+RELIABILITY = "r = 0.83 with manual volumes, 7 % too small on average; 20 adults of OASIS at 1 mm"
+"""How good these volumes are (docs/benchmarks/registration.md); it goes wherever they are used."""
+NOT_MEASURED = "none: "
+"""Start of a source that says why there is no volume."""
 MASK_SOURCE = "brain mask of the registration"
 
 
 def settle_scans(
-    scans: ScanTable, quality: pd.DataFrame, hippocampi: Mapping[str, tuple[float, float]], atlas: str, source: str
+    scans: ScanTable,
+    quality: pd.DataFrame,
+    hippocampi: Mapping[str, tuple[float, float]],
+    atlas: str,
+    settings: RegistrationConfig,
 ) -> ScanTable:
     """Bring the scan table up to date with what registration found.
 
@@ -29,15 +41,18 @@ def settle_scans(
         Own volumes of the left and right hippocampus in mm³, by ``scan_id``.
     atlas : str
         Name of the atlas they come from.
-    source : {"auto", "table", "fill", "jacobian"}
-        `RegistrationConfig.hippocampus_source`. A missing intracranial volume is treated alike: the brain mask gives
-        it, with ``auto`` only where no scan has one from the input.
+    settings : RegistrationConfig
+        `hippocampus_source` says which volumes are used, and above `COARSEST_MM` there are none of our own. A missing
+        intracranial volume is treated alike, at any resolution: the brain mask gives it, with ``auto`` only where no
+        scan has one from the input.
 
     Returns
     -------
     ScanTable
-        The same scans.
+        The same scans. Where our own volume is wanted and the template too coarse, ``hippocampus_source`` says so.
     """
+    source = settings.hippocampus_source
+    hippocampi = hippocampi if settings.resolution_mm <= COARSEST_MM else {}
     rows = {str(row["scan_id"]): row for row in quality.to_dict("records")}
     fill = source in ("fill", "jacobian")
     # Volumes of two kinds are not mixed unless asked for: they differ by more than atrophy does.
@@ -50,28 +65,51 @@ def settle_scans(
             settled.append(scan.dropped(dropped_reason(str(row["flags"]))))
             continue
         if row is not None and hippocampus:
-            scan = _with_hippocampi(scan, hippocampi.get(scan.scan_id), atlas, source == "jacobian")
+            scan = _with_hippocampi(scan, hippocampi.get(scan.scan_id), atlas, settings)
         if row is not None and intracranial:
             scan = _with_brain_volume(scan, row["brain_mm3"], str(row["brain_extraction"]))
         settled.append(scan)
     return ScanTable(tuple(settled))
 
 
-def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, replace: bool) -> Scan:
-    """The scan with our volumes where it has none; with `replace`, in place of those it has."""
-    if sides is not None and (replace or scan.hippocampus_mm3 is None):
+def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, settings: RegistrationConfig) -> Scan:
+    """The scan with our volumes where it has none; with ``jacobian``, in place of those it has."""
+    replace = settings.hippocampus_source == "jacobian"
+    if scan.hippocampus_mm3 is not None and not replace:
+        return scan
+    if sides is not None:
         return dataclasses.replace(
             scan,
             hippocampus_mm3=round(sum(sides), 3),
             hippocampus_left_mm3=sides[0],
             hippocampus_right_mm3=sides[1],
-            hippocampus_source=f"{JACOBIAN_SOURCE}, {atlas}",
+            hippocampus_source=f"{JACOBIAN_SOURCE}, {atlas} ({RELIABILITY})",
         )
-    if replace:  # volumes of another kind beside ours would be compared with them
-        return dataclasses.replace(
-            scan, hippocampus_mm3=None, hippocampus_left_mm3=None, hippocampus_right_mm3=None, hippocampus_source=None
-        )
-    return scan
+    # Volumes of another kind beside ours would be compared with them, so those are cleared.
+    return dataclasses.replace(
+        scan,
+        hippocampus_mm3=None,
+        hippocampus_left_mm3=None,
+        hippocampus_right_mm3=None,
+        hippocampus_source=too_coarse(settings.resolution_mm) if scan.entry != "template" else None,
+    )
+
+
+def too_coarse(resolution_mm: float) -> str | None:
+    """Why a run at this resolution has no hippocampal volumes of its own; None if it has.
+
+    Examples
+    --------
+    >>> too_coarse(1.0)
+    >>> too_coarse(2.0)
+    'none: a registration at 2 mm does not measure the hippocampus (1.25 mm at most)'
+    """
+    if resolution_mm <= COARSEST_MM:
+        return None
+    return (
+        f"{NOT_MEASURED}a registration at {resolution_mm:g} mm does not measure the hippocampus "
+        f"({COARSEST_MM:g} mm at most)"
+    )
 
 
 def _with_brain_volume(scan: Scan, brain_mm3: float, brain_extraction: str) -> Scan:

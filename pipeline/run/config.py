@@ -73,12 +73,14 @@ class RegistrationConfig:
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     bias_correction: bool = True
     transform: Literal[
-        "SyNQuick[a]+SyN[0.5,CC,2,100x70x10x0]", "antsRegistrationSyNQuick[s]", "antsRegistrationSyNQuickRepro[s]"
-    ] = "SyNQuick[a]+SyN[0.5,CC,2,100x70x10x0]"
+        "SyNQuick[a]+SyN[0.5,CC,2,8mm:100,4mm:70,2mm:10]",
+        "antsRegistrationSyNQuick[s]",
+        "antsRegistrationSyNQuickRepro[s]",
+    ] = "SyNQuick[a]+SyN[0.5,CC,2,8mm:100,4mm:70,2mm:10]"
     """Parameters of ANTs. The first: linear stages of the second, then SyN with a gradient step of 0.5 by
-    cross-correlation of neighbourhoods of radius 2, with these iterations at 1/8, 1/4, 1/2 and full resolution. The
-    second, that of the founding study, compares joint histograms (mutual information). The third has steps of 0.2 and
-    50 iterations at half resolution, for three times the time. Measured in docs/registration.md."""
+    cross-correlation of neighbourhoods of radius 2, with these iterations at voxels of 8, 4 and 2 mm. The second, that
+    of the founding study, compares joint histograms (mutual information). The third has steps of 0.2 and 50 iterations
+    at half the resolution of the template. Measured in docs/registration.md."""
     mask_pattern: str = ""
     """Where the mask of a scan lies, from the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
     synthstrip_model: str = ""

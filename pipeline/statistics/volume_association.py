@@ -25,6 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.cohort.records import Scan
+from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
@@ -78,7 +79,7 @@ POINT_COLUMNS = {
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "tiv_mm3": "Total intracranial volume in mm3",
     "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
-    "hippocampus_source": "Where the hippocampal volume comes from",
+    "hippocampus_source": "Where the hippocampal volume comes from, or why there is none",
 }
 
 
@@ -201,13 +202,15 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
         return "no true-positive scan"
     if not len(known):
         missing = "hippocampal volume" if column == "hippocampus_mm3" else "hippocampal and intracranial volume"
-        return f"no true-positive scan has a known {missing}"
+        return joined(f"no true-positive scan has a known {missing}", *sorted(set(own["hippocampus_source"].dropna())))
     said = []
     if len(known) < len(own):
         said.append(f"{len(own) - len(known)} true-positive scans without a known volume left out")
     sources = sorted(set(known["hippocampus_source"].dropna()))
     if len(sources) > 1:
         said.append(f"volumes of several sources are mixed: {', '.join(sources)}")
+    elif sources and sources[0].startswith(JACOBIAN_SOURCE):
+        said.append(f"volumes: {sources[0]}")
     return "; ".join(said) or None
 
 

@@ -203,7 +203,8 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
         courses.append(
             Course(f"{map_title(name)}, density in the hippocampus", wide[group].reindex(visits["scan_id"]).tolist())
         )
-    sources = listing(sorted({source_name(source) for source in visits["hippocampus_source"].dropna()}))
+    measured = visits[visits["hippocampus_mm3"].notna()]  # a source may also say why there is no volume
+    sources = listing(sorted({source_name(source) for source in measured["hippocampus_source"].dropna()}))
     courses.append(Course(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
     courses.append(Course("MMSE", _numbers(visits, "mmse"), (0.0, 30.0)))
     known = [course for course in courses if np.isfinite(np.asarray(course.values, dtype=float)).any()]

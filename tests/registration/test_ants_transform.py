@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,10 +14,13 @@ from registration_phantom import BALL_MM, BALL_RADIUS_MM, TEMPLATE_TO_SCAN
 
 from atlases.brain_box import brain_box
 from atlases.templates import Template
+from pipeline.registration import ants_transform
 from pipeline.registration.ants_transform import (
     CROSS_CORRELATION,
+    LEVELS_MM,
     THREADS_VARIABLE,
     Volume,
+    iterations,
     read_affine,
     read_displacement,
     require_one_thread,
@@ -94,6 +97,32 @@ def test_transform_files_mean_what_is_said(register: Any, phantom: Any, template
     np.testing.assert_allclose(by_hand, by_ants, atol=0.1)
 
 
+@pytest.fixture
+def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """70 iterations at 4 mm would take half a minute."""
+    monkeypatch.setattr(ants_transform, "LEVELS_MM", dict(zip(LEVELS_MM, (40, 8, 1), strict=True)))
+
+
+def test_the_sets_that_can_be_named_are_the_ones_that_are_known() -> None:
+    offered = get_args(get_type_hints(RegistrationConfig)["transform"])
+    assert offered == (CROSS_CORRELATION, QUICK, "antsRegistrationSyNQuickRepro[s]")
+    assert RegistrationConfig().transform == CROSS_CORRELATION
+    said = ",".join(f"{width:g}mm:{number}" for width, number in LEVELS_MM.items())
+    assert CROSS_CORRELATION.endswith(f",{said}]")
+
+
+@pytest.mark.parametrize("voxel_mm", [0.5, 0.75, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0])
+def test_levels_are_counted_in_millimetres(voxel_mm: float) -> None:
+    """Whatever the template, SyN works at voxels of about 8, 4 and 2 mm, and never where it would take hours."""
+    found = iterations(voxel_mm)
+    widths = [voxel_mm * 2**step for step in reversed(range(len(found)))]
+    for wanted, number in LEVELS_MM.items():
+        near = [n for width, n in zip(widths, found, strict=True) if 2**-0.5 <= width / wanted < 2**0.5]
+        assert near == [number] or (wanted < voxel_mm and not near)
+    assert all(n == 0 for width, n in zip(widths, found, strict=True) if width < 2**0.5)
+
+
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("transform", [QUICK, CROSS_CORRELATION])
 def test_same_seed_same_bytes_and_nothing_left_behind(
     register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transform: Any
@@ -122,6 +151,7 @@ def test_the_seed_reaches_ants(register: Any) -> None:
     assert not np.array_equal(register("RAS", seed=7).t1w, register("RAS", seed=8).t1w)
 
 
+@pytest.mark.usefixtures("few_iterations")
 def test_cross_correlation_starts_from_the_linear_stages_of_the_other(register: Any, template: Template) -> None:
     """One affine for both; the warp is another, and brings the even phantom as near to the template."""
     quick = register("RAS")

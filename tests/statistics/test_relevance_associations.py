@@ -11,6 +11,7 @@ import scipy.stats
 import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, people, relevance_of, settings
 
+from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, too_coarse
 from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
@@ -218,6 +219,26 @@ def test_a_biomarker_that_cannot_be_used_is_one_row_that_says_why(name, why):
     assert why in row["note"]
     assert np.isnan(row["p"])
     assert (table["biomarker"] == "mmse").sum() > 1
+
+
+@pytest.mark.parametrize(
+    ("source", "biomarker", "said"),
+    [
+        (f"{JACOBIAN_SOURCE}, cat12 ({RELIABILITY})", "hippocampus/tiv", True),
+        (f"{JACOBIAN_SOURCE}, cat12 ({RELIABILITY})", "hippocampus_mm3", True),
+        (f"{JACOBIAN_SOURCE}, cat12 ({RELIABILITY})", "mmse", False),
+        ("ADNIMERGE (FreeSurfer 5.1)", "hippocampus/tiv", False),
+        (too_coarse(2.0), "hippocampus/tiv", True),
+    ],
+)
+def test_our_own_hippocampal_volumes_carry_their_reliability(source, biomarker, said):
+    scans = [dataclasses.replace(scan, hippocampus_source=source) for scan in people(8)]
+    if source.startswith(NOT_MEASURED):
+        scans = [dataclasses.replace(scan, hippocampus_mm3=None) for scan in scans]
+    own = table_of(inputs_of(scans, only([biomarker])))
+    own = own[own["biomarker"] == biomarker]
+    assert len(own)
+    assert (own["note"].fillna("").str.contains(source, regex=False) == said).all()
 
 
 def test_constant_collinear_and_scarce_values_are_named():

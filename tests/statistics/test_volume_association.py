@@ -12,6 +12,7 @@ import scipy.stats
 import statsmodels.formula.api as smf
 from made_up import FAST, MAPS, people, predictions_of, relevance_of
 
+from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.values import RelevanceValues
 from pipeline.statistics.volume_association import WITHIN, volume_association, volume_points
@@ -118,6 +119,21 @@ def test_partly_known_volumes_and_mixed_sources_are_said():
     assert row["n_scans"] == 12
     assert "1 true-positive scans without a known volume" in row["note"]
     assert "FreeSurfer, warp" in row["note"]
+
+
+def test_own_volumes_carry_their_reliability():
+    source = f"{JACOBIAN_SOURCE}, cat12 ({RELIABILITY})"
+    points, table = associate([dataclasses.replace(scan, hippocampus_source=source) for scan in people()])
+    assert set(points["hippocampus_source"]) == {source}
+    assert table["note"].str.contains(f"volumes: {source}", regex=False).all()
+
+
+def test_why_there_is_no_volume_is_said():
+    why = "none: a registration at 2 mm does not measure the hippocampus (1.25 mm at most)"
+    scans = [dataclasses.replace(scan, hippocampus_mm3=None, hippocampus_source=why) for scan in people()]
+    _, table = associate(scans, relevance_of(people()))
+    assert table["r"].isna().all()
+    assert table["note"].str.contains(why, regex=False).all()
 
 
 def test_too_few_true_positives_constant_relevance_and_another_atlas():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.run.errors import BadInputError
 from pipeline.run.seeds import generator
 from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of
+from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.correction_family import benjamini_hochberg
@@ -191,7 +191,7 @@ def _points(
             fold_of_units(frame.iloc[design.rows], exchange, model.held).tolist()
         ),
         n_scans=len(design.rows),
-        note=note or None,
+        note=joined(note, own_volume_note(biomarker.name, frame.iloc[design.rows])),
     )
 
 

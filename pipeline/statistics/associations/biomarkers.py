@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.notes import joined
 from pipeline.statistics.region_features import VOLUME, region_features
 
 Floats = NDArray[np.float64]
@@ -60,7 +62,7 @@ def biomarker_of(name: str, inputs: StatisticsInputs) -> Biomarker:
         below = np.where(below > 0, below, np.nan)
         values = values / (below if values.ndim == 1 else below[:, None])
     if np.isnan(values).all():
-        raise BadInputError(f"{name}: no scan has a value.")
+        raise BadInputError(f"{joined(f'{name}: no scan has a value', own_volume_note(name, inputs.frame))}.")
     return Biomarker(name, values)
 
 
@@ -68,6 +70,14 @@ def parts_of(name: str, frame: pd.DataFrame) -> tuple[str, str]:
     """What is divided and what it is divided by; the second is empty for a plain name, such as that of a column."""
     part, _, divisor = name.partition("/") if name not in frame else (name, "", "")
     return part.strip(), divisor.strip()
+
+
+def own_volume_note(name: str, frame: pd.DataFrame) -> str | None:
+    """What to know of a hippocampal volume that this run measured itself, or why it did not; None for all else."""
+    if SHORT_NAMES["hippocampus"] not in {SHORT_NAMES.get(part.strip(), part.strip()) for part in name.split("/")}:
+        return None
+    said = sorted(set(frame["hippocampus_source"].dropna())) if "hippocampus_source" in frame else []
+    return joined(*[source for source in said if source.startswith((JACOBIAN_SOURCE, NOT_MEASURED))])
 
 
 def _part(name: str, inputs: StatisticsInputs) -> Floats:
