@@ -54,7 +54,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     require_same_privacy(out, config)
     layout = prepare_run_folder(out, source, config)
     clear_stale_scratch(layout)
-    with open_log(layout) as log, open_executor(options.n_procs, options.executor) as executor:
+    with open_log(layout) as log, open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor:
         cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         text = describe_cohort(cohort, config.cohort)
         if not cohort.table.kept:
@@ -154,7 +154,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     read_run_input(layout)
     read_config(layout.config)
-    with open_executor(arguments.n_procs, arguments.executor) as executor:
+    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         print(f"Report: {build_report(layout, arguments.figures, executor)}")
     return EXIT_OK
 

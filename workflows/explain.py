@@ -43,7 +43,7 @@ def explain_command(arguments: argparse.Namespace) -> int:
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     digests = DigestCache(layout.digests)
     clear_stale_scratch(layout)
-    with open_executor(arguments.n_procs, arguments.executor) as executor:
+    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
     for outcome in outcomes:

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,7 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
     Raises
     ------
     ResumableError
-        If the disk is full or a worker process was killed; finished units are kept.
+        If the disk is full; finished units are kept. A lost worker is `concurrent.futures.BrokenExecutor`.
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
@@ -145,11 +144,6 @@ def run_jobs(layout: RunLayout, jobs: Sequence[Job], executor: Executor, descrip
             for future in as_completed(pending):
                 outcomes[pending[future]] = future.result()
                 bar.update()
-        except BrokenProcessPool as error:
-            raise ResumableError(
-                f"{description}: a worker process was killed, most often for want of memory. Run the same command "
-                "again with fewer --n-procs; finished work is kept."
-            ) from error
         except BaseException:
             for future in pending:
                 future.cancel()

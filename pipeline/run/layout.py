@@ -102,6 +102,11 @@ class RunLayout(GroupFiles):
         return self.logs / "run.log"
 
     @property
+    def parsl_logs(self) -> Path:
+        """Parsl's own files; there only while it works, and after a run that went wrong."""
+        return self.logs / "parsl"
+
+    @property
     def provenance(self) -> Path:
         return self.logs / "provenance.json"
 
