@@ -9,22 +9,24 @@ import argparse
 import logging
 import sys
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 
 from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
-from pipeline.cohort.reading import read_cohort
+from pipeline.cohort.reading import Selection, read_cohort
 from pipeline.cohort.splits import Split, make_split
 from pipeline.run.config import Config
 from pipeline.run.config_files import load_config, read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError
 from pipeline.run.executors import open_executor
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, require_same_privacy
+from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
 from pipeline.run.jobs import clear_stale_scratch
 from pipeline.run.layout import RunLayout
+from pipeline.run.lock import run_lock
 from pipeline.run.log import open_log
 from pipeline.run.private_paths import without_home
 from pipeline.run.provenance import write_dataset_description, write_provenance
@@ -51,41 +53,58 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         and ``anonymise``.
     """
     selection = selection_of(options, config, [source.input, out])
-    require_same_privacy(out, config)
-    layout = prepare_run_folder(out, source, config)
-    clear_stale_scratch(layout)
-    with open_log(layout) as log, open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor:
-        cohort = read_cohort(source.input, config.cohort, config.seed, selection)
-        text = describe_cohort(cohort, config.cohort)
-        if not cohort.table.kept:
-            raise BadInputError(f"{text}\nNo scan can be used.")
-        cohort.table.write(layout.scans)
-        if cohort.clinical is not None:
-            write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
-        if cohort.matches:
-            write_comparison(layout.manifest_comparison, cohort.matches)
-        stages = STAGES[1 : STAGES.index(options.stop_after) + 1]
-        split = Split(())
-        if "training" in stages:  # registering a few participants needs neither labels nor a split
-            if cohort.problem:
-                raise BadInputError(f"{text}\n{cohort.problem}")
-            split = make_split(cohort.table, config.cohort, config.seed)
-            split.write(layout.splits)
-        write_dataset_description(layout, source.input)
-        log.info("%s", text)
-        digests = DigestCache(layout.digests)
-        work = Work(layout, source.input, config, cohort.table.kept, split, executor, digests)
-        changed = not layout.provenance.is_file()
-        for stage in stages:
-            if stage == "report" and changed:
-                _write_provenance(work, cohort.layout)
-            changed |= _run_stage(stage, work, log)
-            digests.save()
-        if "report" not in stages and changed:
-            _write_provenance(work, cohort.layout)
-        elif "report" in stages:
-            log.info("Report: %s", layout.report)
+    recognise_run_folder(out, source)
+    with run_lock(RunLayout(out.resolve()).lock) as taken_over:
+        key = None if selection.disguise is None else selection.disguise.key
+        layout = prepare_run_folder(out, source, config, key)
+        clear_stale_scratch(layout)
+        with open_log(layout) as log, open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor:
+            if taken_over:
+                log.warning("%s", taken_over)
+            _run_stages(layout, source.input, config, selection, options.stop_after, executor, log)
     return _exit_code(layout)
+
+
+def _run_stages(
+    layout: RunLayout,
+    root: Path,
+    config: Config,
+    selection: Selection,
+    stop_after: str,
+    executor: Executor,
+    log: logging.Logger,
+) -> None:
+    """Read the input and do all stages up to `stop_after`."""
+    cohort = read_cohort(root, config.cohort, config.seed, selection)
+    text = describe_cohort(cohort, config.cohort)
+    if not cohort.table.kept:
+        raise BadInputError(f"{text}\nNo scan can be used.")
+    cohort.table.write(layout.scans)
+    if cohort.clinical is not None:
+        write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
+    if cohort.matches:
+        write_comparison(layout.manifest_comparison, cohort.matches)
+    stages = STAGES[1 : STAGES.index(stop_after) + 1]
+    split = Split(())
+    if "training" in stages:  # registering a few participants needs neither labels nor a split
+        if cohort.problem:
+            raise BadInputError(f"{text}\n{cohort.problem}")
+        split = make_split(cohort.table, config.cohort, config.seed)
+        split.write(layout.splits)
+    write_dataset_description(layout, root)
+    log.info("%s", text)
+    digests = DigestCache(layout.digests)
+    work = Work(layout, root, config, cohort.table.kept, split, executor, digests)
+    changed = not layout.provenance.is_file()
+    for stage in stages:
+        if stage == "report" and changed:
+            _write_provenance(work, cohort.layout)
+        changed |= _run_stage(stage, work, log)
+        digests.save()
+    if "report" not in stages and changed:
+        _write_provenance(work, cohort.layout)
+    elif "report" in stages:
+        log.info("Report: %s", layout.report)
 
 
 def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
@@ -144,9 +163,10 @@ def demo_command(arguments: argparse.Namespace) -> int:
     config = load_config("demo", arguments.config, seed_of(arguments))
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
-    with open_executor(arguments.n_procs) as executor:
-        write_demo_cohort(cohort, config.seed, executor=executor)
-    return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+    with run_lock(RunLayout(arguments.out.resolve()).lock):
+        with open_executor(arguments.n_procs) as executor:
+            write_demo_cohort(cohort, config.seed, executor=executor)
+        return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
 
 
 def report_command(arguments: argparse.Namespace) -> int:
@@ -154,7 +174,12 @@ def report_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     read_run_input(layout)
     read_config(layout.config)
-    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
+    with (
+        run_lock(layout.lock) as taken_over,
+        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
+    ):
+        if taken_over:
+            print(taken_over)
         print(f"Report: {build_report(layout, arguments.figures, executor)}")
     return EXIT_OK
 

@@ -52,7 +52,9 @@ def import_ahead(modules: Sequence[str]) -> None:
 
 
 @contextmanager
-def open_executor(n_procs: int, parsl_config: Path | None = None, parsl_logs: Path = Path("runinfo")) -> Iterator[Executor]:
+def open_executor(
+    n_procs: int, parsl_config: Path | None = None, parsl_logs: Path = Path("runinfo")
+) -> Iterator[Executor]:
     """An executor for the length of a run.
 
     Parameters

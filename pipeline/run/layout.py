@@ -27,6 +27,11 @@ class RunLayout(GroupFiles):
         return self.root / "config.toml"
 
     @property
+    def lock(self) -> Path:
+        """Who is at work in this folder; there only as long as someone is."""
+        return self.root / ".heatlas.lock"
+
+    @property
     def dataset_description(self) -> Path:
         return self.root / "dataset_description.json"
 
