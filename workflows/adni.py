@@ -5,9 +5,15 @@ Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``; the stages a
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C is answered while they are
+    from workflows.interrupts import start
+
+    sys.exit(start())
+
 import argparse
 import logging
-import sys
 import time
 from concurrent.futures import Executor
 from pathlib import Path
@@ -33,7 +39,7 @@ from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report
 from workflows.check import describe_cohort
-from workflows.command_line import STAGES, main
+from workflows.command_line import STAGES
 from workflows.explain import explain_command
 from workflows.settings import seed_of, selection_of, settings_of
 from workflows.stages import STAGE_FUNCTIONS, Work
@@ -186,6 +192,3 @@ def report_command(arguments: argparse.Namespace) -> int:
 
 __all__ = ["demo_command", "explain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""
-
-if __name__ == "__main__":
-    sys.exit(main())

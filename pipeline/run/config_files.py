@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,7 +48,10 @@ def load_config(
             raise UsageError(f"--preset {preset}: unknown; known are {known}.")
         _merge(values, _read_toml(path))
     if file is not None:
-        _merge(values, _read_toml(file))
+        own = _read_settings(file)
+        with _named_in(file):
+            _fields(Config, own, "")
+        _merge(values, own)
     if overrides:
         _merge(values, overrides)
     return _build(Config, values, "")
@@ -55,9 +59,8 @@ def load_config(
 
 def read_config(path: Path) -> Config:
     """Read the configuration that a run wrote."""
-    values = _read_toml(path)
-    values.pop("run", None)
-    return _build(Config, values, "")
+    with _named_in(path):
+        return _build(Config, _read_settings(path), "")
 
 
 def config_to_toml(config: Config) -> str:
@@ -91,13 +94,31 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Settings of a file; what a run's own file says of its input is none of them."""
+    values = _read_toml(path)
+    values.pop("run", None)
+    return values
+
+
+@contextmanager
+def _named_in(path: Path) -> Iterator[None]:
+    """Say of an unknown or wrong setting in which file it stands."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such configuration file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML ({error}).") from error
+    except OSError as error:
+        raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -109,11 +130,16 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def _build(record: type[Record], values: Mapping[str, Any], where: str) -> Record:
+    return record(**_fields(record, values, where))
+
+
+def _fields(record: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check values one by one against the fields of a record."""
     types = get_type_hints(record)
     unknown = sorted(set(values) - set(types))
     if unknown:
         raise UsageError(f"configuration: unknown setting {where}{unknown[0]}; known are {', '.join(types)}.")
-    return record(**{name: _convert(types[name], value, where + name) for name, value in values.items()})
+    return {name: _convert(types[name], value, where + name) for name, value in values.items()}
 
 
 def _convert(kind: Any, value: Any, name: str) -> Any:
