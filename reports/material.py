@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from pipeline.regions.stage import MAPS_STAGE
+from pipeline.run.errors import BadInputError
+from pipeline.run.jobs import was_made
 from pipeline.run.layout import RunLayout
 from reports.figures.brain import Backdrop, MapView, view_map
 from reports.figures.gallery import Gallery
@@ -60,6 +63,17 @@ class Material:
         return {key: view for key, view in views.items() if view is not None}
 
     def group_view(self, group: str, name: str) -> MapView | None:
-        """One mean map; None where there is none, or a group has no scans."""
-        path = self.run.layout.group_map(group, name)
-        return self.view(path) if path.is_file() and self.run.group_sizes.get(group, (0, 0))[0] else None
+        """One mean map; None where none was made, or a group has no scans.
+
+        Raises
+        ------
+        BadInputError
+            If the run has made it and it is gone: no other map may take its place.
+        """
+        layout = self.run.layout
+        path = layout.group_map(group, name)
+        if not self.run.group_sizes.get(group, (0, 0))[0]:
+            return None
+        if not path.is_file() and was_made(layout, MAPS_STAGE, name, path):
+            raise BadInputError(f"{path}: this mean map is missing; the same heatlas run again makes it.")
+        return self.view(path) if path.is_file() else None

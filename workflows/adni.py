@@ -5,32 +5,40 @@ Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``; the stages a
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C is answered while they are
+    from workflows.interrupts import start
+
+    sys.exit(start())
+
 import argparse
 import logging
-import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
-from pipeline.cohort.reading import read_cohort
+from pipeline.cohort.reading import Selection, read_cohort
 from pipeline.run.config import Config
 from pipeline.run.config_files import load_config, read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError
 from pipeline.run.executors import open_executor
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, require_same_privacy
+from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
 from pipeline.run.jobs import clear_stale_scratch
 from pipeline.run.layout import RunLayout
+from pipeline.run.lock import run_lock
 from pipeline.run.log import open_log
 from pipeline.run.private_paths import without_home
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report
 from workflows.check import describe_cohort
-from workflows.command_line import main
 from workflows.explain import explain_command
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import seed_of, selection_of, settings_of
@@ -53,36 +61,53 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
-    require_same_privacy(out, config)
-    layout = prepare_run_folder(out, source, config)
-    clear_stale_scratch(layout)
-    with open_log(layout) as log, open_executor(options.n_procs, options.executor) as executor:
-        cohort = read_cohort(source.input, config.cohort, config.seed, selection)
-        log.info("%s", describe_cohort(cohort, config.cohort))
-        ready = preflight(config, cohort, stages)
-        for note in ready.notes:
-            log.warning("note: %s", note)
-        cohort.table.write(layout.scans)
-        if cohort.clinical is not None:
-            write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
-        if cohort.matches:
-            write_comparison(layout.manifest_comparison, cohort.matches)
-        if ready.split.folds:
-            ready.split.write(layout.splits)
-        write_dataset_description(layout, source.input)
-        digests = DigestCache(layout.digests)
-        work = Work(layout, source.input, config, cohort.table.kept, ready.split, executor, digests)
-        changed = not layout.provenance.is_file()
-        for stage in stages[1:]:
-            if stage == "report" and changed:
-                _write_provenance(work, cohort.layout)
-            changed |= _run_stage(stage, work, log)
-            digests.save()
-        if "report" not in stages and changed:
-            _write_provenance(work, cohort.layout)
-        elif "report" in stages:
-            log.info("Report: %s", layout.report)
+    recognise_run_folder(out, source)
+    with run_lock(RunLayout(out.resolve()).lock) as taken_over:
+        key = None if selection.disguise is None else selection.disguise.key
+        layout = prepare_run_folder(out, source, config, key)
+        clear_stale_scratch(layout)
+        with open_log(layout) as log, open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor:
+            if taken_over:
+                log.warning("%s", taken_over)
+            _run_stages(layout, source.input, config, selection, stages, executor, log)
     return _exit_code(layout)
+
+
+def _run_stages(
+    layout: RunLayout,
+    root: Path,
+    config: Config,
+    selection: Selection,
+    stages: Sequence[str],
+    executor: Executor,
+    log: logging.Logger,
+) -> None:
+    """Read the input, check that these stages can be done, and do them."""
+    cohort = read_cohort(root, config.cohort, config.seed, selection)
+    log.info("%s", describe_cohort(cohort, config.cohort))
+    ready = preflight(config, cohort, stages)
+    for note in ready.notes:
+        log.warning("note: %s", note)
+    cohort.table.write(layout.scans)
+    if cohort.clinical is not None:
+        write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
+    if cohort.matches:
+        write_comparison(layout.manifest_comparison, cohort.matches)
+    if ready.split.folds:
+        ready.split.write(layout.splits)
+    write_dataset_description(layout, root)
+    digests = DigestCache(layout.digests)
+    work = Work(layout, root, config, cohort.table.kept, ready.split, executor, digests)
+    changed = not layout.provenance.is_file()
+    for stage in stages[1:]:
+        if stage == "report" and changed:
+            _write_provenance(work, cohort.layout)
+        changed |= _run_stage(stage, work, log)
+        digests.save()
+    if "report" not in stages and changed:
+        _write_provenance(work, cohort.layout)
+    elif "report" in stages:
+        log.info("Report: %s", layout.report)
 
 
 def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
@@ -142,9 +167,10 @@ def demo_command(arguments: argparse.Namespace) -> int:
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
-    with open_executor(arguments.n_procs) as executor:
-        write_demo_cohort(cohort, config.seed, executor=executor)
-    return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+    with run_lock(RunLayout(arguments.out.resolve()).lock):
+        with open_executor(arguments.n_procs) as executor:
+            write_demo_cohort(cohort, config.seed, executor=executor)
+        return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
 
 
 def report_command(arguments: argparse.Namespace) -> int:
@@ -152,13 +178,15 @@ def report_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     read_run_input(layout)
     read_config(layout.config)
-    with open_executor(arguments.n_procs, arguments.executor) as executor:
+    with (
+        run_lock(layout.lock) as taken_over,
+        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
+    ):
+        if taken_over:
+            print(taken_over)
         print(f"Report: {build_report(layout, arguments.figures, executor)}")
     return EXIT_OK
 
 
 __all__ = ["demo_command", "explain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,20 +9,18 @@ import argparse
 import errno
 import importlib
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pipeline.run.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
     EXIT_RESUMABLE,
+    EXIT_USAGE,
     HeatlasError,
-    ResumableError,
 )
 from pipeline.run.executors import import_ahead
 
@@ -32,6 +30,7 @@ _WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "
 """What workers need, the first things first; imported by their server while this process imports the rest."""
 EXIT_PIPE = 141
 """As the shell reports a command ended by SIGPIPE."""
+_MOST_PROCESSES = 1024
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
@@ -201,36 +200,61 @@ def _add_stop_after(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--n-procs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
+    parser.add_argument("--n-procs", type=_count, default=os.cpu_count() or 1, metavar="N", help="worker processes")
     parser.add_argument("--executor", type=Path, metavar="FILE", help="Python file with a Parsl config, for clusters")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+def _count(text: str) -> int:
+    """A number of processes; `argparse` names the option."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_PROCESSES}")
+    return number
+
+
+def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
+    """Run a command and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Instead of those of the process.
+    begin : callable
+        Called when everything is imported and the work begins.
+    """
     arguments = build_parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _on_terminate)
     try:
         if arguments.command in ("demo", "run", "explain") and arguments.executor is None:
             import_ahead(_WORK)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
+        begin()
         return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
-        print(f"heatlas: {error}", file=sys.stderr)
-        return error.exit_code
+        return _said(str(error), error.exit_code)
     except BrokenPipeError:  # whoever read the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except KeyboardInterrupt:
-        print("heatlas: interrupted; run the same command again to continue.", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _said("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _said("no space left on the disk; free some and run the same command again.", EXIT_RESUMABLE)
+        if error.errno is None or error.filename is None:
+            return _defect(error)
+        where = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename
+        return _said(f"{where}: {error.strerror}. Check this path and who may read and write there.", EXIT_USAGE)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            print("heatlas: no space left on the disk; free some and run the same command again.", file=sys.stderr)
-            return EXIT_RESUMABLE
-        traceback.print_exc()
-        print(f"heatlas: internal error ({type(error).__name__}: {error}). Please report it.", file=sys.stderr)
-        return EXIT_INTERNAL
+        return _defect(error)
 
 
-def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise ResumableError("terminated from outside; run the same command again to continue.")
+def _said(line: str, code: int) -> int:
+    print(f"heatlas: {line}", file=sys.stderr)
+    return code
+
+
+def _defect(error: Exception) -> int:
+    traceback.print_exception(error)
+    return _said(f"internal error ({type(error).__name__}: {error}). Please report it.", EXIT_INTERNAL)

@@ -20,6 +20,7 @@ from pipeline.run.executors import open_executor
 from pipeline.run.folder import read_run_input
 from pipeline.run.jobs import Outcome, clear_stale_scratch
 from pipeline.run.layout import ExplanationLayout
+from pipeline.run.lock import run_lock
 from pipeline.run.tables import read_table
 
 LISTED = 5
@@ -49,8 +50,13 @@ def explain_command(arguments: argparse.Namespace) -> int:
     scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
     atlas = _atlas_of(layout, config)
     digests = DigestCache(layout.digests)
-    clear_stale_scratch(layout)
-    with open_executor(arguments.n_procs, arguments.executor) as executor:
+    with (
+        run_lock(layout.lock) as taken_over,
+        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
+    ):
+        if taken_over:
+            print(taken_over)
+        clear_stale_scratch(layout)
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     _tell_left_out(layout, request, explainable(layout, scans, split, config)[1])
     made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]

@@ -54,7 +54,7 @@ def load_config(
         _merge(values, _checked(Config, _read_toml(path), "", sources[-1]))
     if file is not None:
         sources.append(str(file))
-        _merge(values, _checked(Config, _read_toml(file), "", sources[-1]))
+        _merge(values, _checked(Config, _read_settings(file), "", sources[-1]))
     if overrides:
         sources.append("options")
         _merge(values, _checked(Config, overrides, "", sources[-1]))
@@ -63,9 +63,7 @@ def load_config(
 
 def read_config(path: Path) -> Config:
     """Read the configuration that a run wrote."""
-    values = _read_toml(path)
-    values.pop("run", None)
-    return _configuration(_checked(Config, values, "", str(path)), [str(path)])
+    return _configuration(_checked(Config, _read_settings(path), "", str(path)), [str(path)])
 
 
 def config_to_toml(config: Config) -> str:
@@ -99,13 +97,22 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Settings of a file; what a run's own file says of its input is none of them."""
+    values = _read_toml(path)
+    values.pop("run", None)
+    return values
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such configuration file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML ({error}).") from error
+    except OSError as error:
+        raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Digests: what makes two inputs, two settings or two versions of the code the same.
 
-Input files are digested once and remembered by path, size and modification time. Code is digested as its syntax
+Files are digested once and remembered by path, size and times. Code is digested as its syntax
 tree without docstrings (also those below constants and fields), so that a comment or a moved line does not make
 finished work stale.
 """
@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,38 @@ def _is_text_alone(statement: ast.stmt) -> bool:
     )
 
 
+Stamp = list[Any]
+"""SHA-256 of a file, then what tells that it has not changed since: size, times of modification and of status."""
+
+
+def stamp_of(path: Path, known: Any = None) -> Stamp | None:
+    """Stamp of a file, read only if it is not the very file that `known` is the stamp of; None if unreadable.
+
+    An editor may set back the time of modification, but not that of the status.
+    """
+    try:
+        status = path.stat()
+        marks = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        if isinstance(known, list) and known[1:] == marks:
+            return known
+        return [file_digest(path), *marks]
+    except OSError:
+        return None
+
+
+def same_content(stamp: Stamp | None, known: Any) -> bool:
+    """Whether two stamps are of the same bytes."""
+    return stamp is not None and isinstance(known, list) and known[:1] == stamp[:1]
+
+
+def log_remade(name: str, stamp: Stamp | None) -> None:
+    """Say why something finished is made again."""
+    what = "is missing" if stamp is None else "is not as it was written"
+    logging.getLogger("heatlas").warning("  %s %s; it is made again", name, what)
+
+
 class DigestCache:
-    """Digests of files, remembered across runs by path, size and modification time.
+    """Digests of files, remembered across runs.
 
     Parameters
     ----------
@@ -86,29 +117,29 @@ class DigestCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, list[Any]] = {}
+        self._known: dict[str, Stamp] = {}
         self._changed = False
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             known = {}  # only a cache: digested again
         if isinstance(known, dict):
-            self._known = {name: one for name, one in known.items() if isinstance(one, list) and len(one) == 3}
+            self._known = known
+
+    def stamp(self, path: Path) -> Stamp | None:
+        """Stamp of a file; None where it cannot be read."""
+        name = text_digest(str(path))  # paths of scans may hold names and dates
+        known = self._known.get(name)
+        stamp = stamp_of(path, known)
+        if stamp is not None and stamp != known:
+            self._known[name] = stamp
+            self._changed = True
+        return stamp
 
     def digest(self, path: Path) -> str:
         """SHA-256 of a file; "unreadable" where it cannot be read, so that its own job can say why."""
-        try:
-            status = path.stat()
-            stamp = [status.st_size, status.st_mtime_ns]
-            name = text_digest(str(path))  # paths of scans may hold names and dates
-            known = self._known.get(name)
-            if known is None or known[:2] != stamp:
-                known = [*stamp, file_digest(path)]
-                self._known[name] = known
-                self._changed = True
-        except OSError:
-            return "unreadable"
-        return str(known[2])
+        stamp = self.stamp(path)
+        return "unreadable" if stamp is None else str(stamp[0])
 
     def save(self) -> None:
         if self._changed:

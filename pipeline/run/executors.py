@@ -10,18 +10,18 @@ are imported once and not in every worker (`import_ahead`). Where the system has
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-from pipeline.run.errors import UsageError
+from pipeline.run.cluster import open_cluster
+from pipeline.run.errors import ResumableError
 
 SINGLE_THREAD = {
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
@@ -52,7 +52,9 @@ def import_ahead(modules: Sequence[str]) -> None:
 
 
 @contextmanager
-def open_executor(n_procs: int, parsl_config: Path | None = None) -> Iterator[Executor]:
+def open_executor(
+    n_procs: int, parsl_config: Path | None = None, parsl_logs: Path = Path("runinfo")
+) -> Iterator[Executor]:
     """An executor for the length of a run.
 
     Parameters
@@ -62,31 +64,48 @@ def open_executor(n_procs: int, parsl_config: Path | None = None) -> Iterator[Ex
     parsl_config : Path, optional
         Python file that defines ``config``, a `parsl.config.Config`. It is code and is run as such: pass only a
         file you trust.
+    parsl_logs : Path
+        Folder for Parsl's own files.
 
     Raises
     ------
     UsageError
-        If the file does not define ``config`` or Parsl is not installed.
+        If the file is of no use (`pipeline.run.cluster.open_cluster`).
+    ResumableError
+        If a worker was lost, whatever it was doing.
     """
-    if parsl_config is None:
-        with _environment(SINGLE_THREAD):
-            if START_METHOD == "forkserver":
-                _start_server()
-            pool = ProcessPoolExecutor(
-                n_procs, mp_context=multiprocessing.get_context(START_METHOD), initializer=_prepare_worker
-            )
-            try:
-                yield pool
-            except BaseException:
-                processes = list((pool._processes or {}).values())
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in processes:
-                    process.terminate()
-                raise
-            pool.shutdown()
-        return
-    with _environment(SINGLE_THREAD), _parsl_executor(parsl_config) as executor:
-        yield executor
+    with _environment(SINGLE_THREAD):
+        try:
+            if parsl_config is None:
+                with _local_pool(n_procs) as executor:
+                    yield executor
+            else:
+                with open_cluster(parsl_config, SINGLE_THREAD, parsl_logs) as executor:
+                    yield executor
+        except BrokenExecutor as error:
+            said = str(error) if parsl_config is not None else "a worker process was killed"
+            remedy = "with more memory per worker" if parsl_config is not None else "with fewer --n-procs"
+            raise ResumableError(
+                f"{said}, most often for want of memory. Run the same command again {remedy}; finished work is kept."
+            ) from error
+
+
+@contextmanager
+def _local_pool(n_procs: int) -> Iterator[Executor]:
+    if START_METHOD == "forkserver":
+        _start_server()
+    pool = ProcessPoolExecutor(
+        n_procs, mp_context=multiprocessing.get_context(START_METHOD), initializer=_prepare_worker
+    )
+    try:
+        yield pool
+    except BaseException:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        raise
+    pool.shutdown()
 
 
 def _start_server() -> None:
@@ -98,23 +117,6 @@ def _start_server() -> None:
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _parsl_executor(path: Path) -> Iterator[Executor]:
-    if importlib.util.find_spec("parsl") is None:
-        raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")
-    from parsl.concurrent import ParslPoolExecutor
-
-    spec = importlib.util.spec_from_file_location("heatlas_executor", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UsageError(f"--executor {path}: no such Python file.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "config"):
-        raise UsageError(f"--executor {path}: must define `config`, a parsl.config.Config.")
-    with ParslPoolExecutor(config=module.config) as executor:
-        yield executor
 
 
 def _prepare_worker() -> None:

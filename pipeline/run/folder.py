@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.run.config import Config
 from pipeline.run.config_files import config_to_toml, read_config, toml_value
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.fingerprint import fingerprint, is_fingerprint_of
 from pipeline.run.layout import RunLayout
 from pipeline.run.private_paths import relative_to_folder
 from pipeline.run.tables import write_text
@@ -24,18 +25,19 @@ class RunInput:
 
     input: Path
     preset: str
+    key: str = ""
+    """Fingerprint of the secret behind what the run hides, if it hides anything."""
 
 
-def prepare_run_folder(out: Path, source: RunInput, config: Config) -> RunLayout:
-    """Make the run folder, or recognise one of the same input, and write its configuration.
+def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
+    """Say whether a folder may hold this run, without writing to it.
 
     Raises
     ------
     BadInputError
         If the input folder is missing or unreadable.
     UsageError
-        If `out` holds something else, belongs to another input, lies where it would be read as input, or cannot
-        be written.
+        If `out` holds something else, belongs to another input, or lies where it would be read as input.
     """
     out, root = out.resolve(), source.input.resolve()
     if not root.is_dir():
@@ -49,33 +51,61 @@ def prepare_run_folder(out: Path, source: RunInput, config: Config) -> RunLayout
         known = read_run_input(layout)
         if known.input.resolve() != root:
             raise UsageError(f"{out}: holds a run of another input ({known.input}). Choose another output folder.")
-    elif out.is_dir() and any(out.iterdir()):
+    elif out.is_dir() and any(not path.name.startswith(layout.lock.name) for path in out.iterdir()):
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
+    return layout
+
+
+def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
+    """Make the run folder, or recognise one of the same input, and write its configuration.
+
+    Parameters
+    ----------
+    out : Path
+    source : RunInput
+    config : Config
+    key : str, optional
+        The secret behind what outputs hide; the run keeps a fingerprint of it.
+
+    Raises
+    ------
+    BadInputError, UsageError
+        As `recognise_run_folder`, or if `out` is a run with other privacy settings or another key, or cannot be
+        written to.
+    """
+    layout = recognise_run_folder(out, source)
+    mark = _require_same_privacy(layout, config, key)
     try:
         text = (
-            f"{config_to_toml(config)}\n[run]\ninput = {toml_value(relative_to_folder(root, out))}\n"
+            f"{config_to_toml(config)}\n[run]\ninput = {toml_value(relative_to_folder(source.input, layout.root))}\n"
             f"preset = {toml_value(source.preset)}\n"
-        )
+        ) + (f"key = {toml_value(mark)}\n" if mark else "")
         write_text(layout.config, text)
     except OSError as error:
         raise UsageError(f"{out}: cannot write there ({os.strerror(error.errno or 0)}).") from error
     return layout
 
 
-def require_same_privacy(out: Path, config: Config) -> None:
-    """Refuse to continue a run under other privacy settings: what it hides would stand beside what is to be hidden.
+def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) -> str:
+    """Fingerprint of the key, "" without one.
 
-    Raises
-    ------
-    UsageError
-        If `out` is a run with other settings.
+    A run is not continued under other privacy settings or with another key: what it hides would stand beside what is
+    to be hidden, and each person would be there twice.
     """
-    layout = RunLayout(out.resolve())
-    if layout.config.is_file() and read_config(layout.config).privacy != config.privacy:
+    if not layout.config.is_file():
+        return "" if key is None else fingerprint(key)
+    if read_config(layout.config).privacy != config.privacy:
         raise UsageError(
-            f"{out}: this run was begun with other privacy settings. Give --anonymise and --pseudonymise as then, or "
+            f"{layout.root}: this run was begun with other privacy settings. Give --anonymise and --pseudonymise as "
+            "then, or choose another output folder."
+        )
+    known = read_run_input(layout).key
+    if key is not None and not is_fingerprint_of(known, key):
+        raise UsageError(
+            f"{layout.root}: this run was begun with another key. Give --anonymise the file it was begun with, or "
             "choose another output folder."
         )
+    return known
 
 
 def read_run_input(layout: RunLayout) -> RunInput:
@@ -88,6 +118,6 @@ def read_run_input(layout: RunLayout) -> RunInput:
     """
     try:
         section = tomllib.loads(layout.config.read_text(encoding="utf-8"))["run"]
-        return RunInput((layout.root / section["input"]).resolve(), section["preset"])
+        return RunInput((layout.root / section["input"]).resolve(), section["preset"], str(section.get("key", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error

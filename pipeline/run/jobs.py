@@ -17,13 +17,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipeline.run.digests import log_remade, same_content, stamp_of
 from pipeline.run.errors import HeatlasError, ResumableError
 from pipeline.run.layout import RunLayout
 from pipeline.run.progress import progress_bar
@@ -86,21 +87,30 @@ class Outcome:
 
 
 def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
-    """Result kept in the job's receipt if the job needs no work, else None."""
+    """Result kept in the job's receipt if the job needs no work, else None.
+
+    An output that is not what the job has written is named in the log.
+    """
+    path = layout.receipt(job.stage, job.unit)
     try:
-        receipt = json.loads(layout.receipt(job.stage, job.unit).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(receipt, dict) or receipt.get("key") != job.key:
-        return None
-    for path in job.outputs.values():
-        recorded = receipt["outputs"].get(path.relative_to(layout.root).as_posix())
-        try:
-            if recorded != path.stat().st_size:
-                return None
-        except OSError:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        if receipt["key"] != job.key:
             return None
-    result: Mapping[str, Any] = receipt["result"]
+        result: Mapping[str, Any] = receipt["result"]
+        known = receipt["outputs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    now = {}
+    for output in job.outputs.values():
+        name = output.relative_to(layout.root).as_posix()
+        stamped = stamp_of(output, known.get(name))
+        if not same_content(stamped, known.get(name)):
+            log_remade(name, stamped)
+            return None
+        now[name] = stamped
+    if now != known:  # moved or copied: not to be read again the next time
+        with suppress(OSError):
+            write_json(path, {**receipt, "outputs": now})
     return result
 
 
@@ -110,6 +120,15 @@ def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
         return str(json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))["key"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def was_made(layout: RunLayout, stage: str, unit: str, output: Path) -> bool:
+    """Whether a finished unit has written this file, wherever it is now."""
+    try:
+        receipt = json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))
+        return output.relative_to(layout.root).as_posix() in receipt["outputs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def run_jobs(
@@ -140,7 +159,7 @@ def run_jobs(
     Raises
     ------
     ResumableError
-        If the disk is full or a worker process was killed; finished units are kept.
+        If the disk is full; finished units are kept. A lost worker is `concurrent.futures.BrokenExecutor`.
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
@@ -160,11 +179,6 @@ def run_jobs(
                 bar.update(failed=not outcome.ok)
                 if on_end is not None:
                     on_end(outcome)
-        except BrokenProcessPool as error:
-            raise ResumableError(
-                f"{description}: a worker process was killed, most often for want of memory. Run the same command "
-                "again with fewer --n-procs; finished work is kept."
-            ) from error
         except BaseException:
             for future in pending:
                 future.cancel()
@@ -193,16 +207,16 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         result = dict(job.function(paths, *job.arguments) or {})
         receipt = layout.receipt(job.stage, job.unit)
         receipt.unlink(missing_ok=True)  # killed between two renames, old and new outputs must not pass for finished
-        sizes = {}
+        written = {}
         for name, final in job.outputs.items():
             final.parent.mkdir(parents=True, exist_ok=True)
-            sizes[final.relative_to(layout.root).as_posix()] = paths[name].stat().st_size
             paths[name].replace(final)
+            written[final.relative_to(layout.root).as_posix()] = stamp_of(final)
         write_json(
             receipt,
             {
                 "key": job.key,
-                "outputs": sizes,
+                "outputs": written,
                 "result": result,
                 "seconds": round(time.monotonic() - started, 3),
                 "host": platform.node(),

@@ -27,6 +27,11 @@ class RunLayout(GroupFiles):
         return self.root / "config.toml"
 
     @property
+    def lock(self) -> Path:
+        """Who is at work in this folder; there only as long as someone is."""
+        return self.root / ".heatlas.lock"
+
+    @property
     def dataset_description(self) -> Path:
         return self.root / "dataset_description.json"
 
@@ -100,6 +105,11 @@ class RunLayout(GroupFiles):
     @property
     def log(self) -> Path:
         return self.logs / "run.log"
+
+    @property
+    def parsl_logs(self) -> Path:
+        """Parsl's own files; there only while it works, and after a run that went wrong."""
+        return self.logs / "parsl"
 
     @property
     def provenance(self) -> Path:

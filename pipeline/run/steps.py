@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.digests import DigestCache, file_digest, unit_key
+from pipeline.run.digests import DigestCache, file_digest, log_remade, unit_key
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_json
 
@@ -66,8 +66,14 @@ def _named(layout: RunLayout, path: Path) -> str:
 def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:
     try:
         known = json.loads(receipt.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        same, outputs = known["key"] == key, known["outputs"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    return known.get("key") == key and all(
-        digests.digest(layout.root / path) == digest for path, digest in known["outputs"].items()
-    )
+    if not same:
+        return False
+    for name, digest in outputs:
+        stamp = digests.stamp(layout.root / name)
+        if stamp is None or stamp[0] != digest:
+            log_remade(name, stamp)
+            return False
+    return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.run.config import Config
-from pipeline.run.errors import BadInputError, ResumableError
+from pipeline.run.errors import BadInputError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.statistics.associations.associations import associations_tables
@@ -128,8 +127,8 @@ def analyse(
 
     Raises
     ------
-    ResumableError
-        If a worker process was killed.
+    concurrent.futures.BrokenExecutor
+        If a worker was lost.
     BadInputError
         If a table of the run itself is broken (`read_inputs`). Data that do not allow an analysis (one class, too
         few participants, no volumes) are no error: its rows, or its note, say why.
@@ -156,13 +155,7 @@ def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple
     """Each analysis, in the order of `ANALYSES`."""
     if executor is None:
         return [_attempt(analysis, inputs) for analysis in ANALYSES]
-    try:
-        return list(executor.map(_attempt, ANALYSES, [inputs] * len(ANALYSES)))
-    except BrokenProcessPool as error:
-        raise ResumableError(
-            "statistics: a worker process was killed, most often for want of memory. Run the same command again with "
-            "fewer --n-procs; finished work is kept."
-        ) from error
+    return list(executor.map(_attempt, ANALYSES, [inputs] * len(ANALYSES)))
 
 
 def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:

@@ -8,10 +8,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from other_user import nobody
 
 from pipeline.run.config import Config
 from pipeline.run.config_files import config_to_toml, load_config, read_config, toml_value
 from pipeline.run.errors import UsageError
+from pipeline.run.folder import RunInput, prepare_run_folder
 
 
 @pytest.mark.parametrize("preset", ["default", "bohle2019", "demo"])
@@ -137,6 +139,64 @@ def test_any_name_of_a_folder_is_read_back_from_toml():
     """A path may hold control characters, though a setting may not."""
     name = "".join(map(chr, range(1, 128))) + "ö"
     assert tomllib.loads(f"input = {toml_value(name)}")["input"] == name
+
+
+@pytest.mark.parametrize("text", ["speed = 1\n", "[training]\nlearning_rat = 1\n", "seed = true\n", "seed =\n"])
+def test_the_file_of_an_unknown_setting_or_type_is_named(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    for read in (read_config, lambda path: load_config(file=path)):
+        with pytest.raises(UsageError, match=r"mine\.toml: "):
+            read(path)
+
+
+def test_a_file_may_make_sense_only_with_the_preset_and_the_options(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[cohort]\npositive = "CN"\n[model]\npools = [2, 2, 2, 2]\n')
+    assert load_config("demo", path, {"cohort": {"negative": "AD"}}).cohort.positive == "CN"
+
+
+def test_the_configuration_of_a_run_repeats_it(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[report]\ntitle = "Mine"\n[privacy]\npseudonyms = ["sites"]\n')
+    config = load_config("bohle2019", mine, {"seed": 7, "registration": {"resolution_mm": 2.0}})
+    (tmp_path / "in").mkdir()
+    layout = prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "in", "bohle2019"), config, "k" * 32)
+    assert load_config(file=layout.config) == load_config("demo", layout.config) == config
+
+
+def test_a_byte_order_mark_is_no_part_of_the_settings(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xef\xbb\xbfseed = 5\n")
+    assert load_config(file=path).seed == 5
+
+
+def folder(path):
+    path.mkdir()
+
+
+UNREADABLE = {
+    "a folder": folder,
+    "not UTF-8": lambda path: path.write_bytes(b'title = "caf\xe9"\n'),
+    "UTF-16": lambda path: path.write_text("seed = 5\n", encoding="utf-16"),
+    "a zero byte": lambda path: path.write_bytes(b"seed = 5\x00\n"),
+    "deeply nested": lambda path: path.write_text("seed = " + "[" * 100_000),
+    "absent": lambda path: None,
+    "not permitted": lambda path: (path.write_text("seed = 5\n"), path.chmod(0)),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path, kind):
+    path = tmp_path / "mine.toml"
+    UNREADABLE[kind](path)
+    with nobody(tmp_path), pytest.raises(UsageError, match=r"mine\.toml: "):
+        load_config(file=path)
+
+
+def test_a_name_that_is_too_long_is_named(tmp_path):
+    with pytest.raises(UsageError, match="too long"):
+        load_config(file=tmp_path / ("n" * 300))
 
 
 def test_every_beta_of_two_decimals_is_allowed():

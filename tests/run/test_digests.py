@@ -29,6 +29,9 @@ def test_cache_reads_a_file_again_only_when_it_changed(tmp_path, monkeypatch):
     os.utime(path, ns=(1, 1))
     assert cache.digest(path) == hashlib.sha256(b"two").hexdigest()
     assert cache.digest(tmp_path / "absent") == "unreadable"
+    path.write_text("six")
+    os.utime(path, ns=(1, 1))
+    assert cache.digest(path) == hashlib.sha256(b"six").hexdigest(), "of the same size, its time set back"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pipeline.run.errors import UsageError
+from pipeline.run.errors import ResumableError
 from pipeline.run.executors import SINGLE_THREAD, open_executor
 
 
@@ -52,26 +52,16 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_executor_file_without_config_is_refused(tmp_path):
-    pytest.importorskip("parsl")
-    path = tmp_path / "cluster.py"
-    path.write_text("pool = 1\n")
-    with pytest.raises(UsageError, match="must define `config`"), open_executor(1, path):
-        pass
-    with pytest.raises(UsageError, match="no such Python file"), open_executor(1, tmp_path / "absent.py"):
-        pass
+def die() -> None:
+    os._exit(1)
 
 
-def test_parsl_runs_work_through_the_same_interface(tmp_path):
-    pytest.importorskip("parsl")
-    path = tmp_path / "cluster.py"
-    path.write_text(
-        "from parsl.config import Config\nfrom parsl.executors import ThreadPoolExecutor\n"
-        f"config = Config(executors=[ThreadPoolExecutor(max_threads=1)], run_dir={str(tmp_path / 'runinfo')!r},"
-        " usage_tracking=0)\n"
-    )
-    with open_executor(1, path) as executor:
-        assert list(executor.map(abs, [-1, -2])) == [1, 2]
+def test_a_lost_local_worker_ends_the_run_resumably():
+    with (
+        pytest.raises(ResumableError, match=r"killed.*fewer --n-procs"),
+        open_executor(1) as executor,
+    ):
+        executor.submit(die).result()
 
 
 def test_workers_find_imported_what_was_asked_for_ahead():

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.run.config import Config
+from pipeline.run.config import Config, PrivacyConfig
 from pipeline.run.config_files import read_config
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.fingerprint import is_fingerprint_of
 from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input
 
 
@@ -47,3 +48,46 @@ def test_missing_input_is_bad_input(tmp_path):
     with pytest.raises(BadInputError, match="no such folder"):
         prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "absent", "default"), Config())
     assert not (tmp_path / "out").exists()
+
+
+HIDDEN = Config(privacy=PrivacyConfig(shift_dates=True))
+KEY, OTHER = "k" * 32, "o" * 32
+
+
+def test_a_run_is_continued_with_its_own_key_and_does_not_hold_it(tmp_path, source):
+    layout = prepare_run_folder(tmp_path / "out", source, HIDDEN, KEY)
+    before = layout.config.read_text()
+    prepare_run_folder(tmp_path / "out", source, HIDDEN, KEY)
+    assert layout.config.read_text() == before
+    assert KEY not in before
+    other = prepare_run_folder(tmp_path / "other", source, HIDDEN, KEY)
+    assert read_run_input(other).key != read_run_input(layout).key, "the same key cannot be told from the outside"
+
+
+@pytest.mark.parametrize(
+    ("begun", "continued", "words"),
+    [
+        ((HIDDEN, KEY), (HIDDEN, OTHER), "another key"),
+        ((HIDDEN, KEY), (HIDDEN, KEY + "k"), "another key"),
+        ((HIDDEN, KEY), (Config(), None), "other privacy settings"),
+        ((Config(), None), (HIDDEN, KEY), "other privacy settings"),
+        ((HIDDEN, None), (HIDDEN, KEY), "another key"),
+    ],
+)
+def test_what_hides_otherwise_does_not_continue_a_run(tmp_path, source, begun, continued, words):
+    layout = prepare_run_folder(tmp_path / "out", source, *begun)
+    before = layout.config.read_bytes()
+    with pytest.raises(UsageError, match=words):
+        prepare_run_folder(tmp_path / "out", source, *continued)
+    assert layout.config.read_bytes() == before
+
+
+@pytest.mark.parametrize("mark", ["", "scrypt", "scrypt:", "md5:00:00", "scrypt:00:\u00e9"])
+def test_a_damaged_fingerprint_fits_no_key(mark):
+    assert not is_fingerprint_of(mark, KEY)
+
+
+def test_a_folder_that_holds_nothing_but_a_lock_is_empty(tmp_path, source):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".heatlas.lock").touch()
+    prepare_run_folder(tmp_path / "out", source, Config())

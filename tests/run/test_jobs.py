@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import platform
+import shutil
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
+from pipeline.run.digests import file_digest
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 from pipeline.run.layout import RunLayout
@@ -55,19 +59,64 @@ def test_second_run_does_nothing_and_returns_the_same(layout, executor):
     assert first[0].result == second[0].result == {"length": 3}
 
 
-@pytest.mark.parametrize("spoil", ["key", "missing output", "truncated output", "no receipt"])
-def test_work_is_repeated_when_anything_is_off(layout, executor, spoil):
+def set_back(path: Path, text: str) -> None:
+    """Write a text of the same length and give the file its old time."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+SPOILED: dict[str, Callable[[Path, Path], object]] = {
+    "missing output": lambda output, receipt: output.unlink(),
+    "truncated output": lambda output, receipt: output.write_text("on"),
+    "edited to the same size": lambda output, receipt: output.write_text("two"),
+    "edited and its time set back": lambda output, receipt: set_back(output, "two"),
+    "a folder in its place": lambda output, receipt: (output.unlink(), output.mkdir()),
+}
+DAMAGED = ["", "{}", "[]", '{"key": "k"}', '{"key": "k", "result": {}, "outputs": {"a/u.txt": 3}}']
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_an_output_that_is_not_ours_is_made_again_and_named(layout, executor, spoil, caplog):
+    logging.getLogger("heatlas").addHandler(caplog.handler)
     run_jobs(layout, [job(layout, "one")], executor, "")
     output = layout.root / "a" / "u.txt"
-    if spoil == "missing output":
-        output.unlink()
-    elif spoil == "truncated output":
-        output.write_text("on")
-    elif spoil == "no receipt":
-        layout.receipt("stage", "u").unlink()
-    run_jobs(layout, [job(layout, "one", key="other" if spoil == "key" else "k")], executor, "")
-    assert CALLS == ["one", "one"]
+    SPOILED[spoil](output, layout.receipt("stage", "u"))
+    said = "missing" if spoil == "missing output" or output.is_dir() else "not as it was written"
+    if output.is_dir():
+        output.rmdir()
+    again = run_jobs(layout, [job(layout, "one")], executor, "")
+    assert [outcome.status for outcome in again] == ["done"]
     assert output.read_text() == "one"
+    assert f"a/u.txt is {said}; it is made again" in caplog.text
+    logging.getLogger("heatlas").removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize("receipt", [None, *DAMAGED])
+def test_work_is_repeated_without_a_receipt_that_can_be_read(layout, executor, receipt):
+    run_jobs(layout, [job(layout, "one")], executor, "")
+    path = layout.receipt("stage", "u")
+    path.unlink() if receipt is None else path.write_text(receipt)
+    run_jobs(layout, [job(layout, "one")], executor, "")
+    assert CALLS == ["one", "one"]
+
+
+def test_work_is_repeated_under_another_key(layout, executor):
+    run_jobs(layout, [job(layout, "one")], executor, "")
+    run_jobs(layout, [job(layout, "one", key="other")], executor, "")
+    assert CALLS == ["one", "one"]
+
+
+def test_a_copied_run_is_read_once_and_not_made_again(layout, executor, tmp_path, monkeypatch):
+    run_jobs(layout, [job(layout, "one")], executor, "")
+    copy = RunLayout(tmp_path / "copy")
+    shutil.copytree(layout.root, copy.root, copy_function=shutil.copyfile)
+    read = []
+    monkeypatch.setattr("pipeline.run.digests.file_digest", lambda path: read.append(path) or file_digest(path))
+    for _ in range(3):
+        assert is_done(copy, job(copy, "one")) == {"length": 3}
+    assert read == [copy.root / "a" / "u.txt"]
+    assert CALLS == ["one"]
 
 
 def test_key_of_a_finished_unit_is_that_of_its_job(layout, executor):
@@ -128,7 +177,7 @@ def test_killed_between_two_renames_neither_version_passes_for_finished(layout, 
     assert is_done(layout, new) is None
 
 
-def test_pool_that_breaks_while_jobs_are_handed_in_stops_the_run_resumably(layout):
+def test_pool_that_breaks_while_jobs_are_handed_in_stops_and_keeps_what_is_done(layout):
     class Broken(ThreadPoolExecutor):
         def submit(self, fn, /, *arguments, **options):
             if len(CALLS):
@@ -138,7 +187,7 @@ def test_pool_that_breaks_while_jobs_are_handed_in_stops_the_run_resumably(layou
             return future
 
     jobs = [job(layout, "one", unit="a"), job(layout, "two", unit="b")]
-    with Broken(1) as pool, pytest.raises(ResumableError, match="worker process was killed"):
+    with Broken(1) as pool, pytest.raises(BrokenProcessPool):
         run_jobs(layout, jobs, pool, "heatmaps")
     assert is_done(layout, jobs[0]) == {"length": 3}
 

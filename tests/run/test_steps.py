@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 from pipeline.run.digests import DigestCache
 from pipeline.run.layout import RunLayout
 from pipeline.run.steps import run_step
@@ -24,11 +26,22 @@ def test_step_is_done_once_per_state_of_its_inputs(tmp_path):
     assert [step(), step()] == [True, False]
     source.write_text("22")
     assert [step(), step()] == [True, False]
-    target.write_text("tampered")
-    assert [step(), step()] == [True, False]
-    assert target.read_text() == "2222"
+    for spoil in (lambda: target.write_text("tampered"), lambda: set_back(target, "3333"), target.unlink):
+        spoil()
+        assert [step(), step()] == [True, False]
+        assert target.read_text() == "2222"
+    for damaged in ("", "[]", "{}"):
+        layout.receipt("steps", "double").write_text(damaged)
+        assert [step(), step()] == [True, False]
     assert [step(parameters=2), step(parameters=2)] == [True, False]
-    assert calls == ["1", "22", "22", "22"]
+    assert calls == ["1", *["22"] * 8]
+
+
+def set_back(path, text):
+    """Write a text and give the file its old time."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_moved_run_folder_is_not_done_again_but_another_input_is(tmp_path):

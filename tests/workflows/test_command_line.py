@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+from types import SimpleNamespace
+
 import nibabel as nib
 import numpy as np
 import pytest
+from other_user import nobody
 
+import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
+from pipeline.run.config import Config
+from pipeline.run.folder import RunInput, prepare_run_folder
+from pipeline.run.layout import RunLayout
+from pipeline.run.lock import run_lock
 from workflows.command_line import build_parser, main
 
 
@@ -86,3 +97,99 @@ def test_help_names_every_command():
     text = build_parser().format_help()
     for name in ("demo", "check", "run", "explain", "report"):
         assert name in text
+
+
+def one_line(said: str) -> str:
+    """What was said, which must be one line of ours."""
+    assert said.startswith("heatlas: ")
+    assert said.count("\n") == 1, said
+    return said
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "report", "explain"])
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "nan", "", "99999999999"])
+def test_a_number_of_processes_that_makes_no_sense(command, value, capsys):
+    rest = {"run": ["in", "out"], "explain": ["out", "--method", "lrp"]}.get(command, ["out"])
+    with pytest.raises(SystemExit, match="2"):
+        main([command, *rest, "--n-procs", value])
+    assert "argument --n-procs: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["EACCES", "EROFS", "EISDIR", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "ENOENT", "EIO"])
+def test_a_path_that_fails_anywhere_is_named(monkeypatch, capsys, number):
+    def fail(_arguments):
+        code = getattr(errno, number)
+        raise OSError(code, os.strerror(code), "/out/group/x.tsv")
+
+    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
+    assert main(["check", "in"]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert said.startswith(f"heatlas: /out/group/x.tsv: {os.strerror(getattr(errno, number))}. ")
+
+
+@pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT"])
+def test_a_full_disk_is_no_defect(monkeypatch, capsys, number):
+    def fail(_arguments):
+        raise OSError(getattr(errno, number), "full", "/out/x")
+
+    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
+    assert main(["check", "in"]) == 75
+    assert "no space left" in one_line(capsys.readouterr().err)
+
+
+@pytest.fixture
+def begun(tmp_path, people):
+    """A run that has only begun, of a data set beside it."""
+    write_bids(tmp_path / "in", people)
+    layout = prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "in", "default"), Config())
+    for path in (layout.scans, layout.splits):
+        path.touch()
+    return layout
+
+
+WORK = {
+    "run": lambda layout: ["run", str(layout.root.parent / "in"), str(layout.root)],
+    "report": lambda layout: ["report", str(layout.root)],
+    "explain": lambda layout: ["explain", str(layout.root), "--method", "lrp"],
+}
+
+
+@pytest.mark.parametrize("command", WORK)
+def test_an_output_that_cannot_be_written_to_is_named(begun, command, capsys):
+    with nobody(begun.root):
+        assert main(WORK[command](begun)) == 2
+    assert one_line(capsys.readouterr().err) == f"heatlas: {begun.root}: cannot write there (Permission denied).\n"
+
+
+@pytest.mark.parametrize("command", WORK)
+def test_a_second_program_in_a_run_folder_is_refused(begun, command, capsys):
+    with run_lock(begun.lock):
+        assert main(WORK[command](begun)) == 75
+    assert f"{begun.root}: process {os.getpid()} works there" in one_line(capsys.readouterr().err)
+
+
+def test_a_second_demo_in_a_folder_is_refused(tmp_path, capsys):
+    with run_lock(RunLayout(tmp_path / "demo").lock):
+        assert main(["demo", str(tmp_path / "demo")]) == 75
+    assert "works there" in one_line(capsys.readouterr().err)
+
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", LONG], ["check", "in", "--out", LONG], ["check", "in", "--config", LONG], ["report", LONG],
+        ["check", "in", "--manifest", LONG], ["check", "in", "--anonymise", LONG], ["run", LONG, "out"],
+        ["run", "in", LONG], ["run", "in", f"{LONG}/out"], ["run", "in", "out2", "--executor", f"{LONG}.py"],
+        ["explain", LONG, "--method", "lrp"], ["demo", LONG], ["compare", LONG, "out", "--to", "tables"],
+        ["compare", "out", "out3", "--to", LONG], ["manifest", "export", "in", f"{LONG}.tsv"],
+        ["manifest", "export", LONG, "x.tsv"], ["manifest", "import", LONG, "in"], ["run", "in/" * 2000, "out"],
+    ],
+    ids=lambda words: " ".join(word[:9] for word in words),
+)  # fmt: skip
+def test_a_name_that_is_too_long(begun, words, capsys, monkeypatch):
+    monkeypatch.chdir(begun.root.parent)
+    assert main(words) in (2, 65)
+    one_line(capsys.readouterr().err)

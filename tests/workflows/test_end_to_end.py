@@ -106,6 +106,32 @@ def test_two_folders_give_identical_tables(finished, cohort, tmp_path):
     assert tables(other) == tables(finished)
 
 
+CLUSTER = """
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.providers import LocalProvider
+here = HighThroughputExecutor(
+    address="127.0.0.1", max_workers_per_node=2, cores_per_worker=0.5, heartbeat_period=1, poll_period=1,
+    provider=LocalProvider(init_blocks=1, max_blocks=1),
+)
+config = Config(executors=[here], strategy="none")
+"""
+
+
+def test_a_cluster_run_gives_the_same_tables_and_leaves_nothing_of_its_own(finished, cohort, tmp_path, monkeypatch):
+    pytest.importorskip("parsl")
+    pool, other = tmp_path / "pool.py", RunLayout(tmp_path / "elsewhere")
+    pool.write_text(CLUSTER)
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
+    monkeypatch.chdir(tmp_path)
+    answer = run(cohort, other.root, "--executor", str(pool))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert tables(other) == tables(finished)
+    assert not other.parsl_logs.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "pool.py"]
+
+
 def test_nothing_is_left_behind_and_the_input_is_untouched(finished, cohort):
     assert not list(finished.scratch.glob("*"))
     assert not list(finished.root.rglob("*.tmp"))

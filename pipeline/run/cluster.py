@@ -1,0 +1,154 @@
+"""Work on a cluster through Parsl, behind the interface of `concurrent.futures`.
+
+Parsl reads meaning into parameter names (`inputs`, `outputs`, `stdout` ...), cannot cancel work, and has no hook that
+runs in a worker before its libraries are imported. So it is only ever given `call`, with function and arguments
+packed: the worker sets its environment, then unpacks them, which imports what they need.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.errors import UsageError
+
+_PARSL_DEFAULT = "runinfo"
+
+
+class ClusterExecutor(Executor):
+    """A pool of Parsl's workers.
+
+    Parameters
+    ----------
+    pool : concurrent.futures.Executor
+        A `parsl.concurrent.ParslPoolExecutor`.
+    environment : mapping of str to str
+        Set in every worker before it imports what the work needs.
+    """
+
+    def __init__(self, pool: Executor, environment: Mapping[str, str]) -> None:
+        self._pool = pool
+        self._environment = dict(environment)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As in `concurrent.futures`; `Future.cancel` answers False, since Parsl cannot.
+
+        What Parsl itself reports, such as a lost worker, becomes `BrokenExecutor`.
+        """
+        ours: Future[Any] = Future()
+        ours.set_running_or_notify_cancel()
+        theirs = self._pool.submit(call, self._environment, pickle.dumps((fn, args, kwargs)))
+        theirs.add_done_callback(lambda done: _hand_over(done, ours))
+        return ours
+
+
+def call(environment: Mapping[str, str], packed: bytes) -> tuple[Any, BaseException | None]:
+    """Do the work in the worker: its result, or what it raised."""
+    os.environ.update(environment)
+    try:
+        function, positional, named = pickle.loads(packed)
+        return function(*positional, **named), None
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        return None, error
+
+
+def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
+    lost = done.exception()
+    if lost is not None:
+        said = " ".join(str(lost).split()) or type(lost).__name__
+        broken = BrokenExecutor(f"a worker of the cluster was lost ({said})")
+        broken.__cause__ = lost
+        ours.set_exception(broken)
+        return
+    result, error = done.result()
+    if error is not None:
+        ours.set_exception(error)
+    else:
+        ours.set_result(result)
+
+
+@contextmanager
+def open_cluster(path: Path, environment: Mapping[str, str], logs: Path) -> Iterator[Executor]:
+    """Parsl's workers, for the length of a run.
+
+    Parameters
+    ----------
+    path : Path
+        Python file that defines ``config``, a `parsl.config.Config`. It is code and is run as such.
+    environment : mapping of str to str
+        Of the workers.
+    logs : Path
+        Folder for Parsl's own files, unless the file names one. Removed if all went well: they are full of paths.
+
+    Raises
+    ------
+    UsageError
+        If Parsl is not installed, or the file cannot be read, fails, or does not define what it should.
+    """
+    if importlib.util.find_spec("parsl") is None:
+        raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")
+    config = _read_config(path)
+    kept = config.run_dir != _PARSL_DEFAULT
+    if not kept:
+        config.run_dir = str(logs)
+    from parsl.concurrent import ParslPoolExecutor
+
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"  # where Parsl's own programs lie
+    try:
+        pool = _start(ParslPoolExecutor, config, path)
+        try:
+            yield ClusterExecutor(pool, environment)
+        finally:
+            pool.shutdown(wait=False)  # after an error nobody waits for the rest
+    finally:
+        os.environ["PATH"] = before
+    if not kept:
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def _read_config(path: Path) -> Any:
+    from parsl.config import Config
+
+    spec = importlib.util.spec_from_file_location("heatlas_executor", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--executor {path}: give a Python file; its name ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"--executor {path}: cannot be run ({_where(error, path)}{said}).") from error
+    config = getattr(module, "config", None)
+    if not isinstance(config, Config):
+        raise UsageError(f"--executor {path}: must define `config`, a parsl.config.Config.")
+    return config
+
+
+def _where(error: BaseException, path: Path) -> str:
+    """The last line of the file that was at work when it failed."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def _start(executor: Callable[..., Executor], config: Any, path: Path) -> Executor:
+    try:
+        return executor(config=config)
+    except Exception as error:
+        with suppress(Exception):
+            import parsl
+
+            parsl.clear()
+        raise UsageError(
+            f"--executor {path}: Parsl cannot start with this configuration ({type(error).__name__}: {error})."
+        ) from error

@@ -1,0 +1,115 @@
+"""One program at a time in a run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pipeline.run.errors import ResumableError, UsageError
+from pipeline.run.lock import run_lock
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / ".lock"
+
+
+def holder(**changes) -> str:
+    """A lock as this very process writes it, but for the changes."""
+    mine = {"host": platform.node(), "pid": os.getpid(), "process": started(os.getpid()), "started": "2026-01-02"}
+    return json.dumps(mine | changes)
+
+
+def started(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as handle:  # noqa: PTH123
+        return handle.read().rpartition(")")[2].split()[19]
+
+
+def test_the_lock_says_who_holds_it_and_goes_however_the_work_ends(path):
+    def work():
+        with run_lock(path) as taken_over:
+            held = json.loads(path.read_text())
+            assert (held["host"], held["pid"], taken_over) == (platform.node(), os.getpid(), "")
+            assert held["started"][:2] == "20"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not path.exists()
+
+
+def test_a_second_program_is_refused_and_leaves_the_first_its_lock(path):
+    code = (
+        "import sys; from pathlib import Path; from pipeline.run.lock import run_lock\n"
+        "with run_lock(Path(sys.argv[1])): pass"
+    )
+    with run_lock(path):
+        before = path.read_text()
+        second = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+        assert f"ResumableError: {path.parent}: process {os.getpid()} works there, begun 20" in second.stderr
+        assert path.read_text() == before
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == 0
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_the_lock_of_a_process_that_is_gone_is_taken_over(path, reused):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    path.parent.mkdir()
+    path.write_text(holder(process="1") if reused else holder(pid=dead.pid))
+    with run_lock(path) as taken_over:
+        assert "begun 2026-01-02" in taken_over
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (holder(host="elsewhere"), "on elsewhere works there.*delete .*lock"),
+        (holder(host="elsewhere", pid=1), "on elsewhere works there.*delete .*lock"),
+        ("", "may just begin.*delete .*lock"),
+        ("[]", "may just begin.*delete .*lock"),
+        ('{"host": "x"}', "may just begin.*delete .*lock"),
+        (holder(pid="many"), "may just begin.*delete .*lock"),
+        ("\udcff", "may just begin.*delete .*lock"),
+    ],
+)
+def test_a_lock_that_cannot_be_judged_is_left_and_the_remedy_named(path, text, words):
+    path.parent.mkdir()
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ResumableError, match=words), run_lock(path):
+        pass
+    assert path.exists()
+
+
+def test_of_many_that_find_a_dead_lock_one_takes_it(path):
+    path.parent.mkdir()
+    path.write_text(holder(process="1"))
+    everyone_tried = threading.Barrier(8)
+
+    def try_it(_):
+        try:
+            with run_lock(path):
+                everyone_tried.wait(20)
+                return True
+        except ResumableError:
+            everyone_tried.wait(20)
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(try_it, range(8))) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "run", tmp_path / ("n" * 300)):
+        with pytest.raises(UsageError, match="cannot write there"), run_lock(folder / ".lock"):
+            pass
