@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pandas as pd
+
 from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.run.map_names import map_title
 from reports.audit_cautions import AUDIT_CHECKS
@@ -21,7 +23,7 @@ from reports.run_record import KEYS, OUTCOMES, RunRecord
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
-LARGE_LOSS = 0.2
+LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
 
 
 def find_cautions(run: RunRecord) -> list[Caution]:
@@ -88,11 +90,14 @@ def _unreadable(run: RunRecord) -> Caution | None:
 def _few(run: RunRecord) -> Caution | None:
     if not run.has("scans"):
         return None
-    people = _people_by_class(run)
+    one_split = run.config.cohort.split == "single" and run.has("predictions")
+    people = _people_by_class(run, run.tables["predictions"]) if one_split else _people_by_class(run)
     smallest = min(people.values())
     if smallest >= FEW_PARTICIPANTS:
         return None
     counts = listing([f"{number(n)} {label}" for label, n in people.items()])
+    if one_split:
+        counts += " of the test part"
     return Caution(
         "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
         "Few participants.",
@@ -120,10 +125,12 @@ def _imbalanced(run: RunRecord) -> Caution | None:
     )
 
 
-def _people_by_class(run: RunRecord) -> dict[str, int]:
-    scans = run.tables["scans"]
-    kept = scans[scans["kept"].astype(bool)]
-    return {label: kept.loc[kept["label"] == label, "participant_id"].nunique() for label in run.labels}
+def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
+    """Participants with each label among the kept scans, or among those given."""
+    if scans is None:
+        every = run.tables["scans"]
+        scans = every[every["kept"].astype(bool)]
+    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in run.labels}
 
 
 def _failed(run: RunRecord) -> Caution | None:
@@ -231,7 +238,7 @@ def _losses(run: RunRecord) -> Caution | None:
     if not worst["lost"] > LARGE_LOSS:
         return None
     return Caution(
-        "note",
+        "serious" if worst["lost"] > SERIOUS_LOSS else "note",
         "Part of the relevance never reaches the image.",
         f"In {map_title(worst['map'])} maps biases and units without contribution take {percent(worst['lost'], 0)} of "
         "the start value (median over scans). Maps show only what is left.",

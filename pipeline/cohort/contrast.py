@@ -1,7 +1,8 @@
 """The contrast: which two classes are told apart, and which of them a scan belongs to.
 
 A contrast is any column and two of its values: a column of the scan table (``diagnosis``, ``sex``, ``site`` ...) or any
-column of the source tables at the scan's visit (``age_group``). A scan with another value has no label; it is kept.
+column of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is kept, so
+that the networks can be asked about it, unless ``apply_outside_contrast`` is off.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
     """Label each kept scan with its class, or None outside the contrast.
 
+    Where ``apply_outside_contrast`` is off, scans outside the contrast are dropped: no stage would use them.
+
     Raises
     ------
     BadInputError
@@ -64,6 +67,11 @@ def _labelled(candidate: Candidate, config: CohortConfig) -> Candidate:
         return candidate
     found = contrast_values(candidate, config.contrast_column)
     label = next((value for value in found if value in (config.negative, config.positive)), None)
+    if label is None and not config.apply_outside_contrast:
+        held = f"{found[0]} in" if found else "no value in"
+        return candidate.dropped(
+            f"outside the contrast (cohort.apply_outside_contrast is off): {held} {config.contrast_column}"
+        )
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
 
 

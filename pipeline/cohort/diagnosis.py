@@ -166,9 +166,10 @@ def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date 
 
 
 def cdr_diagnosis(cdr: float | None) -> str | None:
-    """The founding study's classes: CN for a global CDR of 0, AD above 0.5, none for 0.5 and where it is unknown.
+    """Classes by the CDR: CN for a global CDR of 0, AD above 0.5, none for 0.5 and where it is unknown.
 
-    Böhle et al. 2019; half of ADNI's people with AD at baseline have a CDR of 0.5 and so belong to no class.
+    The rule in the text of Böhle et al. 2019; half of ADNI's people with AD at baseline have a CDR of 0.5 and so
+    belong to no class.
     """
     if cdr is None:
         return None

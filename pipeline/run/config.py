@@ -35,7 +35,8 @@ class CohortConfig:
     max_voxel_mm: float = 5.0
     """Scans with thicker slices are dropped: the hippocampus is some 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
-    """What makes someone CN or AD at a visit: the diagnosis, or the founding study's rule (CDR 0, CDR above 0.5)."""
+    """What makes someone CN or AD at a visit: the diagnosis, or the CDR (0, above 0.5) as the founding study's text has
+    it; docs/founding_study.md."""
     mci_horizon_months: int = 36
     """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed so long."""
     preferred_protocol: Literal["full", "accelerated"] = "full"
@@ -45,7 +46,7 @@ class CohortConfig:
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
     apply_outside_contrast: bool = True
-    """Ask the networks about kept scans outside the contrast (MCI) too, and explain their answers."""
+    """Ask the networks about scans outside the contrast (MCI) too, and explain their answers; off, they are dropped."""
     clinical_columns: tuple[str, ...] = ()
     """Further columns of the source tables for ``clinical.tsv``, by their names there."""
 

@@ -1,6 +1,6 @@
 """Configurations as TOML: presets and a user's file in, the resolved configuration of a run out.
 
-Presets are files in ``pipeline/run/presets`` that name only what differs from the defaults. The resolved configuration
+Presets are files in ``pipeline/run/presets``; what a preset does not name is a default. The resolved configuration
 is written to the run folder and repeats the run.
 """
 

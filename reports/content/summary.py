@@ -112,6 +112,8 @@ def _regions(run: RunRecord) -> Answer:
     if densities.empty:
         return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
+    if parts.isna().all():
+        return Answer(question, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
     by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))

@@ -27,6 +27,26 @@ def test_labels_by_diagnosis_leave_mci_outside() -> None:
     assert labels(people) == ["CN", None, "AD", None, None]
 
 
+def test_scans_outside_are_dropped_with_what_they_hold_where_networks_are_not_asked_about_them() -> None:
+    people = [
+        candidate(1, "CN"),
+        candidate(2, "MCI"),
+        candidate(3, "AD"),
+        candidate(4),
+        candidate(5, "MCI", kept=False),
+    ]
+    scans = [one.scan for one in with_labels(people, CohortConfig(apply_outside_contrast=False))]
+    assert [(scan.label, scan.kept) for scan in scans] == [
+        ("CN", True), (None, False), ("AD", True), (None, False), (None, False)
+    ]  # fmt: skip
+    outside = "outside the contrast (cohort.apply_outside_contrast is off)"
+    assert [scan.reason for scan in scans[1::2]] == [
+        f"{outside}: MCI in diagnosis",
+        f"{outside}: no value in diagnosis",
+    ]
+    assert scans[4].reason is None  # dropped before, for a reason of its own
+
+
 def test_labels_by_any_column_of_the_source() -> None:
     people = [candidate(1, age_group="young"), candidate(2, age_group="old"), candidate(3, age_group="middle")]
     settings = {"contrast_column": "age_group", "negative": "young", "positive": "old"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -19,6 +20,7 @@ from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.build import build_report, report_inputs, written_files
 from reports.cautions import find_cautions
+from reports.content.summary import summarise
 from reports.method_cautions import UNSEEN_SHARE
 from reports.numbers import fixed, number, percent
 from reports.run_record import read_run
@@ -471,3 +473,34 @@ def test_what_the_atlas_lacks_is_said(tmp_path):
 def test_pooling_of_several_networks_is_said(folds, tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=4, folds=folds, guided=False, until="regions"))
     assert ("Several networks are pooled." in cautions_of(layout)) == (folds == 2)
+
+
+def test_few_participants_counts_those_of_the_test_part_where_one_split_is_all_there_is(tmp_path):
+    single = {"cohort": {"split": "single"}}
+    layout = make_run(tmp_path / "run", RunPlan(until="training", people=6, folds=1, overrides=single))
+    predictions = read_table(layout.predictions)
+    tested = {
+        one for label in ("AD", "CN") for one in sorted(set(predictions.query("label == @label")["participant_id"]))[:2]
+    }
+    write_table(layout.predictions, predictions[predictions["participant_id"].isin(tested)])
+    assert cautions_of(layout)["Few participants."].startswith("The contrast rests on 2 AD and 2 CN of the test part.")
+
+
+@pytest.mark.parametrize(
+    ("lost", "level"), [(0.19, None), (0.3, "note"), (0.5, "note"), (0.6, "serious"), (1.0, "serious")]
+)
+def test_relevance_lost_on_the_way_is_serious_once_it_is_most_of_it(lost, level, tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=3))
+    table = read_table(layout.conservation)
+    empty = {"map_sum": (1 - lost) * table["start_value"], "lost_no_contribution": lost * table["start_value"]}
+    write_table(layout.conservation, table.assign(**empty, absorbed_by_bias=0.0, stabiliser=0.0))
+    levels = {caution.title: caution.level for caution in find_cautions(read_run(layout))}
+    assert levels.get("Part of the relevance never reaches the image.") == level
+
+
+def test_empty_maps_have_no_leading_region(run):
+    found = read_run(run)
+    table = found.tables["relevance"].assign(sum=0.0, density=0.0)
+    empty = dataclasses.replace(found, tables={**found.tables, "relevance": table})
+    answer = next(one for one in summarise(empty).answers if one.question == "Where does it look?")
+    assert answer.text == "Not known: LRP β=0 maps of AD hold no relevance."

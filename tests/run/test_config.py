@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from other_user import nobody
 
 from pipeline.run.config import Config
-from pipeline.run.config_files import config_to_toml, load_config, read_config, toml_value
+from pipeline.run.config_files import PRESETS, config_to_toml, load_config, read_config, toml_value
 from pipeline.run.errors import UsageError
 from pipeline.run.folder import RunInput, prepare_run_folder
 
@@ -32,14 +32,65 @@ def test_any_text_survives_toml(tmp_path_factory, title):
     assert read_config(path).report.title == title
 
 
-def test_founding_study_settings():
-    config = load_config("bohle2019")
-    assert config.seed == 43
-    assert (config.cohort.test_participants_per_class, config.cohort.validation_participants_per_class) == (30, 18)
-    assert (config.training.learning_rate, config.training.weight_decay, config.training.batch_size) == (1e-4, 1e-4, 4)
-    assert (config.training.max_epochs, config.training.min_epochs, config.training.patience) == (200, 15, 8)
-    assert config.attribution.betas == (0, 0.25, 0.5, 0.75, 1)
-    assert (config.attribution.start_value, config.attribution.batch_norm) == ("probability", "identity")
+FOUNDING_STUDY = {
+    "cohort": {
+        "split": "single",
+        "test_participants_per_class": 30,
+        "validation_participants_per_class": 18,
+        "diagnosis_rule": "diagnosis",
+        "apply_outside_contrast": False,
+    },
+    "registration": {
+        "transform": "antsRegistrationSyNQuick[s]",
+        "resolution_mm": 1.0,
+        "brain_extraction": "template-mask",
+        "bias_correction": False,
+        "hippocampus_source": "table",
+    },
+    "model": {
+        "architecture": "founding",
+        "field_of_view": "template",
+        "channels": [8, 16, 32, 64],
+        "pools": [2, 3, 2, 3],
+        "hidden_units": 128,
+        "dropout": 0.4,
+    },
+    "training": {
+        "learning_rate": 1e-4,
+        "learning_rate_schedule": "constant",
+        "weight_decay": 1e-4,
+        "batch_size": 4,
+        "max_epochs": 200,
+        "min_epochs": 15,
+        "patience": 8,
+        "flip_probability": 0.5,
+        "max_shift_voxels": 2,
+        "balance_classes": False,
+    },
+    "attribution": {
+        "betas": [0, 0.25, 0.5, 0.75, 1],
+        "guided_backpropagation": True,
+        "batch_norm": "identity",
+        "start_value": "probability",
+    },
+    "regions": {"atlas": "neuromorphometrics-spm12"},
+    "statistics": {"permutations": 1000},
+}
+"""Table 0.2 of the specification of the study's code and A.1 to A.5 of that of its text."""
+
+
+@pytest.mark.parametrize("section", FOUNDING_STUDY)
+def test_founding_study_settings(section):
+    resolved = tomllib.loads(config_to_toml(load_config("bohle2019")))
+    assert resolved["seed"] == 43
+    assert {name: resolved[section][name] for name in FOUNDING_STUDY[section]} == FOUNDING_STUDY[section]
+
+
+def test_founding_study_leaves_nothing_that_defines_it_to_defaults():
+    written = tomllib.loads((PRESETS / "bohle2019.toml").read_text(encoding="utf-8"))
+    assert {section: set(settings) - set(written[section]) for section, settings in FOUNDING_STUDY.items()} == {
+        section: set() for section in FOUNDING_STUDY
+    }
 
 
 def test_file_wins_over_preset_and_option_over_file(tmp_path):
