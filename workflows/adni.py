@@ -29,7 +29,7 @@ from pipeline.run.log import open_log
 from pipeline.run.private_paths import without_home
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.tables import read_table, write_table
-from reports.build import build_report
+from reports.build import write_report
 from workflows.check import describe_cohort
 from workflows.command_line import STAGES, main
 from workflows.explain import explain_command
@@ -154,9 +154,10 @@ def report_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     read_run_input(layout)
     read_config(layout.config)
-    with open_executor(arguments.n_procs, arguments.executor) as executor:
-        print(f"Report: {build_report(layout, arguments.figures, executor)}")
-    return EXIT_OK
+    with open_log(layout) as log, open_executor(arguments.n_procs, arguments.executor) as executor:
+        made = write_report(layout, arguments.figures, executor)
+        log.info("Report: %s", made.index)
+    return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
 __all__ = ["demo_command", "explain_command", "report_command", "run_command"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline.run.map_names import map_title
 from pipeline.statistics.volume_association import ADJUSTED, REGION
 from reports.analyses.verdicts import CLEAR, fairness
 from reports.content.planted import recovery_sentence
+from reports.faults import Faults
 from reports.findings import (
     Estimate,
     performance_estimate,
@@ -42,12 +44,15 @@ class Summary:
     answers: tuple[Answer, ...]
 
 
-def summarise(run: RunRecord) -> Summary:
-    """The summary of a run, as far as it went."""
-    answers = []
+def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
+    """The summary of a run, as far as it went; an answer that its tables do not allow is added to `faults`."""
+    faults, answers = faults or Faults(run.layout), []
     for question, tables, answer in _QUESTIONS:
-        unusable = run.why_absent(*tables)
-        found = Answer(question, f"Not known. {unusable}") if unusable else answer(run)
+        found, unusable = None, run.why_absent(*tables)
+        if not unusable:
+            found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
+        if unusable:
+            found = Answer(question, f"Not known. {unusable}")
         answers += [found] if found is not None else []
     return Summary(_source(run), tuple(answers))
 

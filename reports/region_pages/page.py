@@ -223,6 +223,9 @@ def _planted(run: RunRecord, group: str) -> str:
 def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
     if not material.run.keeps_mean_maps:
         return 'This run keeps no maps ([attribution] keep_maps = "none"), so none can be shown here.'
+    missing = material.missing_maps(material.run.labels, material.run.main_maps[:1])
+    if missing and pictures is None:
+        return missing
     if pictures is None:
         return "The template or the atlas is not at hand, or no mean map was found in group/maps."
     return "This region has no voxel at the resolution of the run."

@@ -105,6 +105,8 @@ class RegionViewers:
             f"{group} outlined, with {MARGIN_MM:g} mm around it; the viewer of the report shows the whole brain. Each "
             "voxel is the mean of those of the file inside it. Colours as in that viewer."
         )
+        missing = self.material.missing_maps(self.material.run.labels, [self.map_name])
+        caption += f" {missing}" if missing else ""
         viewer = viewer_component(shown, maps, f"Mean relevance maps around {group}", caption, outlined=numbers)
         return atlas_component(shown), viewer
 
