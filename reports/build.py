@@ -27,7 +27,7 @@ from reports.links import PAGES
 from reports.material import Material
 from reports.methods import methods_bibtex, methods_markdown
 from reports.numbering import numbered
-from reports.numbers import is_missing
+from reports.numbers import is_missing, shortened
 from reports.pages import Frame, NavigationEntry, render, template_files
 from reports.parts import FinishedSection, make_parts
 from reports.viewer.of_run import shared_data
@@ -155,7 +155,7 @@ def _index(material: Material, sections: Sequence[FinishedSection], faults: Faul
     interactive = [component for section in sections for component in section.components]
     data = shared_data(material) if interactive else None
     shared = [] if data is None else [data]
-    frame = Frame(material.run.config.report.title, navigation, [*shared, *interactive])
+    frame = Frame(shortened(material.run.config.report.title), navigation, [*shared, *interactive])
     return render(
         "report.html.j2", frame, title=frame.title, summary=summarise(material.run, faults),
         cautions=find_cautions(material.run, faults), sections=sections, shared=shared,

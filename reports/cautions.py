@@ -18,7 +18,7 @@ from reports.faults import Faults
 from reports.findings import performance_estimate
 from reports.headline import in_words
 from reports.method_cautions import METHOD_CHECKS
-from reports.numbers import count, fixed, is_missing, listing, number, percent
+from reports.numbers import count, fixed, is_missing, listing, number, percent, shortened
 from reports.run_record import KEYS, OUTCOMES, RunRecord
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
@@ -178,7 +178,7 @@ def _registration(run: RunRecord) -> Caution | None:
         "note" if dropped == len(bad) else "serious",
         "Registration is doubtful.",
         f"In doubt: {number(len(bad))} of {count(len(good), 'scan')}, first of all "
-        f"{bad.sort_values('correlation')['participant_id'].iloc[0]}; {number(dropped)} dropped, "
+        f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
         f"{number(len(bad) - dropped)} kept. The relevance of kept ones may be counted in the wrong regions.",
         "registration",
     )

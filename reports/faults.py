@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from jinja2 import UndefinedError
+
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_text
 
 Made = TypeVar("Made")
-CAUSED_BY_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+CAUSED_BY_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError)
 """What a value that no check has foreseen may end in. A full disk or too little memory is no fault of the data."""
 
 

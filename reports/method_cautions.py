@@ -8,6 +8,7 @@ import numpy as np
 
 from atlases.templates import load_template
 from reports.caution import Caution
+from reports.content.planted import shuffled_count
 from reports.numbers import listing, percent
 from reports.run_record import RunRecord
 
@@ -26,9 +27,8 @@ def _planted_missed(run: RunRecord) -> Caution | None:
         "serious",
         "The maps miss most of the planted regions.",
         f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted regions are among the first "
-        f"{int(rows['top'].iloc[0])} by density. In the runs looked at so far that was a fault of the map, not of the "
-        "network: hiding these regions moved its score most (file docs/benchmarks/planted.md in the repository of "
-        "Heatlas).",
+        f"{int(rows['top'].iloc[0])} by density. This run does not show whether the network missed them or the map does "
+        f"not show what it used. {shuffled_count(run)}",
         "planted",
     )
 

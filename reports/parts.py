@@ -19,6 +19,7 @@ from reports.components import Component
 from reports.figures.style import house_style
 from reports.links import PAGES
 from reports.material import Material
+from reports.numbers import shortened
 from reports.pages import Frame, NavigationEntry, render, render_part
 from reports.people.cohort import People
 from reports.people.page import person_content
@@ -101,13 +102,15 @@ def _region_page(shared: RegionMaterial, group: str, around: Mapping[str, Naviga
     viewer = () if shared.viewers is None else shared.viewers.components(group)
     content = region_content(shared, group)
     parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tables"] else _REGION_PARTS
-    frame = Frame(f"{group} · {material.run.config.report.title}", _anchors(parts), viewer, links.index)
+    frame = Frame(
+        f"{shortened(group)} · {shortened(material.run.config.report.title)}", _anchors(parts), viewer, links.index
+    )
     return render("region.html.j2", frame, **content, **around)
 
 
 def _page_of_fault(index: str, heading: str, wrong: str) -> str:
     """A page in the place of one that could not be made, so that links to it lead to the reason."""
-    return render("fault.html.j2", Frame(heading, [], index=index), heading=heading, wrong=wrong)
+    return render("fault.html.j2", Frame(shortened(heading), [], index=index), heading=shortened(heading), wrong=wrong)
 
 
 def people_pages(material: Material) -> Made:
@@ -123,7 +126,7 @@ def people_pages(material: Material) -> Made:
 
 
 def _person_page(material: Material, people: People, participant: str) -> str:
-    title, index = f"{participant} · {material.run.config.report.title}", material.links.index
+    title, index = f"{shortened(participant)} · {shortened(material.run.config.report.title)}", material.links.index
     frame = Frame(title, _anchors(_PERSON_PARTS), index=index)
     return render("participant.html.j2", frame, **person_content(material, people, participant))
 
@@ -184,4 +187,4 @@ def _anchors(parts: Sequence[tuple[str, str]]) -> list[NavigationEntry]:
 
 
 def _entry(title: str, link: str | None) -> NavigationEntry | None:
-    return None if link is None else NavigationEntry(title, link)
+    return None if link is None else NavigationEntry(shortened(title), link)

@@ -16,8 +16,10 @@ from pipeline.run.config import Config
 from pipeline.run.map_names import is_map_of_a_run
 from pipeline.run.tables import read_table
 from pipeline.statistics.values import OUTCOMES
+from reports.numbers import shortened
 from reports.written_tables import COLUMNS
 
+LONGEST_CELL = 40
 REMEDY = "Delete the file and repeat the command that made this run."
 
 TEXT = frozenset({
@@ -153,7 +155,7 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
             wrong, why = ~empty & ~of_a_run.astype(bool), "is not a map of a run"
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
-            cell = "n/a" if empty.iloc[row] else repr(_shortened(values.iloc[row]))
+            cell = "n/a" if empty.iloc[row] else repr(shortened(values.iloc[row], LONGEST_CELL))
             return f"{file}: line {row + 2}, column {column}: {cell} {why}. {REMEDY}"
     return ""
 
@@ -182,8 +184,3 @@ def _known_values(name: str, config: Config) -> Mapping[str, Sequence[str]]:
         "region_summary": {"scan_group": (*labels, *OUTCOMES)},
         "w_fingerprints": {"label": labels},
     }.get(name, {})
-
-
-def _shortened(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"

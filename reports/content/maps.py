@@ -70,7 +70,8 @@ def _left_empty(material: Material, groups: Sequence[str], names: Sequence[str])
     lost = [name for name in names if material.expects_map(positive) and not material.has_map(positive, name)]
     said = [
         missing,
-        lost and f"The {positive} map is missing for {listing(_titles(lost))}: colours there are set on the first map "
+        lost
+        and f"The {positive} map is missing for {listing(_titles(lost))}: colours there are set on the first map "
         "of the row.",
     ]
     return "".join(f" {sentence}" for sentence in said if sentence)

@@ -15,7 +15,7 @@ from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
 from reports.headline import in_words, small_regions
 from reports.material import Material
-from reports.numbers import fixed, is_missing, number
+from reports.numbers import fixed, is_missing, number, shortened
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -85,7 +85,7 @@ def _left_out(small: list[str]) -> str:
 
 def _name(row: pd.Series) -> str:
     session = "" if is_missing(row["session_id"]) else f" {row['session_id']}"
-    return f"{row['participant_id']}{session} (probability {fixed(row['probability'], 3)})"
+    return f"{shortened(row['participant_id'])}{session} (probability {fixed(row['probability'], 3)})"
 
 
 def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:

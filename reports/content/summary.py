@@ -20,7 +20,7 @@ from reports.findings import (
     within_folds,
 )
 from reports.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
-from reports.numbers import count, fixed, interval, listing, mid_sentence, number, p_value
+from reports.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
 from reports.run_record import RunRecord
 from reports.volume_sources import hippocampal_source
 
@@ -76,7 +76,7 @@ _FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found
 
 
 def _source(run: RunRecord) -> str:
-    kind = "Synthetic cohort" if run.is_synthetic else f"Input: {run.source.input.name}"
+    kind = "Synthetic cohort" if run.is_synthetic else f"Input: {shortened(run.source.input.name)}"
     made = str(run.provenance.get("time", ""))[:10]
     when = f" · run of {made}" if made else ""
     return f"{kind} · {run.positive} against {run.negative} · seed {run.config.seed}{when}"

@@ -14,7 +14,7 @@ from pipeline.run.map_names import map_title
 from reports.caution import Caution
 from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
-from reports.numbers import count, fixed, is_missing, listing, number, percent
+from reports.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.run_record import RunRecord
@@ -50,7 +50,7 @@ def person_content(material: Material, people: People, participant_id: str) -> M
     visits = people.by_participant[participant_id]
     fingerprints = [_fingerprint(material, people, name, participant_id, visits) for name in run.main_maps]
     return {
-        "participant": participant_id,
+        "participant": shortened(participant_id),
         "lead": _lead(material, visits),
         "cautions": _cautions(material, visits),
         "visits": page_table(
@@ -77,7 +77,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     facts = [
         "" if is_missing(first["age"]) else f"{fixed(first['age'], 0)} years old at the first scan",
         {"F": "a woman", "M": "a man"}.get(str(first["sex"]), ""),
-        "" if is_missing(first["site"]) else f"site {first['site']}",
+        "" if is_missing(first["site"]) else f"site {shortened(first['site'])}",
     ]
     text = f"{count(len(visits), 'scan')}"
     known = [fact for fact in facts if fact]
@@ -114,7 +114,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         said = _maps_of_mistakes(material.run, set(wrong["outcome"]))
         text = f"{count(len(wrong), 'scan')} of this participant: {listing(names)}. {said}"
         found.append(Caution("serious", "The network is wrong here.", text))
-    flags = "; ".join(sorted(set(_flags(material, visits).values())))
+    flags = shortened("; ".join(sorted(set(_flags(material, visits).values()))), LONGEST_TEXT)
     if flags:
         text = f"{flags}. Relevance may be counted in the wrong regions."
         found.append(Caution("serious", "Registration is doubtful.", text, "quality"))

@@ -15,7 +15,7 @@ from pipeline.run.map_names import map_title
 from pipeline.run.scan_files import ScanFiles
 from reports.headline import small_regions
 from reports.material import Material
-from reports.numbers import count, is_missing, listing
+from reports.numbers import count, is_missing, listing, shortened
 from reports.people.portrait import CUTS, OUTLINED
 
 
@@ -47,9 +47,11 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
         if content is None:
             continue
         groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
-        name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+        name = _name_of(row)
         titles = listing([map_title(map_name) for map_name in run.main_maps])
-        outlined = "; ".join(f"{place} {group}{_size(small, group)}" for place, group in enumerate(groups, start=1))
+        outlined = "; ".join(
+            f"{place} {shortened(group)}{_size(small, group)}" for place, group in enumerate(groups, start=1)
+        )
         pictures.append(
             Snapshot(
                 _inlined(content), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
@@ -59,6 +61,11 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
             )
         )  # fmt: skip
     return pictures
+
+
+def _name_of(row: Mapping[Any, Any]) -> str:
+    """Participant and session, as a reader sees them."""
+    return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
 
 
 def _size(small: Mapping[str, int], group: str) -> str:
@@ -79,7 +86,7 @@ def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
     content = _read(files_of(material, row).overview)
     if content is None:
         return None
-    name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+    name = _name_of(row)
     return Snapshot(
         _inlined(content), f"Nine slices of {name} under the contours of the template.",
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "

@@ -18,7 +18,7 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.headline import least_voxels
 from reports.material import Material
 from reports.method_cautions import scaled_by_probability
-from reports.numbers import count, fixed, listing, number, p_value
+from reports.numbers import count, fixed, listing, number, p_value, shortened
 from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionViewers
@@ -114,7 +114,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     maps = [name for name in material.run.main_maps if (group, name) in shared.people]
     picture = shared.pictures.draw(group) if shared.pictures is not None else None
     return {
-        "region": group,
+        "region": shortened(group),
         "lead": _lead(material, group),
         "cautions": _cautions(material, group),
         "picture": picture,
@@ -245,7 +245,9 @@ def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
             continue
         medians = listing([f"{g.name} {number(float(np.nanmedian(g.values)))}" for g in known])
         at = 1.0 if metric == "gain" else 0.0
-        chart = draw_groups(groups, axis_title(map_name, metric, run), f"{metric} in {group}; medians: {medians}.", at)
+        chart = draw_groups(
+            groups, axis_title(map_name, metric, run), f"{metric} in {shortened(group)}; medians: {medians}.", at
+        )
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         charts.append(Chart(chart, f"{meaning} One point per participant; box, quartiles."))
     return Block(map_title(map_name), charts)
@@ -307,6 +309,6 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
                 pairs.append((_group(members["density"], label, look), across))
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
-            title = f"Density of {map_title(name)} in {group} against its volume, {count(n, 'participant')}."
+            title = f"Density of {map_title(name)} in {shortened(group)} against its volume, {count(n, 'participant')}."
             charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "density", title), title))
     return charts

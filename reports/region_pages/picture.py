@@ -22,6 +22,7 @@ from reports.figures.maps import slice_name
 from reports.figures.palette import NIGHT, reduced
 from reports.figures.panels import Plan, grey_panel, outlined_bodies, with_map, with_outlines
 from reports.material import Material
+from reports.numbers import shortened
 from reports.people.pictures import Snapshot
 
 PIXELS, HEAD, GAP = 170, 18, 4
@@ -117,7 +118,9 @@ class RegionPictures:
         buffer = io.BytesIO()
         reduced(sheet).save(buffer, format="PNG")
         source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-        return Snapshot(source, f"{group}, outlined on three slices of the template.", self.caption, sheet.width)
+        return Snapshot(
+            source, f"{shortened(group)}, outlined on three slices of the template.", self.caption, sheet.width
+        )
 
     def _cuts(self, group: str) -> tuple[Cut, ...] | None:
         """Slices through the voxel of the region's larger side that is nearest to that side's middle."""
