@@ -27,8 +27,8 @@ def _planted_missed(run: RunRecord) -> Caution | None:
         "serious",
         "The maps miss most of the planted regions.",
         f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted regions are among the first "
-        f"{int(rows['top'].iloc[0])} by density. This run does not show whether the network missed them or the map does "
-        f"not show what it used. {shuffled_count(run)}",
+        f"{int(rows['top'].iloc[0])} by density. This run does not show whether the network missed them or the map "
+        f"does not show what it used. {shuffled_count(run)}",
         "planted",
     )
 

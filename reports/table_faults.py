@@ -43,6 +43,9 @@ TEXT_HERE = frozenset({
 FLAGS = frozenset({"best", "chosen", "exact", "fold_held", "kept"})
 """Columns of ``true`` and ``false``. All others that a run writes hold numbers."""
 
+COUNTS = frozenset({"epoch", "fold", "hits", "k", "patient", "rank", "region", "subtype", "target", "top"})
+"""Columns of whole numbers, beside those that begin with ``n_``."""
+
 _SCAN, _PLACE = ("participant_id", "scan_id"), ("map", "group")
 FILLED: Mapping[str, Collection[str]] = {
     "scans": (*_SCAN, "kept"),
@@ -146,6 +149,8 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
         values = table[column]
         wrong, why = _wrong(values, _is_text(name, column), column in FLAGS)
         empty = values.isna()
+        if not wrong.any() and values.dtype.kind == "f":
+            wrong, why = _out_of_range(column, values)
         if not wrong.any() and column in FILLED.get(name, ()) and empty.any():
             wrong, why = empty, "is missing"
         if not wrong.any() and column in known:
@@ -171,6 +176,15 @@ def _wrong(values: pd.Series, is_text: bool, is_flag: bool) -> tuple[pd.Series, 
         return known, "is not a number"
     numbers = pd.to_numeric(values.astype(object), errors="coerce") if values.dtype.kind not in "iuf" else values
     return known & numbers.isna(), "is not a number"
+
+
+def _out_of_range(column: str, values: pd.Series) -> tuple[pd.Series, str]:
+    """Numbers that their column cannot hold: parts of a thing that is counted, probabilities beyond 0 and 1."""
+    if column.startswith("n_") or column in COUNTS:
+        return values.notna() & (values % 1 != 0), "is not a whole number"
+    if column in ("probability", "p") or column.startswith("p_"):
+        return values.notna() & ~values.between(0, 1), "is not between 0 and 1"
+    return values.isna() & values.notna(), ""
 
 
 def _known_values(name: str, config: Config) -> Mapping[str, Sequence[str]]:

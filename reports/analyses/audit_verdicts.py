@@ -118,7 +118,7 @@ def _sites_elsewhere(run: RunRecord) -> str:
     return (
         f" In {count(len(found), 'region')} of other maps, corrected map by map (clearest: {map_title(row['source'])}, "
         f"{shortened(row['group'])}, family-wise {p_value(row['p_fwe_before'])} before, "
-            f"{p_value(row['p_fwe_after'])} after)."
+        f"{p_value(row['p_fwe_after'])} after)."
     )
 
 

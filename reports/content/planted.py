@@ -19,7 +19,9 @@ _COLUMNS = (
     numeric("hits", "Planted regions found"),
     numeric("n_planted", "of planted"),
     numeric("top", "List length"),
-    numeric("expected_hits", "In a random ranking", fixed, "planted regions that a random ranking puts there, on average"),
+    numeric(
+        "expected_hits", "In a random ranking", fixed, "planted regions that a random ranking puts there, on average"
+    ),
     numeric("p_value", "Uncorrected p", p_cell, "that a random ranking puts as many there, or more"),
     Column("found", "Found", remark),
     numeric("relevance_share", "Relevance in planted regions", lambda x: percent(x, 1)),

@@ -197,12 +197,11 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
     times = list(ages) if by_age else list(np.arange(len(visits), dtype=float))
     run, name = material.run, material.run.main_maps[0]
     courses = [Course(f"Probability of {run.positive}", _numbers(visits, "probability"), (0.0, 1.0), 0.5)]
-    wide = people.densities(name)
+    wide = people.shares(name)
     group = next((group for group in wide.columns if str(group).lower() == "hippocampus"), None)
     if group is not None:
-        courses.append(
-            Course(f"{map_title(name)}, density in the hippocampus", wide[group].reindex(visits["scan_id"]).tolist())
-        )
+        title = f"{map_title(name)}, share of the map in the hippocampus, %"
+        courses.append(Course(title, (100 * wide[group].reindex(visits["scan_id"])).tolist()))
     sources = listing(sorted({source_name(source) for source in visits["hippocampus_source"].dropna()}))
     courses.append(Course(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
     courses.append(Course("MMSE", _numbers(visits, "mmse"), (0.0, 30.0)))
@@ -223,8 +222,8 @@ def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
 def _fingerprint(
     material: Material, people: People, map_name: str, participant_id: str, visits: pd.DataFrame
 ) -> Fingerprint | None:
-    """Density in every bilateral group, mean over the person's scans, against controls."""
-    wide = people.densities(map_name)
+    """Share of the map in every bilateral group, mean over the person's scans, against controls."""
+    wide = people.shares(map_name)
     scans = [scan for scan in visits["scan_id"] if scan in wide.index]
     if not scans:
         return None
@@ -232,14 +231,14 @@ def _fingerprint(
     controls = people.controls(map_name, participant_id)
     chart: Markup | None = None
     if controls is None:
-        alone = pd.DataFrame({"group": person.index, "density": person.to_numpy()}).dropna()
-        alone = alone.sort_values("density", ascending=False, kind="stable")
+        alone = pd.DataFrame({"group": person.index, "share": person.to_numpy()}).dropna()
+        alone = alone.sort_values("share", ascending=False, kind="stable")
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
         return Fingerprint(title, chart, _region_table(material, alone), text)
     scores = controls.scores(person)
     table = pd.DataFrame({
-        "density": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
-    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="density")  # fmt: skip
+        "share": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
+    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="share")  # fmt: skip
     adjusted = people.w_scores(map_name, participant_id)
     if len(adjusted):
         table["w"] = table["group"].map(adjusted)
@@ -247,13 +246,13 @@ def _fingerprint(
     shown = table[table["score"].notna()].head(SHOWN)
     rows = [
         ScoreRow(
-            str(group), controls.bands.get(str(group)), float(score), number(density), material.links.region(group)
+            str(group), controls.bands.get(str(group)), float(score), percent(share, 2), material.links.region(group)
         )
-        for group, score, density in zip(shown["group"], shown["score"], shown["density"], strict=True)
+        for group, score, share in zip(shown["group"], shown["score"], shown["share"], strict=True)
     ]
     look = _look(material, visits)
     text = (
-        f"Density of relevance ({title}), mean over {count(len(scans), 'scan')}, in standard deviations of "
+        f"Share of the map ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
         f"{controls.who}; this person is not among them. Boxes hold the middle half of the controls, lines 90 %. The "
         f"{len(rows)} regions furthest from the controls, of {number(len(table))}."
     )
@@ -270,10 +269,12 @@ def _region_table(material: Material, rows: pd.DataFrame) -> PageTable:
     linked = rows.assign(page=rows["group"].map(material.links.region).astype(object))
     columns = (
         Column("group", "Region", link="page"),
-        numeric("density", "Density"),
-        numeric("mean", f"Mean of {material.run.negative}"),
+        numeric("share", "Share of the map", lambda share: percent(share, 2)),
+        numeric("mean", f"Mean of {material.run.negative}", lambda share: percent(share, 2)),
         numeric("score", "Standard deviations from it", fixed),
-        numeric("w", "W-score", fixed, "adjusted for the covariates of the norm, fitted on training participants"),
+        numeric(
+            "w", "W-score of density", fixed, "adjusted for the covariates of the norm, fitted on training participants"
+        ),
         numeric("above", "Controls below", lambda share: percent(share, 0)),
     )
     return page_table(linked, columns, "All bilateral groups.")
