@@ -216,7 +216,7 @@ def read_run(layout: RunLayout) -> RunRecord:
     for name, path_of in TABLES.items():
         path = path_of(layout)
         if path.is_file():
-            frame, wrong = (pd.DataFrame(), foundation) if foundation else _read(layout, name, path, config)
+            frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
             if wrong:
                 unreadable[name] = wrong
                 foundation = wrong if name in FOUNDATIONS else foundation
@@ -229,7 +229,7 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
-            frame, wrong = _read(layout, "histories", files.history, config)
+            frame, wrong = read_usable(layout, "histories", files.history, config)
             if wrong:
                 unreadable["histories"] = wrong
             else:
@@ -239,8 +239,17 @@ def read_run(layout: RunLayout) -> RunRecord:
     return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
 
 
-def _read(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
-    """A table and, where the report cannot use it, why."""
+def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
+    """A table of the run and, where the report cannot use it, why.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    name : str
+        Of `reports.written_tables.COLUMNS`.
+    path : Path
+    config : Config
+    """
     file = path.relative_to(layout.root).as_posix()
     try:
         frame = read_checked(name, path)

@@ -45,6 +45,11 @@ FLAGS = frozenset({"best", "chosen", "exact", "fold_held", "kept"})
 
 COUNTS = frozenset({"epoch", "fold", "hits", "k", "patient", "rank", "region", "subtype", "target", "top"})
 """Columns of whole numbers, beside those that begin with ``n_``."""
+MEASURED = frozenset({
+    "conservation", "predictions", "predictions_applied", "registration", "relevance", "relevance_applied", "scans",
+    "volume_points", "volumes",
+})  # fmt: skip
+"""Tables of what was measured on scans, where no number is infinite; a test's statistic or interval can be."""
 
 _SCAN, _PLACE = ("participant_id", "scan_id"), ("map", "group")
 FILLED: Mapping[str, Collection[str]] = {
@@ -149,8 +154,8 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
         values = table[column]
         wrong, why = _wrong(values, _is_text(name, column), column in FLAGS)
         empty = values.isna()
-        if not wrong.any() and values.dtype.kind == "f":
-            wrong, why = _out_of_range(column, values)
+        if not wrong.any() and values.dtype.kind in "iuf":
+            wrong, why = _out_of_range(name, column, values)
         if not wrong.any() and column in FILLED.get(name, ()) and empty.any():
             wrong, why = empty, "is missing"
         if not wrong.any() and column in known:
@@ -171,20 +176,20 @@ def _wrong(values: pd.Series, is_text: bool, is_flag: bool) -> tuple[pd.Series, 
     if is_text:
         return ~known & known, ""
     if is_flag:
-        return known & ~values.isin([True, False, "true", "false"]), "is neither true nor false"
+        return known & ~values.isin([True, False, "true", "false", "True", "False"]), "is neither true nor false"
     if values.dtype == bool:
         return known, "is not a number"
     numbers = pd.to_numeric(values.astype(object), errors="coerce") if values.dtype.kind not in "iuf" else values
     return known & numbers.isna(), "is not a number"
 
 
-def _out_of_range(column: str, values: pd.Series) -> tuple[pd.Series, str]:
-    """Numbers that their column cannot hold: parts of a thing that is counted, probabilities beyond 0 and 1."""
+def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series, str]:
+    """Numbers that their column cannot hold: parts of what is counted, probabilities beyond 0 and 1, infinite values."""
     if column.startswith("n_") or column in COUNTS:
-        return values.notna() & (values % 1 != 0), "is not a whole number"
+        return values.notna() & ((values % 1 != 0) | (values < 0)), "is not a number to count with"
     if column in ("probability", "p") or column.startswith("p_"):
         return values.notna() & ~values.between(0, 1), "is not between 0 and 1"
-    return values.isna() & values.notna(), ""
+    return values.isin([float("inf"), float("-inf")]) & (name in MEASURED), "is not a finite number"
 
 
 def _known_values(name: str, config: Config) -> Mapping[str, Sequence[str]]:

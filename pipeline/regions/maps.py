@@ -10,6 +10,8 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
 from numpy.typing import NDArray
 
 from atlases.spaces import Grid, require_same_grid
@@ -45,7 +47,7 @@ def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
         image = load_whole(path)
         require_same_grid(Grid.of(image), grid, f"{path} and the atlas")
         values = np.asarray(image.dataobj, dtype=np.float32).reshape(grid.shape, order="F")
-    except (OSError, EOFError, zlib.error, ImageFileError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ImageFileError, HeaderDataError, WrapStructError, ValueError) as error:
         raise BadInputError(
             f"{path}: no readable relevance map ({error}). Remove it and run attribution again."
         ) from error

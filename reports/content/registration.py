@@ -107,7 +107,7 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
                 f"registration_in_doubt_{len(pictures) + 1}",
                 f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
                 f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
-                "brain mask; blue, its white matter. Left is left.",
+                "brain mask; blue, its white matter. L and R are the person's sides.",
             )
         )
     return pictures

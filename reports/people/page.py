@@ -14,9 +14,11 @@ from pipeline.run.map_names import map_title
 from reports.caution import Caution
 from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
+from reports.method_cautions import cautions_of_maps
 from reports.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
+from reports.people.portrait import OUTLINED
 from reports.run_record import RunRecord
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
@@ -129,8 +131,10 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         if below:
             text = f"The explained output of {count(below, 'scan')} is below 0: positive relevance speaks against it."
             found.append(Caution("note", "Maps are negated.", text))
-    if material.run.is_synthetic:
-        found.append(Caution("note", "A synthetic person.", "The template brain, warped, with planted tissue loss."))
+    if material.run.has("relevance"):
+        densest = [material.run.densest_groups.get(str(scan), ())[:OUTLINED] for scan in visits["scan_id"]]
+        leading = dict.fromkeys(group for groups in densest for group in groups)
+        found += cautions_of_maps(material.run, leading)
     return found
 
 

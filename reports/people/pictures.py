@@ -90,7 +90,7 @@ def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
     return Snapshot(
         _inlined(content), f"Nine slices of {name} under the contours of the template.",
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
-        "lines, the registration is good.", _width(content),
+        "lines, the registration is good. L and R are the person's sides.", _width(content),
     )  # fmt: skip
 
 

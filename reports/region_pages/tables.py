@@ -114,8 +114,8 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     hints = run.dictionary("associations")
     columns = [column_of(name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
     caption = (
-        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and maps of a "
-        "question; every row and column is in group/statistics/associations.tsv."
+        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
+        "maps of a question; every row and column is in group/statistics/associations.tsv."
     )
     return {
         str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
