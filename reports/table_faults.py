@@ -184,7 +184,7 @@ def _wrong(values: pd.Series, is_text: bool, is_flag: bool) -> tuple[pd.Series, 
 
 
 def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series, str]:
-    """Numbers that their column cannot hold: parts of what is counted, probabilities beyond 0 and 1, infinite values."""
+    """Numbers that a column cannot hold: parts of what is counted, probabilities beyond 0 and 1, infinite values."""
     if column.startswith("n_") or column in COUNTS:
         return values.notna() & ((values % 1 != 0) | (values < 0)), "is not a number to count with"
     if column in ("probability", "p") or column.startswith("p_"):
