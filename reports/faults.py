@@ -12,6 +12,7 @@ from jinja2 import UndefinedError
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import write_text
+from reports.numbers import LONGEST_TEXT, shortened
 
 Made = TypeVar("Made")
 CAUSED_BY_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError)
@@ -36,7 +37,7 @@ class Faults:
         self.said[sentence] = None
         return sentence
 
-    def attempt(self, part: str, make: Callable[[], Made]) -> tuple[Made | None, str]:
+    def attempt(self, part: str, make: Callable[[], Made], files: str = "") -> tuple[Made | None, str]:
         """Make a part of the report; None and the reason where its data do not allow it.
 
         Parameters
@@ -44,6 +45,8 @@ class Faults:
         part : str
             What is made, to begin the sentence with.
         make : callable
+        files : str
+            Those that it is made from, as far as they are known.
         """
         try:
             return make(), ""
@@ -53,6 +56,7 @@ class Faults:
             log = self.layout.traceback("report", "".join(c if c.isalnum() else "-" for c in part)[:80])
             write_text(log, traceback.format_exc())
             return None, self.add(
-                f"{part} is missing: its tables hold something unexpected ({type(error).__name__}: {error}; details "
-                f"in {log.relative_to(self.layout.root).as_posix()}). Repeat the command that made this run."
+                f"{part} is missing: {files or 'a table of this run'} holds something unexpected "
+                f"({type(error).__name__}: {shortened(error, LONGEST_TEXT)}; details in "
+                f"{log.relative_to(self.layout.root).as_posix()}). Repeat the command that made this run."
             )

@@ -24,6 +24,7 @@ from reports.pages import Frame, NavigationEntry, render, render_part
 from reports.people.cohort import People
 from reports.people.page import person_content
 from reports.region_pages.page import RegionMaterial, region_content
+from reports.run_record import TABLES
 from reports.sections import SECTIONS
 from reports.specification import BuiltSection, Section, build_section
 
@@ -65,7 +66,9 @@ def finished_sections(material: Material, ids: Iterable[str]) -> Made:
     with house_style():
         for name in ids:
             section = by_id[name]
-            made, wrong = material.faults.attempt(f"“{section.title}”", partial(_finished, section, material))
+            paths = [TABLES[table](material.run.layout) for table in section.requires if table in TABLES]
+            files = " or ".join(path.relative_to(material.run.layout.root).as_posix() for path in paths)
+            made, wrong = material.faults.attempt(f"“{section.title}”", partial(_finished, section, material), files)
             if wrong:
                 html = render_part("section.html.j2", built=BuiltSection(section, absent=wrong))
                 made = FinishedSection(name, section.short, html, (), True)

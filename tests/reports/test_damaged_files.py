@@ -291,7 +291,9 @@ def test_a_part_that_ends_in_an_unforeseen_error_is_replaced_by_its_reason(recor
     section, *_ = finished_sections(material, ["beta"]).sections
     assert section.absent
     (said,) = material.faults.said
-    assert said.startswith("“Does the answer depend on β?” is missing: its tables hold something unexpected (KeyError")
+    assert said.startswith(
+        "“Does the answer depend on β?” is missing: group/statistics/beta_overlap.tsv holds something "
+    )
     assert said in html.unescape(str(section.html))
     assert len(list((record.layout.logs / "failures").glob("report_*"))) == 1
 
