@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 MISSING = "n/a"
-LONGEST_NAME, LONGEST_TEXT = 60, 600
+LONGEST_NAME, LONGEST_TEXT = 100, 600
 """Characters of a name and of a sentence of the input that a page shows; the tables keep all of them."""
 
 

@@ -26,6 +26,7 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.map_names import lrp_map_name
+from pipeline.run.private_paths import without_folders
 from reports.table_faults import REMEDY, bad_cell, cut_row, read_checked
 from reports.written_tables import of_another_version
 
@@ -60,6 +61,10 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
 
 FOUNDATIONS = ("scans", "predictions", "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
+
+
+SENTENCES = ("flags", "message", "note", "reason")
+"""Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +265,13 @@ def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tup
         return pd.DataFrame(), f"{file}: cannot be read ({error.strerror}). Make it readable, then repeat the report."
     if wrong or not len(frame):
         return pd.DataFrame(), wrong
-    return frame, of_another_version(name, file, frame) or bad_cell(name, file, frame, config)
+    wrong = of_another_version(name, file, frame) or bad_cell(name, file, frame, config)
+    said = {} if wrong else {column: _without_folders(frame[column]) for column in SENTENCES if column in frame}
+    return frame.assign(**said), wrong
+
+
+def _without_folders(values: pd.Series) -> pd.Series:
+    return values.map(lambda value: without_folders(value) if isinstance(value, str) else value)
 
 
 def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
@@ -274,6 +285,15 @@ def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
     return folds
 
 
+def _private(value: Any) -> Any:
+    """Content of a JSON file without the folders of absolute paths."""
+    if isinstance(value, dict):
+        return {key: _private(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_private(entry) for entry in value]
+    return without_folders(value) if isinstance(value, str) else value
+
+
 def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[str, Any]:
     """Content of a JSON file; empty where there is none, or none that can be read, which is written down."""
     file = path.relative_to(layout.root).as_posix()
@@ -284,6 +304,6 @@ def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[
     except (OSError, ValueError):
         content = None
     if isinstance(content, dict):
-        return content
+        return {str(key): _private(value) for key, value in content.items()}
     unreadable[file] = f"{file}: is not a readable JSON object. {REMEDY}"
     return {}
