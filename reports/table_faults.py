@@ -195,11 +195,12 @@ def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series,
 def _known_values(name: str, config: Config) -> Mapping[str, Sequence[str]]:
     """The only values of some columns of a table."""
     labels = (config.cohort.positive, config.cohort.negative)
-    return {
+    known: Mapping[str, Mapping[str, Sequence[str]]] = {
         "scans": {"label": labels},
         "splits": {"part": ("train", "validation", "test")},
         "predictions": {"label": labels, "predicted": labels, "outcome": OUTCOMES},
         "demographics": {"label": (*labels, "all")},
         "region_summary": {"scan_group": (*labels, *OUTCOMES)},
         "w_fingerprints": {"label": labels},
-    }.get(name, {})
+    }
+    return known.get(name, {})
