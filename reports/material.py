@@ -66,6 +66,17 @@ class Material:
             self._views[path] = self._read_view(path)
         return self._views[path]
 
+    def picture(self, path: Path) -> bytes | None:
+        """A PNG that the run has drawn; None where there is none, and a fault where it is damaged."""
+        if not path.is_file():
+            return None
+        content = path.read_bytes()
+        if content.startswith(b"\x89PNG") and content.endswith(b"IEND\xaeB`\x82"):
+            return content
+        file = path.relative_to(self.run.layout.root).as_posix()
+        self.faults.add(f"{file}: is no whole picture. Delete it and repeat the command that made this run.")
+        return None
+
     def _read_view(self, path: Path) -> MapView | None:
         file, grid = path.relative_to(self.run.layout.root).as_posix(), template_grid(self.run.resolution_mm)
         if not path.is_file():

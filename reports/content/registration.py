@@ -101,9 +101,12 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
         path = _overview(row, material)
         if path is None:
             continue
+        content = material.picture(material.run.layout.root / path)
+        if content is None:
+            continue
         pictures.append(
             material.gallery.add_png(
-                (material.run.layout.root / path).read_bytes(),
+                content,
                 f"registration_in_doubt_{len(pictures) + 1}",
                 f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
                 f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "

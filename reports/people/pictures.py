@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -43,7 +42,7 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
         return []
     pictures, small = [], small_regions(run) if run.has("relevance") else {}
     for row in visits.to_dict("records"):
-        content = _read(files_of(material, {str(key): value for key, value in row.items()}).portrait)
+        content = material.picture(files_of(material, {str(key): value for key, value in row.items()}).portrait)
         if content is None:
             continue
         groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
@@ -83,7 +82,7 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
 
 def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
     """The registered scan under the contours of the template."""
-    content = _read(files_of(material, row).overview)
+    content = material.picture(files_of(material, row).overview)
     if content is None:
         return None
     name = _name_of(row)
@@ -92,14 +91,6 @@ def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
         "lines, the registration is good. L and R are the person's sides.", _width(content),
     )  # fmt: skip
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    return content if content[:4] == b"\x89PNG" else None
 
 
 def _inlined(content: bytes) -> str:

@@ -203,7 +203,7 @@ def test_pointing_at_the_brain_names_the_region_and_a_click_marks_its_row(page):
                 page.mouse.down()
                 page.mouse.up()
                 assert page.inner_text(".explorer tr.lit td:first-child") == "Left hippocampus"
-                assert text.endswith("(Density)")
+                assert text.endswith("(Share of the map)")
                 return
     pytest.fail(f"never met the left hippocampus: {found}")
 

@@ -272,6 +272,24 @@ def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp
     assert f"of {label}, mean" not in page
 
 
+@pytest.mark.parametrize("content", [b"", b"\x89PNG", b"\x89PNG\r\n\x1a\n" + b"x" * 5000, b"no picture"])
+def test_a_damaged_picture_is_named_and_not_shown(finished, record, content, monkeypatch):
+    rows = record.tables["registration"]
+    doubtful = rows[rows["flags"].notna()].iloc[0]
+    files = finished.scan(doubtful["participant_id"], doubtful["session_id"], record.resolution_mm)
+    files.overview.parent.mkdir(parents=True, exist_ok=True)
+    files.overview.write_bytes(content)
+    material = fast_material(record, monkeypatch)
+    try:
+        (section,) = finished_sections(material, ["registration"]).sections
+        people_pages(material)
+    finally:
+        files.overview.unlink()
+    assert not section.absent
+    said = f"{files.overview.relative_to(finished.root).as_posix()}: is no whole picture."
+    assert [one.startswith(said) for one in material.faults.said] == [True]
+
+
 def test_the_overview_of_a_lost_map_is_not_that_of_another_class(finished, record, tmp_path, monkeypatch):
     path = finished.group_map("AD", "lrpB000")
     kept = shutil.move(path, tmp_path / "kept.nii.gz")
