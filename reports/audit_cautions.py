@@ -12,7 +12,7 @@ from reports.analyses.audit_verdicts import gathered
 from reports.analyses.columns import worded
 from reports.analyses.wording import level_in_words
 from reports.caution import Caution
-from reports.numbers import count, fixed, listing, number, p_value
+from reports.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, shortened
 from reports.run_record import RunRecord
 
 LARGE_G = 0.5
@@ -181,7 +181,7 @@ def _contradictions(run: RunRecord) -> Caution | None:
     rows = rows[rows["analysis"] == "inputs"]
     if rows.empty:
         return None
-    said = " ".join(str(reason) for reason in rows["reason"].head(3))
+    said = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
     more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
     return Caution("serious", "The tables contradict themselves.", f"{said}{more}", "cohort")
 

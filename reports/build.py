@@ -7,9 +7,11 @@ and the scripts that are part of the page, so that nothing in the data can act a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pipeline.cohort.reading import PLANTED
@@ -20,14 +22,17 @@ from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_text
 from reports.cautions import find_cautions
 from reports.content.summary import summarise
+from reports.faults import Faults
 from reports.links import PAGES
 from reports.material import Material
 from reports.methods import methods_bibtex, methods_markdown
 from reports.numbering import numbered
-from reports.numbers import is_missing
+from reports.numbers import is_missing, shortened
 from reports.pages import Frame, NavigationEntry, render, template_files
 from reports.parts import FinishedSection, make_parts
 from reports.viewer.of_run import shared_data
+
+log = logging.getLogger("heatlas")
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
@@ -84,11 +89,31 @@ def written_files(layout: RunLayout) -> list[Path]:
     return [layout.report, layout.methods_text, layout.bibliography, *figures, *pages]
 
 
+@dataclass(frozen=True)
+class Report:
+    """A report that was written.
+
+    Parameters
+    ----------
+    index : Path
+    faults : tuple of str
+        Files that could not be used and parts that are therefore missing, each in a sentence.
+    """
+
+    index: Path
+    faults: tuple[str, ...]
+
+
 def build_report(layout: RunLayout, all_formats: bool = False, executor: Executor | None = None) -> Path:
+    """Write a report and return its index; see `write_report`."""
+    return write_report(layout, all_formats, executor).index
+
+
+def write_report(layout: RunLayout, all_formats: bool = False, executor: Executor | None = None) -> Report:
     """Write all pages, the figures as files, the methods text and its bibliography.
 
-    Works for a run that stopped after any stage; what is missing is said in the report. No image of a single scan is
-    read, so a finished run's report is built again in seconds.
+    Works for a run that stopped after any stage, and for one with damaged files; what is missing is said in the report
+    and in the log. No image of a single scan is read, so a finished run's report is built again in seconds.
 
     Parameters
     ----------
@@ -100,8 +125,7 @@ def build_report(layout: RunLayout, all_formats: bool = False, executor: Executo
 
     Returns
     -------
-    Path
-        The index.
+    Report
 
     Raises
     ------
@@ -109,15 +133,21 @@ def build_report(layout: RunLayout, all_formats: bool = False, executor: Executo
         If the folder is not a run.
     """
     material = Material.of(layout, all_formats)
-    write_text(layout.methods_text, methods_markdown(material.run))
-    write_text(layout.bibliography, methods_bibtex(material.run))
     made = make_parts(material, all_formats, executor)
+    faults = Faults(layout, dict.fromkeys(made.faults))
+    for path, text_of in ((layout.methods_text, methods_markdown), (layout.bibliography, methods_bibtex)):
+        text, _ = faults.attempt(path.relative_to(layout.root).as_posix(), partial(text_of, material.run))
+        if text is not None:
+            write_text(path, text)
     _remove_pages_but(layout, made.pages)
-    write_text(layout.report, _index(material, made.sections))
-    return layout.report
+    write_text(layout.report, _index(material, made.sections, faults))
+    said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
+    for fault in said:
+        log.warning("%s", fault)
+    return Report(layout.report, said)
 
 
-def _index(material: Material, sections: Sequence[FinishedSection]) -> str:
+def _index(material: Material, sections: Sequence[FinishedSection], faults: Faults) -> str:
     navigation = [NavigationEntry("Summary", "#summary")]
     navigation += [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
     figures = numbered([section.html for section in sections])
@@ -125,11 +155,10 @@ def _index(material: Material, sections: Sequence[FinishedSection]) -> str:
     interactive = [component for section in sections for component in section.components]
     data = shared_data(material) if interactive else None
     shared = [] if data is None else [data]
-    frame = Frame(material.run.config.report.title, navigation, [*shared, *interactive])
+    frame = Frame(shortened(material.run.config.report.title), navigation, [*shared, *interactive])
     return render(
-        "report.html.j2", frame, title=frame.title, summary=summarise(material.run),
-        cautions=find_cautions(material.run), sections=sections,
-        shared=shared,
+        "report.html.j2", frame, title=frame.title, summary=summarise(material.run, faults),
+        cautions=find_cautions(material.run, faults), sections=sections, shared=shared,
     )  # fmt: skip
 
 

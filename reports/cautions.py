@@ -6,6 +6,7 @@ Each check is a function of the run that gives a caution or None; adding a check
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pandas as pd
 
@@ -15,21 +16,41 @@ from reports.audit_cautions import AUDIT_CHECKS
 from reports.caution import Caution
 from reports.content.conservation import LOSSES, shares
 from reports.content.registration import outlying_scans, registered
+from reports.faults import Faults
 from reports.findings import performance_estimate
 from reports.headline import in_words
 from reports.method_cautions import METHOD_CHECKS
-from reports.numbers import count, fixed, is_missing, listing, number, percent
+from reports.numbers import count, fixed, is_missing, listing, number, percent, shortened
 from reports.run_record import KEYS, OUTCOMES, RunRecord
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
 LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
+NAMED_FAULTS = 8
+"""Faults named on the page."""
 
 
-def find_cautions(run: RunRecord) -> list[Caution]:
-    """All cautions that apply, serious ones first."""
-    found = [caution for check in CHECKS if (caution := check(run)) is not None]
-    return sorted(found, key=lambda caution: caution.level != "serious")
+def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]:
+    """All cautions that apply, serious ones first.
+
+    Parameters
+    ----------
+    run : RunRecord
+    faults : Faults, optional
+        What could not be shown so far; a check that cannot be made is added.
+    """
+    faults = faults or Faults(run.layout)
+    found = [faults.attempt("A warning", partial(check, run))[0] for check in CHECKS]
+    found.append(_faulty(list(faults.said)))
+    return sorted(filter(None, found), key=lambda caution: caution.level != "serious")
+
+
+def _faulty(said: Sequence[str]) -> Caution | None:
+    """Maps and sections that are missing from the report; tables have a caution of their own."""
+    if not said:
+        return None
+    more = f" {number(len(said) - NAMED_FAULTS)} more are in logs/run.log." if len(said) > NAMED_FAULTS else ""
+    return Caution("serious", "Parts of this report are missing.", " ".join(said[:NAMED_FAULTS]) + more)
 
 
 def _synthetic(run: RunRecord) -> Caution | None:
@@ -164,7 +185,7 @@ def _registration(run: RunRecord) -> Caution | None:
         "note" if dropped == len(bad) else "serious",
         "Registration is doubtful.",
         f"In doubt: {number(len(bad))} of {count(len(good), 'scan')}, first of all "
-        f"{bad.sort_values('correlation')['participant_id'].iloc[0]}; {number(dropped)} dropped, "
+        f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
         f"{number(len(bad) - dropped)} kept. The relevance of kept ones may be counted in the wrong regions.",
         "registration",
     )

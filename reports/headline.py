@@ -14,7 +14,7 @@ import pandas as pd
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
 from pipeline.statistics.relevance_columns import shares
-from reports.numbers import count, listing, mid_sentence, number
+from reports.numbers import count, listing, mid_sentence, number, shortened
 from reports.run_record import RunRecord
 
 FEW_VOXELS = 50
@@ -42,7 +42,7 @@ class Leaders:
         """Who was passed over and why; empty where nobody was."""
         if not self.passed_over:
             return ""
-        named = listing([f"{group} ({reason})" for group, reason in self.passed_over.items()])
+        named = listing([f"{shortened(group)} ({reason})" for group, reason in self.passed_over.items()])
         return f" Ranked, but not shown here: {named}."
 
 

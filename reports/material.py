@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.regions.stage import MAPS_STAGE
+from atlases.spaces import template_grid
+from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import was_made
 from pipeline.run.layout import RunLayout
-from reports.figures.brain import Backdrop, MapView, view_map
+from reports.faults import Faults
+from reports.figures.brain import Backdrop, BrainImage, MapView, view_of
 from reports.figures.gallery import Gallery
 from reports.figures.maps import MAP_CUTS
 from reports.links import Links, participant_file, region_files
+from reports.numbers import listing
 from reports.run_record import OUTCOMES, RunRecord, read_run
 
 
@@ -29,7 +32,7 @@ class Material:
 
     run: RunRecord
     gallery: Gallery
-    _views: dict[Path, MapView] = field(default_factory=dict, repr=False)
+    _views: dict[Path, MapView | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, layout: RunLayout, all_formats: bool = False) -> Material:
@@ -47,33 +50,75 @@ class Material:
 
     @cached_property
     def backdrop(self) -> Backdrop | None:
-        return Backdrop.load(self.run.config.registration.resolution_mm)
+        return Backdrop.load(self.run.resolution_mm)
 
-    def view(self, path: Path) -> MapView:
-        """Slices of a map; each file is read once."""
+    @cached_property
+    def faults(self) -> Faults:
+        """What could not be shown so far, besides tables, which the run's record names."""
+        return Faults(self.run.layout)
+
+    def view(self, path: Path) -> MapView | None:
+        """Slices of a map that the run should have; None, and a fault, where it is missing or damaged.
+
+        Each file is read once.
+        """
         if path not in self._views:
-            self._views[path] = view_map(path, MAP_CUTS, None if self.backdrop is None else self.backdrop.mask)
+            self._views[path] = self._read_view(path)
         return self._views[path]
+
+    def picture(self, path: Path) -> bytes | None:
+        """A PNG that the run has drawn; None where there is none, and a fault where it is damaged."""
+        if not path.is_file():
+            return None
+        content = path.read_bytes()
+        if content.startswith(b"\x89PNG") and content.endswith(b"IEND\xaeB`\x82"):
+            return content
+        file = path.relative_to(self.run.layout.root).as_posix()
+        self.faults.add(f"{file}: is no whole picture. Delete it and repeat the command that made this run.")
+        return None
+
+    def _read_view(self, path: Path) -> MapView | None:
+        file, grid = path.relative_to(self.run.layout.root).as_posix(), template_grid(self.run.resolution_mm)
+        if not path.is_file():
+            self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
+            return None
+        try:
+            values = read_map(path, grid)
+        except BadInputError as error:
+            self.faults.add(str(error).replace(str(path), file))
+            return None
+        return view_of(BrainImage(values, grid.affine), MAP_CUTS, None if self.backdrop is None else self.backdrop.mask)
 
     @cached_property
     def group_views(self) -> dict[tuple[str, str], MapView]:
-        """Mean maps there are, by group and map name; groups without scans have none."""
+        """Mean maps that can be shown, by group and map name; groups without scans have none."""
         keys = [(group, name) for group in (*self.run.labels, *OUTCOMES) for name in self.run.map_names]
         views = {key: self.group_view(*key) for key in keys}
         return {key: view for key, view in views.items() if view is not None}
 
     def group_view(self, group: str, name: str) -> MapView | None:
-        """One mean map; None where none was made, or a group has no scans.
+        """One mean map; None where it cannot be shown, or the group has no scans."""
+        return self.view(self.run.layout.group_map(group, name)) if self.expects_map(group) else None
 
-        Raises
-        ------
-        BadInputError
-            If the run has made it and it is gone: no other map may take its place.
-        """
-        layout = self.run.layout
-        path = layout.group_map(group, name)
-        if not self.run.group_sizes.get(group, (0, 0))[0]:
-            return None
-        if not path.is_file() and was_made(layout, MAPS_STAGE, name, path):
-            raise BadInputError(f"{path}: this mean map is missing; the same heatlas run again makes it.")
-        return self.view(path) if path.is_file() else None
+    def has_map(self, group: str, name: str) -> bool:
+        """Whether a mean map can be shown."""
+        return (group, name) in self.group_views
+
+    def expects_map(self, group: str) -> bool:
+        """Whether the run has made mean maps of a group: it keeps them, and the group has scans."""
+        made = self.run.keeps_mean_maps and self.run.has("relevance")
+        return made and bool(self.run.group_sizes.get(group, (0, 0))[0])
+
+    def missing_maps(self, groups: Iterable[str], names: Iterable[str]) -> str:
+        """A sentence that names the files of mean maps that should be there and cannot be shown; empty without any."""
+        names = list(names)
+        files = [
+            self.run.layout.group_map(group, name).relative_to(self.run.layout.root).as_posix()
+            for group in groups
+            if self.expects_map(group)
+            for name in names
+            if not self.has_map(group, name)
+        ]
+        if not files:
+            return ""
+        return f"Missing or damaged, and left empty here: {listing(files)}."

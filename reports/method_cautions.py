@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from atlases.templates import load_template
 from reports.caution import Caution
-from reports.numbers import listing, percent
+from reports.content.planted import shuffled_count
+from reports.headline import small_regions
+from reports.numbers import count, listing, mid_sentence, percent
 from reports.run_record import RunRecord
 
 UNSEEN_SHARE = 0.01
@@ -26,11 +29,32 @@ def _planted_missed(run: RunRecord) -> Caution | None:
         "serious",
         "The maps miss most of the planted regions.",
         f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted regions are among the first "
-        f"{int(rows['top'].iloc[0])} by density. In the runs looked at so far that was a fault of the map, not of the "
-        "network: hiding these regions moved its score most (file docs/benchmarks/planted.md in the repository of "
-        "Heatlas).",
+        f"{int(rows['top'].iloc[0])} by density. This run does not show whether the network missed them or the map "
+        f"does not show what it used. {shuffled_count(run)}",
         "planted",
     )
+
+
+def cautions_of_maps(run: RunRecord, regions: Collection[str] = ()) -> list[Caution]:
+    """What to know of every map of this run, for pages that show maps.
+
+    Parameters
+    ----------
+    run : RunRecord
+        With relevance.
+    regions : collection of str
+        Bilateral groups that the page names; those too small to lead are said.
+    """
+    scaled, small = scaled_by_probability(run), small_regions(run)
+    found = [] if scaled is None else [replace(scaled, section="")]  # its section is on another page
+    named = [f"{mid_sentence(group)}, {count(small[group], 'voxel')}" for group in regions if group in small]
+    if named:
+        text = f"A slight misregistration moves the relevance of a small region next door: {'; '.join(named)}."
+        found.append(Caution("note", "Small regions lead here.", text))
+    if run.is_synthetic:
+        text = "The template brain, warped, with planted tissue loss: nothing here says anything about a disease."
+        found.append(Caution("note", "A synthetic person.", text))
+    return found
 
 
 def scaled_by_probability(run: RunRecord) -> Caution | None:

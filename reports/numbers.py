@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 MISSING = "n/a"
+LONGEST_NAME, LONGEST_TEXT = 100, 600
+"""Characters of a name and of a sentence of the input that a page shows; the tables keep all of them."""
 
 
 def is_missing(value: object) -> bool:
@@ -118,6 +120,18 @@ def count(n: int, noun: str, plural: str = "") -> str:
     return f"{number(n)} {noun if n == 1 else plural or noun + 's'}"
 
 
+def shortened(name: object, longest: int = LONGEST_NAME) -> str:
+    """Text of the input as a page shows it: whole up to a length, then cut with an ellipsis.
+
+    Examples
+    --------
+    >>> shortened("Charité"), shortened("x" * 5000, 5)
+    ('Charité', 'xxxx…')
+    """
+    text = str(name)
+    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+
+
 def mid_sentence(name: object) -> str:
     """A name as it stands inside a sentence.
 
@@ -126,7 +140,7 @@ def mid_sentence(name: object) -> str:
     >>> mid_sentence("Brain stem")
     'brain stem'
     """
-    text = str(name)
+    text = shortened(name)
     return text[:1].lower() + text[1:]
 
 

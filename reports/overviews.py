@@ -19,7 +19,13 @@ from reports.figures.registration_overview import write_overview
 from reports.numbers import fixed, is_missing
 
 STAGE = "overview"
-PACKAGES = ("reports.figures.registration_overview", "reports.figures.brain", "reports.overviews", "atlases.templates")
+PACKAGES = (
+    "reports.figures.registration_overview",
+    "reports.figures.brain",
+    "reports.figures.lettering",
+    "reports.overviews",
+    "atlases.templates",
+)
 CHARACTERS = 100
 """Of a line below the slices."""
 

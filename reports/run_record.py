@@ -3,7 +3,8 @@
 The exception is what was planted in synthetic people, which lies with the input.
 
 A run may have stopped after any stage. A table that is not there, has no rows, is damaged or was written by another
-version of Heatlas is absent from the record, and the sections that need it say so.
+version of Heatlas is absent from the record, and the sections that need it say so. Messages name files as seen from
+the run folder, since they stand on the page.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.map_names import lrp_map_name
-from pipeline.run.tables import read_table
+from pipeline.run.private_paths import without_folders
+from reports.table_faults import REMEDY, bad_cell, cut_row, read_checked
 from reports.written_tables import of_another_version
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -60,8 +62,9 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
 FOUNDATIONS = ("scans", "predictions", "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
 
-TEXT_COLUMNS = ("site", "unit", "participants", "scan_group")
-"""Columns that may hold nothing but numbers and are names all the same; a class, say, can be called ``0``."""
+
+SENTENCES = ("flags", "message", "note", "reason")
+"""Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class RunRecord:
     tables : mapping of str to DataFrame
         Those of `TABLES` that exist, have rows and all columns of `reports.written_tables`.
     unreadable : mapping of str to str
-        Per table that exists and cannot be read, or lacks a column, a sentence with what is wrong and the remedy.
+        Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy.
     histories : mapping of int to DataFrame
         Training history by fold.
     models : mapping of int to mapping
@@ -104,7 +107,7 @@ class RunRecord:
 
     def dictionary(self, name: str) -> Mapping[str, str]:
         """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
-        content = _json(TABLES[name](self.layout).with_suffix(".json"))
+        content = _json(self.layout, TABLES[name](self.layout).with_suffix(".json"), {})
         return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
 
     @property
@@ -141,6 +144,10 @@ class RunRecord:
         settings = self.config.attribution
         names = [lrp_map_name(beta) for beta in sorted(settings.betas)]
         return (*names, *(["gb"] * settings.guided_backpropagation))
+
+    @property
+    def resolution_mm(self) -> float:
+        return self.config.registration.resolution_mm
 
     @property
     def keeps_mean_maps(self) -> bool:
@@ -209,11 +216,12 @@ def read_run(layout: RunLayout) -> RunRecord:
     UsageError
         If the folder is not a run, or its configuration is damaged.
     """
+    config, source = read_config(layout.config), read_run_input(layout)
     tables, unreadable, foundation = {}, {}, ""
     for name, path_of in TABLES.items():
         path = path_of(layout)
         if path.is_file():
-            frame, wrong = (pd.DataFrame(), foundation) if foundation else _read(layout, name, path)
+            frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
             if wrong:
                 unreadable[name] = wrong
                 foundation = wrong if name in FOUNDATIONS else foundation
@@ -226,25 +234,44 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
-            frame, wrong = _read(layout, "histories", files.history)
+            frame, wrong = read_usable(layout, "histories", files.history, config)
             if wrong:
                 unreadable["histories"] = wrong
             else:
                 histories[int(index)] = frame
-            models[int(index)] = _json(files.description)
-    return RunRecord(
-        layout, read_config(layout.config), read_run_input(layout), tables, unreadable, histories, models,
-        _json(layout.provenance),
-    )  # fmt: skip
+            models[int(index)] = _json(layout, files.description, unreadable)
+    provenance = _json(layout, layout.provenance, unreadable)
+    return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
 
 
-def _read(layout: RunLayout, name: str, path: Path) -> tuple[pd.DataFrame, str]:
-    """A table and, where the report cannot use it, why."""
+def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
+    """A table of the run and, where the report cannot use it, why.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    name : str
+        Of `reports.written_tables.COLUMNS`.
+    path : Path
+    config : Config
+    """
+    file = path.relative_to(layout.root).as_posix()
     try:
-        frame = read_table(path, text_columns=TEXT_COLUMNS)
+        frame = read_checked(name, path)
+        wrong = cut_row(path, file)
     except HeatlasError as error:
-        return pd.DataFrame(), str(error)
-    return frame, of_another_version(name, path.relative_to(layout.root).as_posix(), frame) if len(frame) else ""
+        return pd.DataFrame(), f"{str(error).replace(str(path), file)} {REMEDY}"
+    except OSError as error:
+        return pd.DataFrame(), f"{file}: cannot be read ({error.strerror}). Make it readable, then repeat the report."
+    if wrong or not len(frame):
+        return pd.DataFrame(), wrong
+    wrong = of_another_version(name, file, frame) or bad_cell(name, file, frame, config)
+    said = {} if wrong else {column: _without_folders(frame[column]) for column in SENTENCES if column in frame}
+    return frame.assign(**said), wrong
+
+
+def _without_folders(values: pd.Series) -> pd.Series:
+    return values.map(lambda value: without_folders(value) if isinstance(value, str) else value)
 
 
 def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
@@ -258,9 +285,25 @@ def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
     return folds
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _private(value: Any) -> Any:
+    """Content of a JSON file without the folders of absolute paths."""
+    if isinstance(value, dict):
+        return {key: _private(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_private(entry) for entry in value]
+    return without_folders(value) if isinstance(value, str) else value
+
+
+def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[str, Any]:
+    """Content of a JSON file; empty where there is none, or none that can be read, which is written down."""
+    file = path.relative_to(layout.root).as_posix()
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return {}
-    return content
+    except (OSError, ValueError):
+        content = None
+    if isinstance(content, dict):
+        return {str(key): _private(value) for key, value in content.items()}
+    unreadable[file] = f"{file}: is not a readable JSON object. {REMEDY}"
+    return {}

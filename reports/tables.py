@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from reports.numbers import MISSING, is_missing, number
+from reports.numbers import LONGEST_TEXT, MISSING, is_missing, number, shortened
 
 
 def text(value: object) -> str:
@@ -33,7 +33,7 @@ def footnote(value: object) -> str:
     >>> footnote("1 true-positive scans without a volume; 11 rows without age")
     '1 true-positive scan without a volume; 11 rows without age'
     """
-    return _ONE.sub(r"1 \1", remark(value))
+    return _ONE.sub(r"1 \1", shortened(remark(value), LONGEST_TEXT))
 
 
 _ONE = re.compile(r"\b1 ((?:true-positive )?(?:row|scan|participant))s\b")
@@ -80,12 +80,20 @@ def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: 
     return Column(key, title, form, True, hint)
 
 
+LONGEST_CELL = 160
+"""Characters of a cell that is no remark; where there are more, they appear under the pointer."""
+
+
 class Cell(NamedTuple):
-    """Text of a cell, the value it is sorted by (empty for text), and where it leads (empty for nowhere)."""
+    """Text of a cell, the value it is sorted by (empty for text), where it leads (empty for nowhere), all of its text.
+
+    The last is empty where `text` is whole.
+    """
 
     text: str
     order: str = ""
     link: str = ""
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,5 +180,8 @@ def _links(frame: pd.DataFrame, column: Column) -> list[object]:
 
 def _cell(column: Column, value: object, link: object) -> Cell:
     if not column.numeric:
-        return Cell(column.form(value), "", "" if is_missing(link) else str(link))
+        said = column.form(value)
+        longest = LONGEST_TEXT if column.form is remark else LONGEST_CELL
+        whole = shortened(said, LONGEST_TEXT) if len(said) > longest else ""
+        return Cell(shortened(said, longest), "", "" if is_missing(link) else str(link), whole)
     return Cell(column.form(value), "" if is_missing(value) else repr(float(value)))  # type: ignore[arg-type]

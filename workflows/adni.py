@@ -37,7 +37,7 @@ from pipeline.run.log import open_log
 from pipeline.run.private_paths import without_home
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.tables import read_table, write_table
-from reports.build import build_report
+from reports.build import write_report
 from workflows.check import describe_cohort
 from workflows.explain import explain_command
 from workflows.preflight import preflight, require_settings, stages_until
@@ -180,12 +180,14 @@ def report_command(arguments: argparse.Namespace) -> int:
     read_config(layout.config)
     with (
         run_lock(layout.lock) as taken_over,
+        open_log(layout) as log,
         open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
     ):
         if taken_over:
-            print(taken_over)
-        print(f"Report: {build_report(layout, arguments.figures, executor)}")
-    return EXIT_OK
+            log.warning("%s", taken_over)
+        made = write_report(layout, arguments.figures, executor)
+        log.info("Report: %s", made.index)
+    return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
 __all__ = ["demo_command", "explain_command", "report_command", "run_command"]

@@ -2,8 +2,8 @@
 
 Two questions per map, both over the true positives (patients recognised as patients):
 
-*recovery*: how many planted bilateral groups are among the first ten by sum, density or gain, against what drawing ten
-groups blindly would give (hypergeometric); *localisation*: how much of the positive relevance lies in planted regions,
+*recovery*: how many planted bilateral groups are among the first ten by sum, density or gain, against the number that a
+random ranking puts there (hypergeometric); *localisation*: how much of the positive relevance lies in planted regions,
 against the share of the volume they take up (1 = no better than a map that is even everywhere).
 
 Participants count once: their scans are averaged before participants are.
@@ -40,8 +40,8 @@ RECOVERY_COLUMNS = {
     "n_planted": "Groups in which disease was planted",
     "top": "Length of the list of first groups",
     "hits": "Planted groups on that list",
-    "expected_hits": "Hits of a list drawn blindly (hypergeometric mean)",
-    "p_value": "Probability that a list drawn blindly has as many hits or more (hypergeometric)",
+    "expected_hits": "Planted groups that a random ranking puts on that list, on average (hypergeometric)",
+    "p_value": "Probability that a random ranking puts as many there, or more (hypergeometric)",
     "found": "Planted groups on the list, best first",
     "first_groups": "The list, best first",
     "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each metric",
@@ -64,9 +64,9 @@ class PlantedRecovery:
     n_groups, n_planted : int
         What was drawn from.
     expected_hits : float
-        Mean number of hits if the list were drawn without looking.
+        Mean number of hits of a random ranking.
     p_value : float
-        Probability of as many hits or more, drawn without looking.
+        Probability that a random ranking has as many hits, or more.
     """
 
     first_groups: tuple[str, ...]

@@ -122,15 +122,6 @@ def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
         return None
 
 
-def was_made(layout: RunLayout, stage: str, unit: str, output: Path) -> bool:
-    """Whether a finished unit has written this file, wherever it is now."""
-    try:
-        receipt = json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))
-        return output.relative_to(layout.root).as_posix() in receipt["outputs"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def run_jobs(
     layout: RunLayout,
     jobs: Sequence[Job],

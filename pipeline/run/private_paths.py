@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,25 @@ def without_home(text: str | Path) -> str:
     """
     home = str(Path.home())
     return str(text).replace(home, "~") if home != os.sep else str(text)
+
+
+_FOLDERS = re.compile(
+    r"(?<![\w:/.~…-])(?:(?:/[^/\s:;,'\"()<>]+)+/|[A-Za-z]:[\\/](?:[^\\/\s:;,'\"()<>]+[\\/])*)(?=[^/\s])"
+)
+"""The folders of an absolute path, of two parts or more."""
+
+
+def without_folders(text: str) -> str:
+    r"""A text in which absolute paths are cut to their last part: for pages, which leave the machine.
+
+    Examples
+    --------
+    >>> without_folders("heatlas run /data/trial/adni out --config=/etc/heatlas/my.toml")
+    'heatlas run …/adni out --config=…/my.toml'
+    >>> without_folders("AD/CN, n/a, https://a.org/b/c, 1 / 2, ../x/y, C:/Users/jane/adni")
+    'AD/CN, n/a, https://a.org/b/c, 1 / 2, ../x/y, …/adni'
+    """
+    return _FOLDERS.sub("…/", text)
 
 
 def relative_to_folder(path: Path, folder: Path) -> str:

@@ -62,6 +62,29 @@ class RelevanceColumns:
         return cls(table, np.concatenate(columns, axis=1))
 
 
+def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
+    """A table of relevance by bilateral group with a column ``share``, as `shares` has it; NaN without a voxel.
+
+    Parameters
+    ----------
+    relevance : pandas.DataFrame
+        All groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"scan_id": "s", "map": "gb", "sum": [3.0, -1.0, 0.0], "n_voxels": [9, 9, 0]})
+    >>> with_shares(table)["share"].tolist()
+    [0.75, -0.25, nan]
+    """
+    total = map_totals(relevance)
+    return relevance.assign(share=(relevance["sum"] / total).where((total > 0) & (relevance["n_voxels"] > 0)))
+
+
+def map_totals(relevance: pd.DataFrame) -> pd.Series:
+    """What shares are shares of: the absolute sums of all groups of a scan's map, on each of its rows."""
+    return relevance["sum"].abs().groupby([relevance["scan_id"], relevance["map"]]).transform("sum")
+
+
 def shares(sums: Floats) -> Floats:
     """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
 

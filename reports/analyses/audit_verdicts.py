@@ -10,7 +10,7 @@ import pandas as pd
 from pipeline.run.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
-from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case
+from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
 from reports.run_record import RunRecord
 from reports.volume_sources import OWN
 
@@ -34,7 +34,7 @@ def norms(run: RunRecord) -> Verdict | None:
             f"{title}: {percent(rows['beyond'].mean(), 1)} of the scores of "
             f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
             f"{count(len(rows), 'region')} (5 % would if the norms fit); their mean z is {fixed(centre)} (0 would be), "
-            f"furthest in one region {fixed(far['mean_z'])}, {far['group']}"
+            f"furthest in one region {fixed(far['mean_z'])}, {shortened(far['group'])}"
         )  # fmt: skip
     if not parts:
         return None
@@ -117,7 +117,8 @@ def _sites_elsewhere(run: RunRecord) -> str:
     row = first.iloc[0]
     return (
         f" In {count(len(found), 'region')} of other maps, corrected map by map (clearest: {map_title(row['source'])}, "
-        f"{row['group']}, family-wise {p_value(row['p_fwe_before'])} before, {p_value(row['p_fwe_after'])} after)."
+        f"{shortened(row['group'])}, family-wise {p_value(row['p_fwe_before'])} before, "
+        f"{p_value(row['p_fwe_after'])} after)."
     )
 
 

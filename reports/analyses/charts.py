@@ -9,7 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from reports.analyses.columns import CODED, worded
-from reports.numbers import fixed, is_missing, listing, number
+from reports.numbers import fixed, is_missing, listing, number, shortened
 from reports.vector.intervals import IntervalRow, draw_intervals
 
 DRAWN = 20
@@ -76,4 +76,4 @@ def _told_apart(rows: pd.DataFrame, spec: Intervals) -> tuple[list[str], str]:
 
 
 def _said(name: str, value: object) -> str:
-    return worded(value) if name in CODED else str(value)
+    return shortened(worded(value) if name in CODED else value)

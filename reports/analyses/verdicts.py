@@ -13,7 +13,7 @@ import pandas as pd
 from pipeline.run.map_names import map_title
 from reports.analyses.columns import correction, worded
 from reports.analyses.wording import level_in_words, variable_in_words
-from reports.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value
+from reports.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value, shortened
 from reports.run_record import RunRecord
 from reports.volume_sources import biomarker_in_words
 
@@ -58,7 +58,7 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
     found = int((tested[p] < CLEAR).sum())
     return (
         f"{number(found)} of {count(len(tested), unit)} with a corrected p {correction(p)} below 0.05 (smallest: "
-        f"{p_value(first[p])}, {first['group']})"
+        f"{p_value(first[p])}, {shortened(first['group'])})"
     )
 
 

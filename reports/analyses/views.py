@@ -27,7 +27,7 @@ from reports.analyses.wording import (
     without_codes,
 )
 from reports.material import Material
-from reports.numbers import count, listing, number, sentence_case
+from reports.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from reports.run_record import RunRecord
 from reports.tables import Column, PageTable, page_table
 from reports.volume_sources import OWN, biomarker_in_words
@@ -113,7 +113,11 @@ def show_view(view: View, material: Material) -> ShownView | None:
     whole = len(chosen) == len(table) and len(chosen) <= view.shown
     caption = view.caption if whole else f"{view.caption} Every row and column is in {file}."
     chart, chart_caption = chart_of(named, view.intervals, view.caption, run.config.statistics.confidence)
-    notes = tuple(dict.fromkeys(without_codes(note) for note in table.get("note", pd.Series(dtype=object)).dropna()))
+    notes = tuple(
+        dict.fromkeys(
+            shortened(without_codes(note), LONGEST_TEXT) for note in table.get("note", pd.Series(dtype=object)).dropna()
+        )
+    )
     valued = _with_values(chosen, view)
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
     return ShownView(
@@ -271,7 +275,9 @@ class Analysis:
         rows = run.tables["notes"]
         rows = rows[rows["tables"].notna()]
         there = rows[[bool(names.keys() & set(str(tables).split(", "))) for tables in rows["tables"]]]
-        return unusable + [f"Not done: {row['analysis']}: {row['reason']}" for row in there.to_dict("records")]
+        return unusable + [
+            f"Not done: {row['analysis']}: {shortened(row['reason'], LONGEST_TEXT)}" for row in there.to_dict("records")
+        ]
 
     def applies(self, run: RunRecord) -> bool:
         """Whether any of the tables is there, or the statistics stage has noted why none is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from reports.numbers import MISSING, is_missing
+from reports.numbers import MISSING, is_missing, shortened
 
 VARIABLES: Mapping[str, str] = {
     "fold": "test fold", "label": "class", "field_strength": "field strength", "tiv_mm3": "intracranial volume",
@@ -16,8 +16,10 @@ LEVELS: Mapping[tuple[str, str], str] = {
     ("apoe4", "no e4"): "without APOE ε4", ("field_strength", "1.5"): "1.5 T", ("field_strength", "3"): "3 T",
 }  # fmt: skip
 _OTHER: Mapping[str, str] = {"men": "women", "women": "men", "3 T": "1.5 T", "1.5 T": "3 T"}
-_FACTOR = re.compile(r"(?:C\()?(\w+)\)?\[T\.([^\]]+)\]")
-_AGAINST = re.compile(r"(.+) - the other")
+_FACTOR = re.compile(r"(?<!\w)(?:C\()?(\w+)\)?\[T\.([^\[\]]+)\]")
+"""A dummy variable. It begins where a word does and its level holds no bracket: no letter is looked at twice, however
+long a name is."""
+_AGAINST = " - the other"
 
 
 def variable_in_words(name: object) -> str:
@@ -29,7 +31,7 @@ def variable_in_words(name: object) -> str:
     ('field strength', 'education')
     """
     said = str(name)
-    return VARIABLES.get(said, said.replace("_", " "))
+    return VARIABLES.get(said, shortened(said.replace("_", " ")))
 
 
 def level_in_words(variable: object, level: object) -> str:
@@ -42,7 +44,7 @@ def level_in_words(variable: object, level: object) -> str:
     """
     if is_missing(level):
         return ""
-    return LEVELS.get((str(variable), str(level)), f"{variable_in_words(variable)} {level}")
+    return LEVELS.get((str(variable), str(level)), f"{variable_in_words(variable)} {shortened(level)}")
 
 
 def levels_in_words(variable: object, levels: object) -> str:
@@ -95,8 +97,8 @@ def contrast_in_words(variable: object, contrast: object) -> str:
     """
     if is_missing(contrast):
         return ""
-    found = _AGAINST.fullmatch(str(contrast))
-    if found is None:
+    level = str(contrast).removesuffix(_AGAINST)
+    if level == str(contrast):
         return without_codes(contrast)
-    first = level_in_words(variable, found[1])
+    first = level_in_words(variable, level)
     return f"{first} − {_OTHER.get(first, 'the other')}"

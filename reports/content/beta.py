@@ -74,10 +74,10 @@ def _hippocampus(run: RunRecord) -> str:
 
 
 def _by_chance(run: RunRecord) -> str:
-    """The overlap of lists drawn blindly, from the agreement of rankings; empty where that was not analysed."""
+    """The overlap of random rankings, from the agreement of rankings; empty where that was not analysed."""
     rows = rows_where(run, "ranking_agreement", between="betas", metric="density", scans="all")
     known = rows["overlap_chance"].dropna() if len(rows) else rows
-    return f", {percent(known.iloc[0], 0)} is what lists drawn blindly share" if len(known) else ""
+    return f", {percent(known.iloc[0], 0)} is what random rankings share" if len(known) else ""
 
 
 def _people(run: RunRecord) -> dict[str, int]:

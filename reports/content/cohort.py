@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from reports.material import Material
-from reports.numbers import MISSING, count, fixed, is_missing, number, p_cell, percent
+from reports.numbers import LONGEST_TEXT, MISSING, count, fixed, is_missing, number, p_cell, percent, shortened
 from reports.run_record import KEYS, RunRecord
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.flowchart import FlowBox, draw_flow
@@ -21,13 +21,13 @@ _DROPPED = (
     Column("scan_id", "Scan"),
     Column("diagnosis", "Diagnosis"),
     Column("site", "Site"),
-    Column("reason", "Reason"),
+    Column("reason", "Reason", remark),
 )
 _FAILED = (
     Column("stage", "Stage"),
     Column("unit", "Unit"),
     Column("error", "Error"),
-    Column("message", "What happened, what to do"),
+    Column("message", "What happened, what to do", remark),
     Column("traceback", "Details in"),
 )
 
@@ -98,10 +98,12 @@ def flow_boxes(run: RunRecord) -> list[FlowBox]:
         lost = [step.lost] if step.lost else []
         if step.name == "kept" and len(reasons):
             lost = [f"{count(len(dropped), 'scan')} dropped:"]
-            lost += [f"{number(n)} × {reason}" for reason, n in reasons.head(MOST_REASONS).items()]
+            lost += [
+                f"{number(n)} × {shortened(reason, LONGEST_TEXT)}" for reason, n in reasons.head(MOST_REASONS).items()
+            ]
             lost += [f"{number(len(reasons) - MOST_REASONS)} further reasons, below"] * (len(reasons) > MOST_REASONS)
         if step.name == "labelled" and step.lost:
-            lost += [f"{number(n)} × {diagnosis}" for diagnosis, n in _outside(run).items()]
+            lost += [f"{number(n)} × {shortened(diagnosis)}" for diagnosis, n in _outside(run).items()]
         boxes.append(FlowBox(step.name.capitalize(), [*lines, *([step.split] if step.split else [])], lost))
     return boxes
 
@@ -134,7 +136,7 @@ def build(material: Material) -> Mapping[str, Any]:
     reasons = dropped["reason"].fillna("no reason given").value_counts()
     return {
         "flow": draw_flow(flow_boxes(run), flow_sentence(run)),
-        "reasons": [(str(reason), number(n)) for reason, n in reasons.items()],
+        "reasons": [(shortened(reason, LONGEST_TEXT), number(n)) for reason, n in reasons.items()],
         "dropped": page_table(dropped, _DROPPED, "Every dropped scan.", 300) if len(dropped) else None,
         "demographics": _demographics(run),
         "failed": page_table(run.tables["failures"], _FAILED, "Units that failed.", 200)

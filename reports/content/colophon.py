@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.run.private_paths import without_folders
 from reports.material import Material
 from reports.methods import credits, methods_text
 
@@ -36,7 +37,7 @@ def build_provenance(material: Material) -> Mapping[str, Any]:
     return {
         "facts": [(name, value or "not recorded") for name, value in facts],
         "packages": packages or "not recorded",
-        "config": run.layout.config.read_text(encoding="utf-8"),
+        "config": without_folders(run.layout.config.read_text(encoding="utf-8")),
     }
 
 

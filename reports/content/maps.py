@@ -28,7 +28,8 @@ def build(material: Material) -> Mapping[str, Any]:
     empty = [group for group in (*run.labels, *OUTCOMES) if not run.group_sizes.get(group, (0, 0))[0]]
     figures = []
     if views:
-        figures = [_by_label(material), *_overviews(material), _by_outcome(material)]
+        made = [_by_label(material), *_overviews(material), _by_outcome(material)]
+        figures = [picture for picture in made if picture is not None]
     empty_names = listing([OUTCOME_NAMES.get(group, group) for group in empty])
     viewer = group_viewer(material) if views else None
     components = [] if viewer is None else [viewer]
@@ -36,6 +37,7 @@ def build(material: Material) -> Mapping[str, Any]:
         "figures": figures,
         "components": components,
         "empty": empty_names,
+        "missing": material.missing_maps((*run.labels, *OUTCOMES), run.map_names),
         "kept": run.config.attribution.keep_maps,
     }
 
@@ -45,43 +47,66 @@ def block_title(material: Material, group: str) -> str:
     return f"{group}: {count(scans, 'scan')}, {count(people, 'person', 'people')}"
 
 
-def _by_label(material: Material) -> Picture:
+def _by_label(material: Material) -> Picture | None:
     run = material.run
     rows = group_rows(material.group_views, run.labels, run.map_names, run.positive, GROUP_PERCENTILES)
     titles = [block_title(material, group) for group in run.labels]
+    if not rows:
+        return None
     figure = draw_map_grid(rows, titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
-    caption = f"Mean maps of scans labelled {run.positive} and {run.negative}, for each method. " + _SCALE.format(
-        positive=run.positive
-    )
+    caption = f"Mean maps of scans labelled {run.positive} and {run.negative}, for each method. {_scale(material)}"
+    caption += _left_empty(material, run.labels, run.map_names)
     alt = f"Brain slices with mean maps, {listing(titles)}, one row for each of {listing(_titles(run.map_names))}."
     return material.gallery.add(figure, "bohle2019-01_mean-maps_by-class", alt, caption, "png")
 
 
-def _by_outcome(material: Material) -> Picture:
+def _scale(material: Material) -> str:
+    return _SCALE.format(positive=material.run.positive)
+
+
+def _left_empty(material: Material, groups: Sequence[str], names: Sequence[str]) -> str:
+    """The files of maps that should be in a figure and are not, and what its colours are then set on."""
+    positive, missing = material.run.positive, material.missing_maps(groups, names)
+    lost = [name for name in names if material.expects_map(positive) and not material.has_map(positive, name)]
+    said = [
+        missing,
+        lost
+        and f"The {positive} map is missing for {listing(_titles(lost))}: colours there are set on the first map "
+        "of the row.",
+    ]
+    return "".join(f" {sentence}" for sentence in said if sentence)
+
+
+def _by_outcome(material: Material) -> Picture | None:
     run = material.run
-    groups = [group for group in OUTCOMES if any(key[0] == group for key in material.group_views)]
+    groups = [group for group in OUTCOMES if material.expects_map(group)]
     cuts = HIPPOCAMPAL_CUTS[1:]
     views = material.group_views
     rows = []
     for name in run.main_maps:
-        reference = run.positive if (run.positive, name) in views else groups[0]
-        rows += group_rows(views, groups, [name], reference, GROUP_PERCENTILES)
+        rows += group_rows(views, groups, [name], run.positive, GROUP_PERCENTILES)
+    if not rows:
+        return None
     titles = [_short_title(material, group) for group in groups]
     figure = draw_map_grid(rows, titles, cuts, material.backdrop, material.gallery.density)
     caption = (
         "Mean maps by outcome of the classification: true positives (TP), false positives (FP), true "
-        "negatives (TN), false negatives (FN). " + _SCALE.format(positive=run.positive)
+        "negatives (TN), false negatives (FN). "
+        f"{_scale(material)}{_left_empty(material, groups, run.main_maps)}"
     )
     alt = f"Brain slices with mean maps by outcome, {listing(titles)}; rows: {listing(_titles(run.main_maps))}."
     return material.gallery.add(figure, "bohle2019-02_mean-maps_by-outcome", alt, caption, "png")
 
 
 def _overviews(material: Material) -> list[Picture]:
-    """The leading maps of the positive class (or the first group there is) in eight axial slices."""
+    """The leading maps of the positive class in eight axial slices; of the first group that has scans, without it.
+
+    No other group stands in for one whose map is lost.
+    """
     run, pictures = material.run, []
     for name in run.main_maps:
-        group = next((g for g in (*run.labels, *OUTCOMES) if (g, name) in material.group_views), None)
-        if group is None:
+        group = next((g for g in (*run.labels, *OUTCOMES) if material.expects_map(g)), None)
+        if group is None or not material.has_map(group, name):
             continue
         view = material.group_views[group, name]
         row = MapRow(group, view.scale(GROUP_PERCENTILES), f"{map_unit(name)} per voxel", [view])

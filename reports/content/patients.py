@@ -15,7 +15,7 @@ from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
 from reports.headline import in_words, small_regions
 from reports.material import Material
-from reports.numbers import fixed, is_missing, number
+from reports.numbers import fixed, is_missing, number, shortened
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -74,6 +74,8 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             " Slices of their own maps cannot be shown: this run keeps no maps of single scans ([attribution] "
             f'keep_maps = "{kept}"). Set it to "all" and give the same command again.'
         )
+    elif figures[0] is None:
+        text += " Slices of their own maps are missing: a map is lost or damaged, as the top of the report says."
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
 
 
@@ -83,22 +85,22 @@ def _left_out(small: list[str]) -> str:
 
 def _name(row: pd.Series) -> str:
     session = "" if is_missing(row["session_id"]) else f" {row['session_id']}"
-    return f"{row['participant_id']}{session} (probability {fixed(row['probability'], 3)})"
+    return f"{shortened(row['participant_id'])}{session} (probability {fixed(row['probability'], 3)})"
 
 
 def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:
     """Slices of the two scans' own maps, each on its own colour scale."""
     if not material.run.keeps_single_maps:  # a map of an earlier setting may still lie there
         return None
-    resolution = material.run.config.registration.resolution_mm
+    resolution = material.run.resolution_mm
     rows = []
     for number_, person in enumerate(people, start=1):
         first = person.iloc[0]
         session = None if is_missing(first["session_id"]) else str(first["session_id"])
         path = material.run.layout.scan(str(first["participant_id"]), session, resolution).relevance_map(map_name)
-        if not path.is_file():
-            return None
         view = material.view(path)
+        if view is None:
+            return None
         rows.append(
             MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), f"{map_unit(map_name)} per voxel", [view])
         )

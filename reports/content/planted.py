@@ -19,8 +19,10 @@ _COLUMNS = (
     numeric("hits", "Planted regions found"),
     numeric("n_planted", "of planted"),
     numeric("top", "List length"),
-    numeric("expected_hits", "Expected blindly", fixed),
-    numeric("p_value", "Uncorrected p", p_cell, "of as many hits in a list drawn blindly"),
+    numeric(
+        "expected_hits", "In a random ranking", fixed, "planted regions that a random ranking puts there, on average"
+    ),
+    numeric("p_value", "Uncorrected p", p_cell, "that a random ranking puts as many there, or more"),
     Column("found", "Found", remark),
     numeric("relevance_share", "Relevance in planted regions", lambda x: percent(x, 1)),
     numeric("volume_share", "Their share of volume", lambda x: percent(x, 1)),
@@ -48,7 +50,18 @@ def _hits(row: pd.Series) -> str:
     verb = "is" if row["hits"] == 1 else "are"
     return (
         f"by {row['metric']}, {number(row['hits'])} of {number(row['n_planted'])} planted regions {verb} among the "
-        f"first {number(row['top'])} of {number(row['n_groups'])} ({fixed(row['expected_hits'])} expected blindly)"
+        f"first {number(row['top'])} of {number(row['n_groups'])} (a random ranking puts {fixed(row['expected_hits'])} "
+        "there)"
+    )
+
+
+def shuffled_count(run: RunRecord) -> str:
+    """What planted regions found have to be compared with besides: a run with shuffled labels, and how to get one."""
+    if run.config.cohort.shuffle_labels:
+        return "The labels of this run were shuffled: any run with the true labels has to find more than this one."
+    return (
+        "A network trained on shuffled labels can rank planted regions as high: to know how many it finds, repeat the "
+        "run with shuffle_labels = true in [cohort]."
     )
 
 
@@ -62,7 +75,7 @@ def build(material: Material) -> Mapping[str, Any]:
     )
     leading = table[table["map"].isin(material.run.main_maps)]
     return {
-        "lead": recovery_sentence(material.run),
+        "lead": f"{recovery_sentence(material.run)} {shuffled_count(material.run)}",
         "table": page_table(leading, _COLUMNS, caption),
         "all": page_table(table, _COLUMNS, caption),
     }

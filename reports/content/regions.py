@@ -21,6 +21,8 @@ TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
 
 MEANING = {
+    "share": "Share of the map: sum divided by the absolute sums of all regions. It does not grow with the whole map, "
+    "so people and classes can be compared by it.",
     "sum": "Sum: all relevance inside a region. Large regions collect much of it.",
     "density": "Density: sum divided by the number of voxels. It says where relevance is concentrated.",
     "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. 1 means as much "
@@ -77,6 +79,7 @@ def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
     """Name of a metric with its unit."""
     quantity = "susceptibility" if map_name == "gb" else "relevance"
     return {
+        "share": f"share of {quantity}",
         "sum": f"{quantity} sum",
         "density": f"{quantity} per voxel",
         "gain": f"sum ÷ mean sum of {run.negative}",

@@ -11,7 +11,7 @@ import pandas as pd
 from reports.figures.gallery import Picture
 from reports.figures.registration import draw_registration
 from reports.material import Material
-from reports.numbers import count, fixed, is_missing, percent
+from reports.numbers import LONGEST_TEXT, count, fixed, is_missing, percent, shortened
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table, remark
 
@@ -102,12 +102,16 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
         path = _overview(row, material)
         if path is None:
             continue
+        content = material.picture(material.run.layout.root / path)
+        if content is None:
+            continue
         pictures.append(
             material.gallery.add_png(
-                (material.run.layout.root / path).read_bytes(),
+                content,
                 f"registration_in_doubt_{len(pictures) + 1}",
-                f"Nine slices of {row['participant_id']} under the contours of the template.",
-                f"{row['participant_id']}: {row['flags']}. Orange, the template's brain mask; blue, its white matter.",
+                f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
+                f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
+                "brain mask; blue, its white matter. L and R are the person's sides.",
             )
         )
     return pictures

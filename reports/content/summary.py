@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline.run.map_names import map_title
 from pipeline.statistics.volume_association import ADJUSTED, REGION
 from reports.analyses.verdicts import CLEAR, fairness
 from reports.content.planted import recovery_sentence
+from reports.faults import Faults
 from reports.findings import (
     Estimate,
     performance_estimate,
@@ -18,7 +20,7 @@ from reports.findings import (
     within_folds,
 )
 from reports.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
-from reports.numbers import count, fixed, interval, listing, mid_sentence, number, p_value
+from reports.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
 from reports.run_record import RunRecord
 from reports.volume_sources import hippocampal_source
 
@@ -42,12 +44,15 @@ class Summary:
     answers: tuple[Answer, ...]
 
 
-def summarise(run: RunRecord) -> Summary:
-    """The summary of a run, as far as it went."""
-    answers = []
+def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
+    """The summary of a run, as far as it went; an answer that its tables do not allow is added to `faults`."""
+    faults, answers = faults or Faults(run.layout), []
     for question, tables, answer in _QUESTIONS:
-        unusable = run.why_absent(*tables)
-        found = Answer(question, f"Not known. {unusable}") if unusable else answer(run)
+        found, unusable = None, run.why_absent(*tables)
+        if not unusable:
+            found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
+        if unusable:
+            found = Answer(question, f"Not known. {unusable}")
         answers += [found] if found is not None else []
     return Summary(_source(run), tuple(answers))
 
@@ -71,7 +76,7 @@ _FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found
 
 
 def _source(run: RunRecord) -> str:
-    kind = "Synthetic cohort" if run.is_synthetic else f"Input: {run.source.input.name}"
+    kind = "Synthetic cohort" if run.is_synthetic else f"Input: {shortened(run.source.input.name)}"
     made = str(run.provenance.get("time", ""))[:10]
     when = f" · run of {made}" if made else ""
     return f"{kind} · {run.positive} against {run.negative} · seed {run.config.seed}{when}"

@@ -62,7 +62,7 @@ class Explored:
     links : mapping of str to str
         Address of a bilateral group's page, relative to the page.
     contrast : str
-        Which classes the test is between, as a reader sees it.
+        What the test compares between which classes, as a reader sees it.
     """
 
     table: bytes
@@ -75,6 +75,7 @@ class Explored:
 
 COLUMNS = (
     ShownColumn("name", "Region", "text"),
+    ShownColumn("mean_share", "Share of the map", paints=True),
     ShownColumn("mean_density", "Density", paints=True),
     ShownColumn("mean_sum", "Sum", paints=True),
     ShownColumn("mean_gain", "Gain", paints=True),
@@ -104,7 +105,7 @@ def explorer_component(explored: Explored) -> Component:
         "explorer.html.j2",
         data=embedded_json(data),
         file=explored.file,
-        caption=f"Hedges’ g and p compare the density of {explored.contrast}. In the pictures, left is left.",
+        caption=f"Hedges’ g and p compare {explored.contrast}. In the pictures, left is left.",
         columns=COLUMNS,
         hints=EXPLORER_COLUMNS,
         rows=_plain_rows(explored),
@@ -122,7 +123,7 @@ def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
     table = table.map(unguarded)
     first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
     rows = table[first & (table["hemisphere"] == BILATERAL)]
-    order = pd.to_numeric(rows["mean_density"], errors="coerce").sort_values(ascending=False, kind="stable").index
+    order = pd.to_numeric(rows["mean_share"], errors="coerce").sort_values(ascending=False, kind="stable").index
     return [
         (str(row["group"]), [_cell(str(row[column.key]), column.kind) for column in COLUMNS])
         for _, row in rows.loc[order].iterrows()

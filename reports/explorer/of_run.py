@@ -8,6 +8,7 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.layout import RunLayout
 from pipeline.run.map_names import map_title
 from pipeline.run.tables import read_table, write_table
+from reports.analyses.verdicts import rows_where
 from reports.components import Component
 from reports.explorer.component import Explored, explorer_component
 from reports.explorer.table import EXPLORER_COLUMNS, explorer_table, method_and_beta
@@ -26,15 +27,16 @@ def region_explorer(material: Material) -> Component | None:
     None where the run has no summary of regions yet, or its atlas is not at hand.
     """
     run, space = material.run, space_of(material)
-    if space is None or not run.has("region_summary", "predictions"):
+    if space is None or not run.has("region_summary", "predictions", "relevance"):
         return None
     summary = run.tables["region_summary"]
     maps = [name for name in run.map_names if name in set(summary["map"])]
     groups = [group for group in (*run.labels, *OUTCOMES) if run.group_sizes.get(group, (0, 0))[0]]
     if not maps or not groups:
         return None
+    effects, measure = _effects(run)
     table = explorer_table(
-        summary, run.tables.get("region_effects"), _relevance(run.layout), run.tables["predictions"],
+        summary, effects, run.tables["relevance"], _relevance(run.layout), run.tables["predictions"],
         space.atlas.regions, maps, run.labels,
     )  # fmt: skip
     path = run.layout.figures / TABLE
@@ -45,9 +47,18 @@ def region_explorer(material: Material) -> Component | None:
         maps=[_described(name) for name in maps],
         scan_groups={group: _title(run, group) for group in groups},
         links={group: link for group in summary["group"].unique() if (link := material.links.region(group))},
-        contrast=f"{run.positive} with {run.negative}",
+        contrast=f"the {measure} of {run.positive} with that of {run.negative}",
     )
     return explorer_component(explored)
+
+
+def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
+    """Tests between the classes, and of which measure: the share of the map; density where no share was compared."""
+    rows = rows_where(run, "group_comparisons", comparison=f"{run.positive}/{run.negative}", metric="share")
+    if len(rows):
+        return rows.assign(tested="share"), "share of the map"
+    effects = run.tables.get("region_effects")
+    return None if effects is None else effects.assign(tested="density"), "density"
 
 
 def _relevance(layout: RunLayout) -> pd.DataFrame | None:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from atlases.regions import RegionTable
 from pipeline.regions.region_sums import REST
+from pipeline.statistics.relevance_columns import map_totals, with_shares
 from pipeline.statistics.values import OUTCOMES
 
 BILATERAL = "bilateral"
@@ -31,11 +32,14 @@ EXPLORER_COLUMNS: Mapping[str, str] = {
     "n_voxels": "Voxels on the grid of the maps",
     "n_participants": "Participants with such scans",
     "n_scans": "Their scans",
+    "mean_share": "Mean over participants of the share of the map: sum divided by the absolute sums of all bilateral "
+    "groups of the scan's map",
     "mean_density": "Mean over participants of sum divided by voxels",
     "mean_sum": "Mean sum over participants",
     "mean_gain": "Mean gain over participants; bilateral groups only",
-    "hedges_g": "Standardised difference in density, positive - negative class; of the map and bilateral group, the "
-    "same in every scan_group",
+    "tested": "What hedges_g and p compare: share, or density where the run has not compared shares",
+    "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in every "
+    "scan_group",
     "p": "Its permutation p, uncorrected",
     "p_fwe": "Its p corrected for all maps and groups by the largest |t|",
     "p_fdr": "Its p adjusted by Benjamini and Hochberg",
@@ -43,7 +47,8 @@ EXPLORER_COLUMNS: Mapping[str, str] = {
 """Columns of ``region_explorer.tsv``."""
 
 _EFFECTS = ["hedges_g", "p", "p_fwe", "p_fdr"]
-_MEANS = ["mean_density", "mean_sum"]
+_MEASURES = ["share", "density", "sum"]
+_MEANS = [f"mean_{name}" for name in _MEASURES]
 
 
 def method_and_beta(map_name: str) -> tuple[str, float]:
@@ -61,6 +66,7 @@ def method_and_beta(map_name: str) -> tuple[str, float]:
 def explorer_table(
     summary: pd.DataFrame,
     effects: pd.DataFrame | None,
+    bilateral: pd.DataFrame,
     relevance: pd.DataFrame | None,
     predictions: pd.DataFrame,
     regions: RegionTable,
@@ -74,7 +80,9 @@ def explorer_table(
     summary : pandas.DataFrame
         ``region_summary.tsv``.
     effects : pandas.DataFrame, optional
-        ``region_effects.tsv``.
+        Tests between the classes: ``map``, ``group`` and the columns from ``tested`` on.
+    bilateral : pandas.DataFrame
+        ``relevance_bilateral.tsv``.
     relevance : pandas.DataFrame, optional
         ``relevance.tsv``; without it there are only bilateral groups.
     predictions : pandas.DataFrame
@@ -92,9 +100,11 @@ def explorer_table(
         `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
     """
     scan_groups = [*labels, *OUTCOMES]
-    blocks = [_bilateral(summary, effects, relevance, regions)]
+    members = predictions.set_index("scan_id")[["label", "outcome"]]
+    blocks = [_bilateral(summary, effects, with_shares(bilateral).join(members, on="scan_id"), relevance, regions)]
     if relevance is not None:
-        blocks.append(_single(relevance, predictions, regions, scan_groups))
+        totals = bilateral.assign(total=map_totals(bilateral)).drop_duplicates(["scan_id", "map"])
+        blocks.append(_single(relevance, totals, members, regions, scan_groups))
     table = pd.concat(blocks, ignore_index=True)
     table = table[table["map"].isin(list(map_names)) & table["scan_group"].isin(scan_groups)]
     methods = table["map"].map(method_and_beta)
@@ -111,20 +121,35 @@ def explorer_table(
 
 
 def _bilateral(
-    summary: pd.DataFrame, effects: pd.DataFrame | None, relevance: pd.DataFrame | None, regions: RegionTable
-) -> pd.DataFrame:
-    kept = ["map", "group", "scan_group", "n_participants", "n_scans", *_MEANS, "mean_gain"]
+    summary: pd.DataFrame, effects: pd.DataFrame | None, bilateral: pd.DataFrame, relevance: pd.DataFrame | None,
+    regions: RegionTable,
+) -> pd.DataFrame:  # fmt: skip
+    kept = ["map", "group", "scan_group", "n_participants", "n_scans", "mean_density", "mean_sum", "mean_gain"]
     table = summary[kept].assign(region=np.nan, hemisphere=BILATERAL, name=summary["group"])
+    shares = [
+        _person_means(bilateral, scan_group, ["map", "group"], ["share"]).assign(scan_group=scan_group)
+        for scan_group in table["scan_group"].unique()
+    ]
+    table = table.merge(pd.concat(shares, ignore_index=True), on=["map", "group", "scan_group"], how="left")
     table["lobe"] = table["group"].map(_lobe_by_group(regions))
     table["n_voxels"] = np.nan if relevance is None else table["group"].map(_voxels_by_group(relevance))
     if effects is None:
-        return table.assign(**dict.fromkeys(_EFFECTS, np.nan))
-    return table.merge(effects[["map", "group", *_EFFECTS]], on=["map", "group"], how="left")
+        return table.assign(tested=None, **dict.fromkeys(_EFFECTS, np.nan))
+    return table.merge(effects[["map", "group", "tested", *_EFFECTS]], on=["map", "group"], how="left")
+
+
+def _person_means(rows: pd.DataFrame, scan_group: str, keys: list[str], measures: list[str]) -> pd.DataFrame:
+    """Means over the participants of a group of scans, each participant's scans averaged first."""
+    own = rows[(rows["outcome"] if scan_group in OUTCOMES else rows["label"]) == scan_group]
+    people = own.groupby([*keys, "participant_id"], sort=False)[measures].mean()
+    means = people.groupby(keys, sort=False).mean()
+    return means.set_axis([f"mean_{name}" for name in measures], axis=1).reset_index()
 
 
 def _single(
-    relevance: pd.DataFrame, predictions: pd.DataFrame, regions: RegionTable, scan_groups: Sequence[str]
-) -> pd.DataFrame:
+    relevance: pd.DataFrame, totals: pd.DataFrame, members: pd.DataFrame, regions: RegionTable,
+    scan_groups: Sequence[str],
+) -> pd.DataFrame:  # fmt: skip
     keys = ["map", "region"]
     described = relevance[[*keys, "name", "hemisphere", "group", "n_voxels"]].drop_duplicates(keys)
     lobes = {region.number: region.lobe for region in map(regions.by_number, regions.numbers)}
@@ -133,18 +158,18 @@ def _single(
         hemisphere=described["hemisphere"].where(described["region"] != REST, "both"),
     )
     values = relevance[[*keys, "participant_id", "scan_id", "sum", "density"]]
-    members = predictions.set_index("scan_id")[["label", "outcome"]]
+    values = values.merge(totals[["scan_id", "map", "total"]], on=["scan_id", "map"], how="left")
+    values["share"] = (values["sum"] / values["total"]).where((values["total"] > 0) & values["density"].notna())
     values = values.join(members, on="scan_id")
     blocks = []
     for scan_group in scan_groups:
         own = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
-        people = own.groupby([*keys, "participant_id"], sort=False)[["density", "sum"]].mean()
-        means = people.groupby(keys, sort=False).mean().set_axis(_MEANS, axis=1).reset_index()
+        means = _person_means(values, scan_group, keys, _MEASURES)
         counts = {"n_participants": own["participant_id"].nunique(), "n_scans": own["scan_id"].nunique()}
         rows = described.merge(means, on=keys, how="left")
         blocks.append(rows.assign(scan_group=scan_group, **counts))
     missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
-    return pd.concat(blocks, ignore_index=True).assign(**missing)
+    return pd.concat(blocks, ignore_index=True).assign(tested=None, **missing)
 
 
 def _lobe_by_group(regions: RegionTable) -> dict[str, str]:

@@ -97,11 +97,6 @@ class MapView:
         return ColourScale(self.magnitudes[percentiles[0]], self.magnitudes[percentiles[1]], signed)
 
 
-def view_map(path: Path, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
-    """Read a map and keep slices and percentiles; see `view_of`."""
-    return view_of(BrainImage.read(path), cuts, brain)
-
-
 def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
     """Slices and percentiles of a map.
 

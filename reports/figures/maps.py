@@ -41,7 +41,7 @@ class MapRow:
     unit : str
         Of the colour bar.
     views : sequence of MapView or None
-        One per block; None where there is no map.
+        One per block; None where there is no map, which the panel says.
     """
 
     title: str
@@ -102,6 +102,9 @@ def draw_map_grid(
             picture = under[cut]
             if view is not None:
                 picture = with_map(picture, plans[cut], view.slices[cuts[cut]], view.affine, row.scale)
+            elif cut == 0:
+                middle = (bottom + 0.5 * cell) / height
+                figure.text((left + 0.06) / total, middle, "no map", color="white", fontsize=8.5, va="center")
             sheet.paste(picture, left, height - bottom - 0.98 * cell)
             _name_slice(figure, cuts[cut], left / total, bottom / height, 0.98 * cell / height)
         bar = figure.add_axes((_LABEL / total, (bottom - 0.1) / height, 1.6 / total, 0.07 / height))

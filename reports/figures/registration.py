@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from reports.figures.style import BLUE, INK, VERMILION, new_figure
+from reports.numbers import shortened
 
 
 def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
@@ -28,7 +29,7 @@ def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
         )
         for row in bad.head(8).itertuples():
             ax.annotate(
-                str(row.participant_id),
+                shortened(row.participant_id, 30),
                 (row.dice, row.correlation),
                 xytext=(6, 3),
                 textcoords="offset points",

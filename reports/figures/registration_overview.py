@@ -1,8 +1,8 @@
 """The registered scan under the contours of the template, to be judged by eye.
 
 Nine slices, three of each plane, of the scan in template space; drawn over it the outline of the template's brain mask
-(orange) and of its white matter (blue). Where the scan's own edges follow the lines, the registration is good. Left of
-the picture is left of the person.
+(orange) and of its white matter (blue). Where the scan's own edges follow the lines, the registration is good. L and R
+are the sides of the person.
 
 Drawn with numpy and Pillow: one figure per scan has to be quick and small, and matplotlib's contours are neither.
 """
@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw
 from atlases.brain_box import brain_box
 from atlases.templates import Template
 from reports.figures.brain import AXIS, BrainImage, Plane
-from reports.figures.lettering import font
+from reports.figures.lettering import font, write
 
 CUTS: tuple[tuple[tuple[Plane, float], ...], ...] = (
     (("sagittal", -26.0), ("sagittal", 2.0), ("sagittal", 30.0)),
@@ -77,7 +77,15 @@ def _panel(
     for level, source, colour in ((edge, brain, WHITE_COLOUR), (0.5, mask, MASK_COLOUR)):
         body = _magnified(source, template, cut) > level
         picture[body & ~scipy.ndimage.binary_erosion(body)] = colour
-    return picture
+    return picture if cut[0] == "sagittal" else _with_sides(picture)
+
+
+def _with_sides(picture: np.ndarray) -> np.ndarray:
+    """L and R of the person in the upper corners of a slice that shows both sides."""
+    sheet = Image.fromarray(picture)
+    write(sheet, (3, 2), "L")
+    write(sheet, (sheet.width - 13, 2), "R")
+    return np.asarray(sheet)
 
 
 def _magnified(image: BrainImage, template: Template, cut: tuple[Plane, float]) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.cohort.persons import name_of_person
+from pipeline.statistics.relevance_columns import with_shares
 from reports.run_record import RunRecord
 
 FEWEST_CONTROLS = 5
@@ -29,7 +30,7 @@ class Controls:
     Parameters
     ----------
     values : DataFrame
-        Mean density, one row per participant, one column per bilateral group.
+        Mean share of the map, one row per participant, one column per bilateral group.
     who : str
         In words, with n.
     """
@@ -109,19 +110,23 @@ class People:
 
     @cached_property
     def _by_map(self) -> dict[str, pd.DataFrame]:
-        """Density by scan and bilateral group of the leading maps, labelled and applied scans."""
-        tables = [self.run.tables[name] for name in ("relevance", "relevance_applied") if self.run.has(name)]
+        """Share of the map by scan and bilateral group of the leading maps, labelled and applied scans.
+
+        Shares, not densities: those follow the size of the whole map, which is the prediction seen again.
+        """
+        names = [name for name in ("relevance", "relevance_applied") if self.run.has(name)]
+        tables = [with_shares(self.run.tables[name]) for name in names]
         found = {}
         for name in self.run.main_maps:
-            rows = [table[table["map"] == name][["scan_id", "group", "density"]] for table in tables]
+            rows = [table[table["map"] == name][["scan_id", "group", "share"]] for table in tables]
             if rows:
                 frame = pd.concat(rows)
-                wide = frame.pivot_table(index="scan_id", columns="group", values="density", sort=False, dropna=False)
+                wide = frame.pivot_table(index="scan_id", columns="group", values="share", sort=False, dropna=False)
                 found[name] = wide
         return found
 
-    def densities(self, map_name: str) -> pd.DataFrame:
-        """Density by scan (rows) and bilateral group (columns)."""
+    def shares(self, map_name: str) -> pd.DataFrame:
+        """Share of the map by scan (rows) and bilateral group (columns)."""
         return self._by_map.get(map_name, pd.DataFrame())
 
     @cached_property
@@ -145,7 +150,7 @@ class People:
 
     @cached_property
     def _controls(self) -> dict[str, pd.DataFrame]:
-        """Mean density per control and fold."""
+        """Mean share of the map per control."""
         rows = self.visits[(self.visits["label"] == self.run.negative) & self.visits["fold"].notna()]
         found = {}
         for name, wide in self._by_map.items():

@@ -14,9 +14,11 @@ from pipeline.run.map_names import map_title
 from reports.caution import Caution
 from reports.figures.style import OUTCOME_NAMES
 from reports.material import Material
-from reports.numbers import count, fixed, is_missing, listing, number, percent
+from reports.method_cautions import cautions_of_maps
+from reports.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
+from reports.people.portrait import OUTLINED
 from reports.run_record import RunRecord
 from reports.tables import Column, PageTable, numeric, page_table, remark
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
@@ -50,7 +52,7 @@ def person_content(material: Material, people: People, participant_id: str) -> M
     visits = people.by_participant[participant_id]
     fingerprints = [_fingerprint(material, people, name, participant_id, visits) for name in run.main_maps]
     return {
-        "participant": participant_id,
+        "participant": shortened(participant_id),
         "lead": _lead(material, visits),
         "cautions": _cautions(material, visits),
         "visits": page_table(
@@ -77,7 +79,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     facts = [
         "" if is_missing(first["age"]) else f"{fixed(first['age'], 0)} years old at the first scan",
         {"F": "a woman", "M": "a man"}.get(str(first["sex"]), ""),
-        "" if is_missing(first["site"]) else f"site {first['site']}",
+        "" if is_missing(first["site"]) else f"site {shortened(first['site'])}",
     ]
     text = f"{count(len(visits), 'scan')}"
     known = [fact for fact in facts if fact]
@@ -114,7 +116,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         said = _maps_of_mistakes(material.run, set(wrong["outcome"]))
         text = f"{count(len(wrong), 'scan')} of this participant: {listing(names)}. {said}"
         found.append(Caution("serious", "The network is wrong here.", text))
-    flags = "; ".join(sorted(set(_flags(material, visits).values())))
+    flags = shortened("; ".join(sorted(set(_flags(material, visits).values()))), LONGEST_TEXT)
     if flags:
         text = f"{flags}. Relevance may be counted in the wrong regions."
         found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
@@ -129,8 +131,10 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         if below:
             text = f"The explained output of {count(below, 'scan')} is below 0: positive relevance speaks against it."
             found.append(Caution("note", "Maps are negated.", text))
-    if material.run.is_synthetic:
-        found.append(Caution("note", "A synthetic person.", "The template brain, warped, with planted tissue loss."))
+    if material.run.has("relevance"):
+        densest = [material.run.densest_groups.get(str(scan), ())[:OUTLINED] for scan in visits["scan_id"]]
+        leading = dict.fromkeys(group for groups in densest for group in groups)
+        found += cautions_of_maps(material.run, leading)
     return found
 
 
@@ -197,12 +201,11 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
     times = list(ages) if by_age else list(np.arange(len(visits), dtype=float))
     run, name = material.run, material.run.main_maps[0]
     courses = [Course(f"Probability of {run.positive}", _numbers(visits, "probability"), (0.0, 1.0), 0.5)]
-    wide = people.densities(name)
+    wide = people.shares(name)
     group = next((group for group in wide.columns if str(group).lower() == "hippocampus"), None)
     if group is not None:
-        courses.append(
-            Course(f"{map_title(name)}, density in the hippocampus", wide[group].reindex(visits["scan_id"]).tolist())
-        )
+        title = f"{map_title(name)}, share of the map in the hippocampus, %"
+        courses.append(Course(title, (100 * wide[group].reindex(visits["scan_id"])).tolist()))
     measured = visits[visits["hippocampus_mm3"].notna()]  # a source may also say why there is no volume
     sources = listing(sorted({source_name(source) for source in measured["hippocampus_source"].dropna()}))
     courses.append(Course(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
@@ -224,8 +227,8 @@ def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
 def _fingerprint(
     material: Material, people: People, map_name: str, participant_id: str, visits: pd.DataFrame
 ) -> Fingerprint | None:
-    """Density in every bilateral group, mean over the person's scans, against controls."""
-    wide = people.densities(map_name)
+    """Share of the map in every bilateral group, mean over the person's scans, against controls."""
+    wide = people.shares(map_name)
     scans = [scan for scan in visits["scan_id"] if scan in wide.index]
     if not scans:
         return None
@@ -233,14 +236,14 @@ def _fingerprint(
     controls = people.controls(map_name, participant_id)
     chart: Markup | None = None
     if controls is None:
-        alone = pd.DataFrame({"group": person.index, "density": person.to_numpy()}).dropna()
-        alone = alone.sort_values("density", ascending=False, kind="stable")
+        alone = pd.DataFrame({"group": person.index, "share": person.to_numpy()}).dropna()
+        alone = alone.sort_values("share", ascending=False, kind="stable")
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
         return Fingerprint(title, chart, _region_table(material, alone), text)
     scores = controls.scores(person)
     table = pd.DataFrame({
-        "density": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
-    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="density")  # fmt: skip
+        "share": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
+    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="share")  # fmt: skip
     adjusted = people.w_scores(map_name, participant_id)
     if len(adjusted):
         table["w"] = table["group"].map(adjusted)
@@ -248,13 +251,13 @@ def _fingerprint(
     shown = table[table["score"].notna()].head(SHOWN)
     rows = [
         ScoreRow(
-            str(group), controls.bands.get(str(group)), float(score), number(density), material.links.region(group)
+            str(group), controls.bands.get(str(group)), float(score), percent(share, 2), material.links.region(group)
         )
-        for group, score, density in zip(shown["group"], shown["score"], shown["density"], strict=True)
+        for group, score, share in zip(shown["group"], shown["score"], shown["share"], strict=True)
     ]
     look = _look(material, visits)
     text = (
-        f"Density of relevance ({title}), mean over {count(len(scans), 'scan')}, in standard deviations of "
+        f"Share of the map ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
         f"{controls.who}; this person is not among them. Boxes hold the middle half of the controls, lines 90 %. The "
         f"{len(rows)} regions furthest from the controls, of {number(len(table))}."
     )
@@ -271,10 +274,12 @@ def _region_table(material: Material, rows: pd.DataFrame) -> PageTable:
     linked = rows.assign(page=rows["group"].map(material.links.region).astype(object))
     columns = (
         Column("group", "Region", link="page"),
-        numeric("density", "Density"),
-        numeric("mean", f"Mean of {material.run.negative}"),
+        numeric("share", "Share of the map", lambda share: percent(share, 2)),
+        numeric("mean", f"Mean of {material.run.negative}", lambda share: percent(share, 2)),
         numeric("score", "Standard deviations from it", fixed),
-        numeric("w", "W-score", fixed, "adjusted for the covariates of the norm, fitted on training participants"),
+        numeric(
+            "w", "W-score of density", fixed, "adjusted for the covariates of the norm, fitted on training participants"
+        ),
         numeric("above", "Controls below", lambda share: percent(share, 0)),
     )
     return page_table(linked, columns, "All bilateral groups.")

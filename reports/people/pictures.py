@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ from pipeline.run.map_names import map_title
 from pipeline.run.scan_files import ScanFiles
 from reports.headline import small_regions
 from reports.material import Material
-from reports.numbers import count, is_missing, listing
+from reports.numbers import count, is_missing, listing, shortened
 from reports.people.portrait import CUTS, OUTLINED
 
 
@@ -43,13 +42,15 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
         return []
     pictures, small = [], small_regions(run) if run.has("relevance") else {}
     for row in visits.to_dict("records"):
-        content = _read(files_of(material, {str(key): value for key, value in row.items()}).portrait)
+        content = material.picture(files_of(material, {str(key): value for key, value in row.items()}).portrait)
         if content is None:
             continue
         groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
-        name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+        name = _name_of(row)
         titles = listing([map_title(map_name) for map_name in run.main_maps])
-        outlined = "; ".join(f"{place} {group}{_size(small, group)}" for place, group in enumerate(groups, start=1))
+        outlined = "; ".join(
+            f"{place} {shortened(group)}{_size(small, group)}" for place, group in enumerate(groups, start=1)
+        )
         pictures.append(
             Snapshot(
                 _inlined(content), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
@@ -59,6 +60,11 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
             )
         )  # fmt: skip
     return pictures
+
+
+def _name_of(row: Mapping[Any, Any]) -> str:
+    """Participant and session, as a reader sees them."""
+    return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
 
 
 def _size(small: Mapping[str, int], group: str) -> str:
@@ -76,23 +82,15 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
 
 def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
     """The registered scan under the contours of the template."""
-    content = _read(files_of(material, row).overview)
+    content = material.picture(files_of(material, row).overview)
     if content is None:
         return None
-    name = f"{row['participant_id']}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+    name = _name_of(row)
     return Snapshot(
         _inlined(content), f"Nine slices of {name} under the contours of the template.",
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
-        "lines, the registration is good.", _width(content),
+        "lines, the registration is good. L and R are the person's sides.", _width(content),
     )  # fmt: skip
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    return content if content[:4] == b"\x89PNG" else None
 
 
 def _inlined(content: bytes) -> str:

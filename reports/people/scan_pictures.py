@@ -25,8 +25,10 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
 from pipeline.run.scan_files import ScanFiles
 from pipeline.run.tables import write_text
+from reports.caution import Caution
 from reports.figures.brain import BrainImage, view_of
 from reports.fragments import COMPONENTS
+from reports.method_cautions import cautions_of_maps
 from reports.numbers import is_missing
 from reports.pages import TEMPLATES
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
@@ -40,7 +42,8 @@ PACKAGES = (
     "reports.components", "atlases.labels",
 )  # fmt: skip
 _TEMPLATES = (
-    TEMPLATES / "base.html.j2", TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
+    TEMPLATES / "base.html.j2", TEMPLATES / "macros.html.j2",
+    TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
     *(COMPONENTS / name for name in ("viewer.html.j2", "viewer.css", "viewer.js", "volumes.js")),
 )  # fmt: skip
 
@@ -71,9 +74,11 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
             continue
         groups = run.densest_groups.get(scan_id, ())[:OUTLINED]
         made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, names)])
-        key = unit_key(made_from, [resolution, atlas, names, groups, looks], *PACKAGES)
+        cautions = cautions_of_maps(run, groups)
+        said = [(one.level, one.title, one.text) for one in cautions]
+        key = unit_key(made_from, [resolution, atlas, names, groups, looks, said], *PACKAGES)
         outputs = {"portrait": files.portrait, "viewer": files.viewer}
-        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, names, groups, resolution, atlas)))
+        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, names, groups, resolution, atlas, cautions)))
     return run_jobs(run.layout, jobs, executor, "pictures") if jobs else []
 
 
@@ -100,7 +105,7 @@ def _made_from(run: RunRecord, files: ScanFiles, images: Sequence[Path]) -> Mapp
 
 def draw_one(
     outputs: Mapping[str, Path], files: ScanFiles, names: Sequence[str], groups: Sequence[str], resolution_mm: float,
-    atlas: str,
+    atlas: str, cautions: Sequence[Caution],
 ) -> None:  # fmt: skip
     """Job: draw one scan and make its page.
 
@@ -119,7 +124,7 @@ def draw_one(
     own = BrainImage(brain, grid.affine)
     labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
     outputs["portrait"].write_bytes(draw_portrait(own, views, groups, labels))
-    write_text(outputs["viewer"], scan_page(files, brain, maps, views, space))
+    write_text(outputs["viewer"], scan_page(files, brain, maps, views, space, cautions))
 
 
 @functools.cache

@@ -12,13 +12,14 @@ import pandas as pd
 from markupsafe import Markup
 
 from pipeline.run.map_names import map_title
+from pipeline.statistics.relevance_columns import with_shares
 from reports.caution import Caution
 from reports.content.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.headline import least_voxels
 from reports.material import Material
 from reports.method_cautions import scaled_by_probability
-from reports.numbers import count, fixed, listing, number, p_value
+from reports.numbers import count, fixed, listing, number, p_value, percent, shortened
 from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionViewers
@@ -74,7 +75,7 @@ class RegionMaterial:
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
-        """Per bilateral group and map: mean density and gain of each participant, by class and by outcome.
+        """Per bilateral group and map: mean share and gain of each participant, by class and by outcome.
 
         Applied scans (outside the contrast) have neither and stand under their diagnosis.
         """
@@ -82,9 +83,10 @@ class RegionMaterial:
         columns = ["participant_id", "map", "group", *METRICS, "label", "outcome"]
         frames = []
         if run.has("predictions"):
-            frames.append(run.region_values[run.region_values["map"].isin(run.main_maps)][columns])
+            rows = with_shares(run.region_values)
+            frames.append(rows[rows["map"].isin(run.main_maps)][columns])
         if run.has("relevance_applied", "scans"):
-            rows = run.tables["relevance_applied"]
+            rows = with_shares(run.tables["relevance_applied"])
             diagnoses = run.tables["scans"][["scan_id", "diagnosis"]]
             rows = rows[rows["map"].isin(run.main_maps)].merge(diagnoses, on="scan_id")
             frames.append(rows.assign(label=rows["diagnosis"], outcome=None)[columns])
@@ -114,8 +116,8 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     maps = [name for name in material.run.main_maps if (group, name) in shared.people]
     picture = shared.pictures.draw(group) if shared.pictures is not None else None
     return {
-        "region": group,
-        "lead": _lead(material, group),
+        "region": shortened(group),
+        "lead": _lead(shared, group),
         "cautions": _cautions(material, group),
         "picture": picture,
         "no_picture": _why_no_picture(material, shared.pictures),
@@ -135,8 +137,8 @@ _VOLUME_TEXT = (
 )
 
 
-def _lead(material: Material, group: str) -> str:
-    run, name = material.run, material.run.main_maps[0]
+def _lead(shared: RegionMaterial, group: str) -> str:
+    run, name = shared.material.run, shared.material.run.main_maps[0]
     if not run.has("region_effects"):
         return "Differences between the classes have not been tested yet."
     table = run.tables["region_effects"]
@@ -148,15 +150,29 @@ def _lead(material: Material, group: str) -> str:
         said = f"denser in {run.positive if row['difference'] > 0 else run.negative}"
     else:
         said = "not told apart from chance between the classes"
-    values = run.tables["region_effects"][run.tables["region_effects"]["map"] == name]
-    place = int((values["mean_positive"] > row["mean_positive"]).sum()) + 1
     share = _share(run, name, group)
     return (
         f"{map_title(name)}: {share}relevance here is {said} (Hedges' g "
         f"{fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])}, "
         f"{count(int(row['n_positive']), 'participant')} of {run.positive} and "
-        f"{number(row['n_negative'])} of {run.negative}). By mean density in {run.positive} it is number "
-        f"{number(place)} of {number(len(values))}."
+        f"{number(row['n_negative'])} of {run.negative}).{_place(shared, name, group)}"
+    )
+
+
+def _place(shared: RegionMaterial, name: str, group: str) -> str:
+    """Which place the region has by its mean share of the map in the positive class."""
+    positive = shared.material.run.positive
+    means = {
+        other: float(members[positive]["share"].mean())
+        for (other, map_name), members in shared.people.items()
+        if map_name == name and positive in members and members[positive]["share"].notna().any()
+    }
+    if group not in means:
+        return ""
+    place = sum(mean > means[group] for mean in means.values()) + 1
+    return (
+        f" On average {percent(means[group])} of the map of {positive} lies here: number {number(place)} of "
+        f"{number(len(means))} regions."
     )
 
 
@@ -223,17 +239,20 @@ def _planted(run: RunRecord, group: str) -> str:
 def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
     if not material.run.keeps_mean_maps:
         return 'This run keeps no maps ([attribution] keep_maps = "none"), so none can be shown here.'
+    missing = material.missing_maps(material.run.labels, material.run.main_maps[:1])
+    if missing and pictures is None:
+        return missing
     if pictures is None:
         return "The template or the atlas is not at hand, or no mean map was found in group/maps."
     return "This region has no voxel at the resolution of the run."
 
 
-METRICS = ("density", "gain")
-"""What is drawn; within one region the sum is the density times a constant."""
+METRICS = ("share", "gain")
+"""What people are compared by: neither grows with the whole map, as sum and density do."""
 
 
 def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
-    """Density and gain by class and outcome, one point per participant."""
+    """Share of the map and gain by class and outcome, one point per participant."""
     run, charts = shared.material.run, []
     for metric in METRICS:
         groups = _groups(shared, map_name, group, metric)
@@ -242,7 +261,9 @@ def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
             continue
         medians = listing([f"{g.name} {number(float(np.nanmedian(g.values)))}" for g in known])
         at = 1.0 if metric == "gain" else 0.0
-        chart = draw_groups(groups, axis_title(map_name, metric, run), f"{metric} in {group}; medians: {medians}.", at)
+        chart = draw_groups(
+            groups, axis_title(map_name, metric, run), f"{metric} in {shortened(group)}; medians: {medians}.", at
+        )
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         charts.append(Chart(chart, f"{meaning} One point per participant; box, quartiles."))
     return Block(map_title(map_name), charts)
@@ -291,7 +312,7 @@ def _summary(material: Material, group: str) -> PageTable:
 
 
 def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:
-    """Density against volume, by class, one point per participant."""
+    """Share of the map against volume, by class, one point per participant."""
     volumes, run, charts = shared.volumes.get(group), shared.material.run, []
     if volumes is None:
         return []
@@ -301,9 +322,9 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
             members = shared.people[group, name].get(label)
             if members is not None:
                 across = volumes.reindex(members.index).to_numpy(float)
-                pairs.append((_group(members["density"], label, look), across))
+                pairs.append((_group(members["share"], label, look), across))
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
-            title = f"Density of {map_title(name)} in {group} against its volume, {count(n, 'participant')}."
-            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "density", title), title))
+            title = f"Share of {map_title(name)} in {shortened(group)} against its volume, {count(n, 'participant')}."
+            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "share of the map", title), title))
     return charts

@@ -22,6 +22,7 @@ from reports.figures.maps import slice_name
 from reports.figures.palette import NIGHT, reduced
 from reports.figures.panels import Plan, grey_panel, outlined_bodies, with_map, with_outlines
 from reports.material import Material
+from reports.numbers import shortened
 from reports.people.pictures import Snapshot
 
 PIXELS, HEAD, GAP = 170, 18, 4
@@ -29,10 +30,10 @@ PIXELS, HEAD, GAP = 170, 18, 4
 
 @dataclass(frozen=True)
 class MeanMap:
-    """One mean map and the scale on which its colours stand."""
+    """One mean map and the scale on which its colours stand; without an image, the place of one that is lost."""
 
     title: str
-    image: BrainImage
+    image: BrainImage | None
     scale: ColourScale
 
 
@@ -63,7 +64,7 @@ class RegionPictures:
 
     @classmethod
     def of(cls, material: Material) -> RegionPictures | None:
-        """None without the template, the atlas, or a mean map."""
+        """None without the template, the atlas, or a mean map. The place of a map that is lost stays empty."""
         run, backdrop = material.run, material.backdrop
         if backdrop is None or not run.keeps_mean_maps:
             return None
@@ -71,19 +72,22 @@ class RegionPictures:
             atlas = load_atlas(run.config.regions.atlas, template_grid(run.config.registration.resolution_mm))
         except HeatlasError:
             return None
-        maps = []
-        for name in run.main_maps[:1]:
-            views = {label: view for label in run.labels if (view := material.group_view(label, name)) is not None}
-            for label in views:
-                scale = next(iter(views.values())).scale(GROUP_PERCENTILES)
-                image = BrainImage.read(run.layout.group_map(label, name))
-                maps.append(MeanMap(f"{map_title(name)}, mean of {label}", image, scale))
-        if not maps:
+        name = run.main_maps[0]
+        views = {label: material.group_view(label, name) for label in run.labels if material.expects_map(label)}
+        there = [view for view in views.values() if view is not None]
+        if not there:
             return None
+        scale, maps = there[0].scale(GROUP_PERCENTILES), []
+        for label, view in views.items():
+            image = None if view is None else BrainImage.read(run.layout.group_map(label, name))
+            title = f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"
+            maps.append(MeanMap(title, image, scale))
         caption = (
             f"Outlined in white, on the template; slices through its middle. Colours as in the report: "
             f"{'; '.join(shown.title for shown in maps)}. Left is left."
         )
+        missing = material.missing_maps(views, [name])
+        caption += f" {missing}" if missing else ""
         return cls(
             backdrop, BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), atlas.regions.groups, maps, caption
         )
@@ -103,7 +107,9 @@ class RegionPictures:
             anatomy = grey_panel(plan, image.slice(*cut), image.affine, self.backdrop.ceiling)
             bodies = outlined_bodies(plan, self.labels.slice(*cut), self.labels.affine, chosen)
             for block, shown in enumerate(self.maps):
-                panel = with_map(anatomy, plan, shown.image.slice(*cut), shown.image.affine, shown.scale)
+                panel = anatomy
+                if shown.image is not None:
+                    panel = with_map(anatomy, plan, shown.image.slice(*cut), shown.image.affine, shown.scale)
                 picture = Image.fromarray(with_outlines(panel, bodies))
                 write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
                 if AXIS[cut[0]] != 0:
@@ -112,7 +118,9 @@ class RegionPictures:
         buffer = io.BytesIO()
         reduced(sheet).save(buffer, format="PNG")
         source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-        return Snapshot(source, f"{group}, outlined on three slices of the template.", self.caption, sheet.width)
+        return Snapshot(
+            source, f"{shortened(group)}, outlined on three slices of the template.", self.caption, sheet.width
+        )
 
     def _cuts(self, group: str) -> tuple[Cut, ...] | None:
         """Slices through the voxel of the region's larger side that is nearest to that side's middle."""

@@ -10,6 +10,7 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.map_names import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
+from reports.analyses.verdicts import rows_where
 from reports.analyses.views import rows_in_words
 from reports.content.effects import difference_in_words
 from reports.numbers import fixed, p_cell
@@ -33,7 +34,7 @@ _ASSOCIATED = (
 )  # fmt: skip
 _EFFECT_COLUMNS = (
     Column("title", "Map"),
-    numeric("difference", "Difference in density"),
+    numeric("difference", "Difference"),
     numeric("ci_low", "from"),
     numeric("ci_high", "to"),
     numeric("hedges_g", "Hedges' g", fixed),
@@ -44,6 +45,7 @@ _EFFECT_COLUMNS = (
     numeric("p_fdr", "Corrected p (FDR)", p_cell),
     Column("note", "Note", footnote),
 )
+_MEASURES = {"share": "Share of the map", "density": "Density"}
 MOST_ASSOCIATIONS = 24
 """Rows of a page."""
 
@@ -101,18 +103,19 @@ def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
 
 
 def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
-    """Density of each bilateral group against volumes and clinical measures, clearest first."""
+    """Each bilateral group against volumes and clinical measures, clearest first; by share where that was tested."""
     if not run.has("associations"):
         return {}
     table = run.tables["associations"]
-    rows = table[(table["metric"] == "density") & table["map"].isin(run.main_maps)]
+    metric = "share" if (table["metric"] == "share").any() else "density"
+    rows = table[(table["metric"] == metric) & table["map"].isin(run.main_maps)]
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
     hints = run.dictionary("associations")
     columns = [column_of(name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
     caption = (
-        "Density here against volumes and clinical measures, clearest first. Corrected over all regions and maps of a "
-        "question; every row and column is in group/statistics/associations.tsv."
+        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
+        "maps of a question; every row and column is in group/statistics/associations.tsv."
     )
     return {
         str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
@@ -121,14 +124,15 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
 
 
 def effects_of(run: RunRecord, group: str) -> list[PageTable]:
-    """Density of a bilateral group between the classes, in every map; nothing before the statistics."""
-    if not run.has("region_effects"):
-        return []
-    table = run.tables["region_effects"]
-    rows = table[table["group"] == group]
-    rows = rows.assign(title=rows["map"].map(map_title))
-    return [
-        page_table(
-            rows, _EFFECT_COLUMNS, f"{run.positive} against {run.negative}, every map.{difference_in_words(table)}"
-        )
-    ]
+    """A bilateral group between the classes, in every map: share of the map, then density; those that were tested."""
+    pair = f"{run.positive}/{run.negative}"
+    shares = rows_where(run, "group_comparisons", comparison=pair, metric="share")
+    shares = shares.rename(columns={"n_first": "n_positive", "n_second": "n_negative"})
+    found = []
+    for metric, table in (("share", shares), ("density", run.tables.get("region_effects", pd.DataFrame()))):
+        if len(table):
+            rows = table[table["group"] == group]
+            rows = rows.assign(title=rows["map"].map(map_title))
+            caption = f"{_MEASURES[metric]}, {run.positive} against {run.negative}, every map."
+            found.append(page_table(rows, _EFFECT_COLUMNS, caption + difference_in_words(table)))
+    return found

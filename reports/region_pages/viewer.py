@@ -22,6 +22,7 @@ from reports.components import Component
 from reports.figures.brain import GROUP_PERCENTILES, ColourScale
 from reports.figures.maps import map_unit
 from reports.material import Material
+from reports.numbers import shortened
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import ViewerMap, viewer_component
 from reports.viewer.of_run import space_of
@@ -102,10 +103,14 @@ class RegionViewers:
         ]  # fmt: skip
         numbers = shown.atlas.regions.groups[group]
         caption = (
-            f"{group} outlined, with {MARGIN_MM:g} mm around it; the viewer of the report shows the whole brain. Each "
-            "voxel is the mean of those of the file inside it. Colours as in that viewer."
+            f"{shortened(group)} outlined, with {MARGIN_MM:g} mm around it; the viewer of the report shows the whole "
+            "brain. Each voxel is the mean of those of the file inside it. Colours as in that viewer."
         )
-        viewer = viewer_component(shown, maps, f"Mean relevance maps around {group}", caption, outlined=numbers)
+        missing = self.material.missing_maps(self.material.run.labels, [self.map_name])
+        caption += f" {missing}" if missing else ""
+        viewer = viewer_component(
+            shown, maps, f"Mean relevance maps around {shortened(group)}", caption, outlined=numbers
+        )
         return atlas_component(shown), viewer
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from reports.numbers import number
+from reports.numbers import LONGEST_TEXT, number, shortened
 
 PHONE = 450
 """Pixels up to which a picture is made to fit a phone; a wider one would be too small to read and is scrolled."""
 INK, SOFT, LINE, WASH = "#1c2733", "#4a5766", "#d9dfe6", "#f4f6f9"
+LONGEST_LINE = 120
+"""Characters of a line, however long the names of the input are."""
 LETTER_WIDTH = 0.56
 """Mean width of a letter as a share of its size, on the wide side."""
 
@@ -48,7 +50,7 @@ class Drawing:
         weight = ' font-weight="600"' if bold else ""
         words = (
             f'<text x="{_short(x)}" y="{_short(y)}" text-anchor="{anchor}" font-size="{size:g}" fill="{fill}"{weight}>'
-            f"{escape(content)}</text>"
+            f"{escape(shortened(content, LONGEST_LINE))}</text>"
         )
         self._parts.append(f'<a href="{escape(link)}">{words}</a>' if link else words)
 
@@ -74,7 +76,7 @@ class Drawing:
         self, x: float, y: float, shape: str, fill: str, size: float = 4, opacity: float = 1.0, hint: object = ""
     ) -> None:
         """A point of a chart: ``circle``, ``square``, ``triangle`` or ``diamond``, with a hint for the pointer."""
-        hidden = f"<title>{escape(hint)}</title>" if hint else ""
+        hidden = f"<title>{escape(shortened(hint, LONGEST_LINE))}</title>" if hint else ""
         look = f'fill="{fill}" fill-opacity="{opacity:g}" stroke="#fff" stroke-width=".5"'
         if shape == "circle":
             found = f'<circle cx="{_short(x)}" cy="{_short(y)}" r="{size:g}" {look}>{hidden}</circle>'
@@ -91,7 +93,7 @@ class Drawing:
         role = "group" if any(part.startswith("<a ") for part in self._parts) else "img"  # in an img, links are lost
         return Markup(
             f'<svg class="chart{kind}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
-            f'aria-label="{escape(self.title)}">{"".join(self._parts)}</svg>'
+            f'aria-label="{escape(shortened(self.title, LONGEST_TEXT))}">{"".join(self._parts)}</svg>'
         )
 
 

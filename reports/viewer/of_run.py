@@ -73,6 +73,7 @@ def group_viewer(material: Material) -> Component | None:
         )  # fmt: skip
     if not maps:
         return None
+    missing = material.missing_maps(run.labels, run.map_names) or material.missing_maps(OUTCOMES, run.main_maps[:1])
     whose = f"the absolute mean {run.positive} map of the method"
     caption = SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
-    return viewer_component(space, maps, "Mean relevance maps", caption)
+    return viewer_component(space, maps, "Mean relevance maps", f"{caption} {missing}".strip())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.map_names import map_title
 from pipeline.run.scan_files import ScanFiles
+from reports.caution import Caution
 from reports.components import Component
 from reports.figures.brain import PERSON_PERCENTILES, MapView
 from reports.figures.maps import map_unit
@@ -26,6 +27,7 @@ def scan_page(
     maps: Mapping[str, NDArray[np.float32]],
     views: Mapping[str, MapView],
     space: ViewingSpace,
+    cautions: Sequence[Caution] = (),
 ) -> str:
     """Page of one scan.
 
@@ -39,6 +41,8 @@ def scan_page(
     views : mapping of str to MapView
         Of the same maps; their percentiles are what the colours are set on.
     space : ViewingSpace
+    cautions : sequence of Caution
+        What to know before the maps are read.
     """
     caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
     shown = []
@@ -54,7 +58,14 @@ def scan_page(
     up = "../" * len(files.viewer.parent.relative_to(files.root).parts)
     frame = Frame(f"{files.name} · viewer", [], [viewer, _labels_of(space)], f"{up}report.html")
     person = up + participant_file(files.participant_id)
-    return render("scan_viewer.html.j2", frame, name=files.name, participant=files.participant_id, person=person)
+    return render(
+        "scan_viewer.html.j2",
+        frame,
+        name=files.name,
+        participant=files.participant_id,
+        person=person,
+        cautions=cautions,
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -40,7 +40,7 @@ def make_component_page(folder: Path) -> MadePage:
     parts = [part for part in (shared_data(material), group_viewer(material), region_explorer(material)) if part]
     frame = Frame("Components", [], parts, "report.html")
     page = layout.root / "components.html"
-    html = render("scan_viewer.html.j2", frame, name="Components", participant="none", person="none.html")
+    html = render("scan_viewer.html.j2", frame, name="Components", participant="none", person="none.html", cautions=())
     page.write_text(html, encoding="utf-8")
     return MadePage(layout, page, lopsided)
 

@@ -58,6 +58,8 @@ class RunPlan:
     guided : bool
     text : str
         Put into ids, sites and reasons.
+    site : str
+        A second site, of every other participant.
     preset : str
     contrast : tuple of str
         Positive and negative class.
@@ -74,6 +76,7 @@ class RunPlan:
     volumes: bool = True
     guided: bool = True
     text: str = ""
+    site: str = ""
     preset: str = "default"
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     contrast: tuple[str, str] = ("AD", "CN")
@@ -122,6 +125,7 @@ def _config(plan: RunPlan) -> Config:
 def _scans(plan: RunPlan) -> list[Scan]:
     rng = np.random.default_rng(7)
     scans, planned = [], iter(plan.visits)
+    sites = (f"S1{plan.text}", plan.site or f"S1{plan.text}")
     for label in plan.classes or plan.contrast:
         for person in range(plan.people):
             how_many = next(planned, 1 + person % 2)
@@ -131,7 +135,7 @@ def _scans(plan: RunPlan) -> list[Scan]:
                 scans.append(
                     Scan(
                         name, f"ses-{visit}", f"I{label}{person}{visit}", f"x/{name}_{visit}.nii.gz", label, label,
-                        age=70.0 + person % 25, sex="FM"[person % 2], site=f"S1{plan.text}", field_strength=1.5,
+                        age=70.0 + person % 25, sex="FM"[person % 2], site=sites[person % 2], field_strength=1.5,
                         apoe4=person % 3, mmse=25.0, cdr=0.0, tiv_mm3=1.5e6 if plan.volumes else None,
                         hippocampus_mm3=float(7000 * small + 300 * rng.normal()) if plan.volumes else None,
                         hippocampus_source="test" if plan.volumes else None,

@@ -32,7 +32,7 @@ def page(opened):
     }.items():  # fmt: skip
         if opened.is_enabled(f".explorer [name={name}]"):
             opened.select_option(f".explorer [name={name}]", value)
-    opened.select_option(".explorer [name=metric]", "mean_density")
+    opened.select_option(".explorer [name=metric]", "mean_share")
     opened.fill(".explorer [name=words]", "")
     return opened
 
@@ -54,8 +54,8 @@ def wanted(table, scan_group="AD", map_name="lrpB000", hemisphere=("bilateral",)
     return table[rows]
 
 
-def test_it_opens_with_the_bilateral_groups_of_the_positive_class_by_density(page, table):
-    expected = wanted(table).sort_values("mean_density", ascending=False, kind="stable")
+def test_it_opens_with_the_bilateral_groups_of_the_positive_class_by_share(page, table):
+    expected = wanted(table).sort_values("mean_share", ascending=False, kind="stable")
     assert names(page) == expected["name"].tolist()
     assert page.inner_text(".explorer .shown") == f"{len(expected)} of {len(table)} rows"
 
@@ -64,7 +64,19 @@ def test_numbers_on_the_page_equal_the_table_on_disk(page, table, made):
     exact = pd.read_csv(made.layout.figures / "region_explorer.tsv", sep="\t", dtype=str, keep_default_na=False)
     exact = wanted(exact).set_index("name")
     values = wanted(table).set_index("name")
-    order = ["mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe", None, None, "n_voxels", "p", "p_fdr"]
+    order = [
+        "mean_share",
+        "mean_density",
+        "mean_sum",
+        "mean_gain",
+        "hedges_g",
+        "p_fwe",
+        None,
+        None,
+        "n_voxels",
+        "p",
+        "p_fdr",
+    ]
     for row in shown(page):
         for key, (text, kept) in zip(order, row[1:], strict=True):
             if key is not None:
@@ -126,17 +138,17 @@ def test_sides_apart_are_the_regions_of_the_atlas(page, table):
     assert sorted(names(page)) == sorted(expected["name"])
     assert "unlabelled rest" in names(page)
     assert page.is_disabled(".explorer [name=p]")
-    assert names(page)[-1] == "Third ventricle"  # without a voxel there is no density: last
+    assert names(page)[-1] == "Third ventricle"  # without a voxel there is no share: last
 
 
 def test_method_beta_and_group_choose_the_map(page, table):
     page.select_option(".explorer [name=beta]", "0.5")
     page.select_option(".explorer [name=group]", HOSTILE_CLASS)
-    first = wanted(table, HOSTILE_CLASS, "lrpB050").sort_values("mean_density", ascending=False, kind="stable")
+    first = wanted(table, HOSTILE_CLASS, "lrpB050").sort_values("mean_share", ascending=False, kind="stable")
     assert names(page) == first["name"].tolist()
     page.select_option(".explorer [name=method]", "gb")
     assert page.is_disabled(".explorer [name=beta]")
-    second = wanted(table, HOSTILE_CLASS, "gb").sort_values("mean_density", ascending=False, kind="stable")
+    second = wanted(table, HOSTILE_CLASS, "gb").sort_values("mean_share", ascending=False, kind="stable")
     assert names(page) == second["name"].tolist()
     page.select_option(".explorer [name=method]", "lrp")
 
@@ -191,7 +203,7 @@ def test_pointing_at_the_brain_names_the_region_and_a_click_marks_its_row(page):
                 page.mouse.down()
                 page.mouse.up()
                 assert page.inner_text(".explorer tr.lit td:first-child") == "Left hippocampus"
-                assert text.endswith("(Density)")
+                assert text.endswith("(Share of the map)")
                 return
     pytest.fail(f"never met the left hippocampus: {found}")
 
@@ -210,6 +222,6 @@ def test_keys_alone_sort_and_filter(page):
 def test_without_scripts_it_is_a_plain_table(made, visit, table):
     page = visit(made.page, java_script_enabled=False)
     cells = page.locator(".explorer tbody tr td:first-child").all_inner_texts()
-    assert cells == wanted(table).sort_values("mean_density", ascending=False, kind="stable")["name"].tolist()
+    assert cells == wanted(table).sort_values("mean_share", ascending=False, kind="stable")["name"].tolist()
     assert not page.locator(".explorer .controls").is_visible()
     assert not page.locator(".viewer .controls").is_visible()

@@ -16,21 +16,22 @@ def tables(made):
     layout = made.layout
     summary, effects = read_table(layout.statistics("region_summary")), read_table(layout.statistics("region_effects"))
     relevance = read_table(layout.relevance, text_columns=["group", "hemisphere"])
-    return summary, effects, relevance, read_table(layout.predictions)
+    bilateral = read_table(layout.relevance_bilateral)
+    return summary, effects.assign(tested="density"), relevance, read_table(layout.predictions), bilateral
 
 
 def build(tables, relevance=True, effects=True):
-    summary, tested, single, predictions = tables
+    summary, tested, single, predictions, bilateral = tables
     labels = ["AD", next(label for label in predictions["label"].unique() if label != "AD")]
     return explorer_table(
-        summary, tested if effects else None, single if relevance else None, predictions, neuromorphometrics(),
-        ["lrpB000", "gb"], labels,
+        summary, tested if effects else None, bilateral, single if relevance else None, predictions,
+        neuromorphometrics(), ["lrpB000", "gb"], labels,
     )  # fmt: skip
 
 
 def test_single_regions_are_means_over_participants_not_scans(tables):
     table = build(tables)
-    _, _, relevance, predictions = tables
+    _, _, relevance, predictions, _ = tables
     rows = relevance.merge(predictions[["scan_id", "label", "outcome"]], on="scan_id")
     hippocampus = neuromorphometrics().groups["Hippocampus"][0]
     for scan_group, column in (("AD", "label"), ("TP", "outcome")):
@@ -56,6 +57,36 @@ def test_bilateral_rows_repeat_the_statistics(tables):
     for column in ("hedges_g", "p", "p_fwe", "p_fdr"):
         np.testing.assert_array_equal(rows[column].to_numpy(float), tested.loc[rows.index, column].to_numpy(float))
     assert rows.loc["Hippocampus", "lobe"] == "limbic"
+
+
+def test_the_share_of_a_region_is_its_part_of_the_absolute_sums_of_the_map(tables):
+    *_, relevance, predictions, bilateral = tables
+    table = build(tables)
+    rows = bilateral.merge(predictions[["scan_id", "label"]], on="scan_id").query("map == 'gb' and label == 'AD'")
+    totals = rows.groupby("scan_id")["sum"].apply(lambda sums: sums.abs().sum())
+    numbers = neuromorphometrics().groups["Hippocampus"]
+    shown = table[(table["map"] == "gb") & (table["scan_group"] == "AD")]
+    for source, found in (
+        (rows[rows["group"] == "Hippocampus"], shown[shown["name"] == "Hippocampus"]),
+        (relevance.query("map == 'gb' and region == @numbers[0]"), shown[shown["region"] == numbers[0]]),
+    ):
+        own = source[source["scan_id"].isin(totals.index)].set_index("scan_id")
+        shares = own["sum"] / totals[own.index]
+        people = shares.groupby(own["participant_id"].to_numpy()).mean()
+        assert found["mean_share"].item() == pytest.approx(people.mean(), rel=1e-12)
+
+
+def test_the_explorer_of_a_run_tests_shares(made):
+    table = read_table(made.layout.figures / "region_explorer.tsv", text_columns=["scan_group", "name", "hemisphere"])
+    rows = read_table(made.layout.statistics("group_comparisons")).query("metric == 'share' and map == 'lrpB000'")
+    rows = rows[rows["comparison"].str.startswith("AD/")].set_index("group")
+    bilateral = table[
+        (table["hemisphere"] == "bilateral") & (table["map"] == "lrpB000") & (table["scan_group"] == "AD")
+    ]
+    assert set(bilateral["tested"]) == {"share"}
+    for column in ("hedges_g", "p", "p_fwe", "p_fdr"):
+        found = bilateral.set_index("name")[column]
+        np.testing.assert_array_equal(found.to_numpy(float), rows.loc[found.index, column].to_numpy(float))
 
 
 def test_nothing_is_lost(tables):

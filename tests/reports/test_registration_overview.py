@@ -16,7 +16,14 @@ from atlases.templates import load_template
 from pipeline.cohort.records import ScanTable
 from reports.build import build_report
 from reports.figures.brain import BrainImage
-from reports.figures.registration_overview import BAR_PIXELS, MASK_COLOUR, MAX_BYTES, WHITE_COLOUR, draw_overview
+from reports.figures.registration_overview import (
+    BAR_PIXELS,
+    MASK_COLOUR,
+    MAX_BYTES,
+    WHITE_COLOUR,
+    _panel,
+    draw_overview,
+)
 from reports.overviews import caption_lines, draw_overviews
 
 TEMPLATE = load_template(4.0)
@@ -55,6 +62,20 @@ def test_left_is_left_and_up_is_up() -> None:
     assert middle.sum() > 100
     assert (columns[middle] < width / 2).mean() > 0.95
     assert rows[middle].max() < 0.5 * height
+
+
+@pytest.mark.parametrize(
+    ("plane", "sides"), [(("sagittal", -26.0), False), (("coronal", -20.0), True), (("axial", 10.0), True)]
+)
+def test_a_slice_with_two_sides_names_them(plane, sides) -> None:
+    scan = BrainImage(np.zeros(TEMPLATE.grid.shape, np.float32), TEMPLATE.grid.affine)
+    mask = BrainImage(TEMPLATE.brain_mask.astype(np.float32), TEMPLATE.grid.affine)
+    light = _panel(scan, BrainImage(TEMPLATE.t1w, TEMPLATE.grid.affine), mask, TEMPLATE, plane).min(axis=-1) > 200
+    left, right = light[:16, :16], light[:16, -16:]
+    assert (left.any(), right.any()) == (sides, sides)
+    if sides:  # L has its stroke on the left and its foot below; R is heavier above
+        assert left[:, : 16 // 2].sum() > left[:, 16 // 2 :].sum()
+        assert not np.array_equal(left, right)
 
 
 def test_same_scan_same_bytes_and_noise_stays_small() -> None:

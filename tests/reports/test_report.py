@@ -163,12 +163,16 @@ def test_performance_on_the_page_is_that_of_the_table(run, page):
 def test_every_region_is_in_the_explorer_and_its_file(run, page):
     summary = read_table(run.statistics("region_summary"))
     means = summary[summary["scan_group"] == "AD"].set_index(["map", "group"])["mean_density"]
+    compared = read_table(run.statistics("group_comparisons")).query("comparison == 'AD/CN' and metric == 'share'")
+    shares = compared.set_index(["map", "group"])["mean_first"]
     for group in means["lrpB000"].index:
-        assert page.row(group)[1] == number(means["lrpB000", group])
+        assert page.row(group)[1] == number(shares["lrpB000", group])
+        assert page.row(group)[2] == number(means["lrpB000", group])
     table = read_table(run.figures / "region_explorer.tsv")
     rows = table[(table["scan_group"] == "AD") & (table["hemisphere"] == "bilateral")].set_index(["map", "group"])
     assert len(rows) == len(means) == 68 * 6
     assert (rows["mean_density"] == means.loc[rows.index]).all()
+    np.testing.assert_allclose(rows["mean_share"], shares.loc[rows.index], rtol=1e-12)
 
 
 def test_summary_names_the_regions_with_the_highest_density(run, page):
@@ -310,8 +314,11 @@ def test_recovery_of_planted_regions_is_that_of_the_table(quiet, quiet_text):
     row = table.loc["lrpB000", "density"]
     assert row["hits"] == 5
     assert (
-        f"by density, 5 of 5 planted regions are among the first 10 of 68 ({fixed(row['expected_hits'])}" in quiet_text
+        f"by density, 5 of 5 planted regions are among the first 10 of 68 (a random ranking puts "
+        f"{fixed(row['expected_hits'])} there)" in quiet_text
     )
+    assert "to know how many it finds, repeat the run with shuffle_labels = true in [cohort]" in quiet_text
+    assert "blindly" not in quiet_text
 
 
 def test_one_class_only(tmp_path):
@@ -346,7 +353,7 @@ def test_classes_may_be_called_by_numbers(tmp_path):
     assert f"{hits} scans of 1 predicted 1" in confusion
     summary = read_table(layout.statistics("region_summary"), text_columns=["scan_group"])
     rows = summary[(summary["map"] == "lrpB000") & (summary["scan_group"] == "1")].set_index("group")
-    assert page.row("Hippocampus")[1] == number(rows.loc["Hippocampus", "mean_density"])
+    assert page.row("Hippocampus")[2] == number(rows.loc["Hippocampus", "mean_density"])
     assert {"1", "0"} <= {path.name.split("_")[0].removeprefix("group-") for path in layout.group.rglob("*.nii.gz")}
 
 

@@ -13,19 +13,26 @@ import html5lib
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import escape
 from run_factory import RunPlan, make_run
 
+from pipeline.regions.maps import read_map
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
 from reports.build import build_report, report_inputs, written_files
 from reports.cautions import find_cautions
+from reports.figures.brain import BrainImage, view_of
+from reports.headline import small_regions
 from reports.links import participant_file, region_files
 from reports.material import Material
-from reports.numbers import fixed, number
+from reports.method_cautions import cautions_of_maps
+from reports.numbers import fixed, number, percent
 from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
 from reports.people.page import _maps_of_mistakes, _rightly
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.run_record import read_run
+from reports.viewer.of_run import viewing_space
+from reports.viewer.scan_pages import scan_page
 from reports.written_tables import COLUMNS
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
@@ -105,8 +112,11 @@ def test_a_person_is_compared_with_controls_without_themselves(run):
     record = read_run(run)
     people = People(record)
     table = record.tables["relevance"]
-    table = table[(table["map"] == "lrpB000") & (table["group"] == "Hippocampus")]
-    means = table.groupby("participant_id")["density"].mean()
+    table = table[table["map"] == "lrpB000"]
+    totals = table.groupby("scan_id")["sum"].apply(lambda sums: sums.abs().sum())  # not density, which follows p(AD)
+    table = table[table["group"] == "Hippocampus"]
+    shares = table["sum"] / table["scan_id"].map(totals)
+    means = shares.groupby(table["participant_id"]).mean()
     controls = sorted(name for name in means.index if name.startswith("sub-CN"))
     person = controls[0]
     found = people.controls("lrpB000", person)
@@ -116,7 +126,7 @@ def test_a_person_is_compared_with_controls_without_themselves(run):
     score = found.scores(pd.Series({"Hippocampus": means[person]}))["Hippocampus"]
     assert score == pytest.approx(expected)
     page = text_of(run.root / participant_file(person))
-    assert f"Hippocampus {number(means[person])} {number(others.mean())} {fixed(expected)}" in page
+    assert f"Hippocampus {percent(means[person], 2)} {percent(others.mean(), 2)} {fixed(expected)}" in page
 
 
 def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
@@ -181,6 +191,8 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     summary = read_table(run.statistics("region_summary"))
     row = summary[(summary["group"] == "Hippocampus") & (summary["scan_group"] == "AD")].iloc[0]
     assert number(row["mean_density"]) in page
+    part = shares["mean_first"].iloc[0]
+    assert f"On average {percent(part)} of the map of AD lies here: number" in page
 
 
 def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_scaled(tmp_path):
@@ -205,6 +217,29 @@ def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_
             f"This is {said} of the planted regions; by density in true positives (LRP β=0) it is number {place:.0f} "
             f"of {len(density)}." in cautions[-1].text
         )
+
+
+def test_a_viewer_of_a_scan_carries_the_cautions_of_its_maps(tmp_path):
+    plan = RunPlan(people=3, betas=(0.0,), guided=False, preset="demo",
+                   overrides={"attribution": {"start_value": "probability"}})  # fmt: skip
+    record = read_run(make_run(tmp_path / "run", plan))
+    small = next(iter(small_regions(record)), None)
+    said = cautions_of_maps(record, [small] if small else ["Hippocampus"])
+    expected = [
+        "Maps are scaled by the prediction.",
+        *["Small regions lead here."] * bool(small),
+        "A synthetic person.",
+    ]
+    assert [one.title for one in said] == expected
+    space = viewing_space(record.resolution_mm, record.config.regions.atlas)
+    files = record.layout.scan("sub-AD000", "ses-M000", record.resolution_mm)
+    values = read_map(files.relevance_map("lrpB000"), space.source)
+    brain = np.ones(space.source.shape, np.float32)
+    views = {"lrpB000": view_of(BrainImage(values, space.source.affine), (), None)}
+    page = scan_page(files, brain, {"lrpB000": values}, views, space, said)
+    for one in said:
+        assert one.title in page
+        assert escape(one.text) in page
 
 
 def titles(layout: RunLayout) -> set[str]:

@@ -40,7 +40,7 @@ async function startExplorer(root) {
   const BLANK = packed(74, 87, 102, 255);
   const LIT = packed(255, 255, 255, 255);
   let shown = [];
-  let sorting = { key: "mean_density", down: true };
+  let sorting = { key: "mean_share", down: true };
   let paint = new Map(); // row of each label, in the order of the atlas
   let palette;
 

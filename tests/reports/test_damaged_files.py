@@ -1,0 +1,339 @@
+"""Files of a run that were damaged after it: each is named with the place and the remedy, and the rest is shown."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import nibabel as nib
+import numpy as np
+import pytest
+from run_factory import RunPlan, make_run
+
+from pipeline.run.layout import RunLayout
+from reports.cautions import find_cautions
+from reports.content.summary import summarise
+from reports.figures import gallery
+from reports.links import Links
+from reports.material import Material
+from reports.parts import PARTS, finished_sections, people_pages, region_pages
+from reports.run_record import FOUNDATIONS, TABLES, RunRecord, read_run, read_usable
+from reports.sections import SECTIONS
+from reports.table_faults import COUNTS, FLAGS, REMEDY, TEXT, TEXT_HERE
+from reports.written_tables import COLUMNS
+from workflows.command_line import main
+
+PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunLayout:
+    return make_run(tmp_path_factory.mktemp("damaged") / "run", PLAN)
+
+
+@pytest.fixture(scope="module")
+def record(finished) -> RunRecord:
+    found = read_run(finished)
+    assert found.unreadable == {}
+    return found
+
+
+def cells(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, rows: list[list[str]]) -> None:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def column_of_kind(name: str, header: list[str], kind: str) -> int | None:
+    """A column of a table that holds numbers, whole numbers, flags or classes."""
+    for place, column in enumerate(header):
+        is_text = column in TEXT or (name, column) in TEXT_HERE
+        found = {
+            "number": column in COLUMNS.get(name, ()) and not is_text and column not in FLAGS,
+            "count": not is_text and (column in COUNTS or column.startswith("n_")),
+            "flag": column in FLAGS,
+            "class": (name, column) in {("predictions", "label"), ("predictions", "outcome"), ("scans", "label"),
+                                        ("demographics", "label"), ("splits", "part")},
+            "map": column in ("map", "map_a"),
+        }  # fmt: skip
+        if found[kind]:
+            return place
+    return None
+
+
+CELLS = {
+    "number": ("seventy", "'seventy' is not a number"),
+    "count": ("2.5", "'2.5' is not a number to count with"),
+    "flag": ("maybe", "'maybe' is neither true nor false"),
+    "class": ("XY", "'XY' is not one of "),
+    "map": ("lrpBad", "'lrpBad' is not a map of a run"),
+}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_bad_cell_is_named_by_file_line_and_column_in_every_table(finished, record, kind, tmp_path):
+    cell, why = CELLS[kind]
+    tried = 0
+    for name in record.tables:
+        path = TABLES[name](finished)
+        good = path.read_bytes()
+        rows = cells(path)
+        place = column_of_kind(name, rows[0], kind)
+        if place is None or len(rows) < 2:
+            continue
+        line = len(rows)
+        rows[-1][place] = cell
+        write(path, rows)
+        _, said = read_usable(finished, name, path, record.config)
+        path.write_bytes(good)
+        file = path.relative_to(finished.root).as_posix()
+        assert said.startswith(f"{file}: line {line}, column {rows[0][place]}: {why}")
+        assert said.endswith(REMEDY)
+        tried += 1
+    assert tried >= (1 if kind in ("class", "flag") else 3)
+
+
+def short_row(content: bytes) -> bytes:
+    *lines, last, _ = content.split(b"\n")
+    return b"\n".join([*lines, last.rpartition(b"\t")[0], b""])
+
+
+def long_row(content: bytes) -> bytes:
+    head, first, rest = content.split(b"\n", 2)
+    return b"\n".join([head, first + b"\tx", rest])
+
+
+FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda content: b"", "not a readable"),
+    "cut in a row": (lambda content: content[:-3], "has no end, so the file is cut short"),
+    "short row": (short_row, "cells, the header"),
+    "long row": (long_row, ""),
+    "not text": (lambda content: b"\xff\xfe\x00\x80" * 50 + b"\n", ""),
+    "a column short": (
+        lambda content: b"\n".join(line.partition(b"\t")[2] for line in content.split(b"\n")),
+        "has no column",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", FILES)
+def test_a_damaged_table_is_named_and_left_out(finished, record, way):
+    damage, why = FILES[way]
+    for name in record.tables.keys() & COLUMNS.keys():
+        path = TABLES[name](finished)
+        good = path.read_bytes()
+        path.write_bytes(damage(good))
+        _, said = read_usable(finished, name, path, record.config)
+        path.write_bytes(good)
+        assert path.relative_to(finished.root).as_posix() in said
+        assert str(finished.root) not in said
+        assert why in said
+        assert "epeat the command that made this run" in said
+
+
+@pytest.mark.parametrize("file", ["logs/provenance.json", "models/fold-0/model.json"])
+@pytest.mark.parametrize("content", ["[1, 2]", "{", ""])
+def test_a_damaged_description_is_named(finished, file, content):
+    path = finished.root / file
+    good = path.read_text(encoding="utf-8")
+    path.write_text(content, encoding="utf-8")
+    found = read_run(finished)
+    path.write_text(good, encoding="utf-8")
+    assert found.unreadable == {file: f"{file}: is not a readable JSON object. {REMEDY}"}
+
+
+def fast_material(run: RunRecord, monkeypatch) -> Material:
+    """Material that draws no figure and has pages of two regions alone, so that a report takes a second."""
+    monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
+    made = Material(run, gallery.Gallery(run.layout.figures))
+    links = made.links
+    two = {name: file for name, file in links.regions.items() if name in ("Hippocampus", "Amygdala")}
+    made.__dict__["links"] = Links(two, links.people)
+    return made
+
+
+class Watched(dict):
+    """Tables that write down who asked for them."""
+
+    def __init__(self, tables):
+        super().__init__(tables)
+        self.asked = set()
+
+    def __getitem__(self, name):
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name, default=None):
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name):
+        self.asked.add(name)
+        return super().__contains__(name)
+
+
+def test_every_part_of_the_report_is_made_without_any_one_table(record, monkeypatch):
+    """No part is lost to an error that was not foreseen: what a table lacks is said by the parts that need it."""
+    tables = Watched(record.tables)
+    steps = {one.id: lambda material, name=one.id: finished_sections(material, [name]) for one in SECTIONS}
+    steps |= {
+        "regions": region_pages,
+        "people": people_pages,
+        "summary": lambda material: summarise(material.run, material.faults),
+        "cautions": lambda material: find_cautions(material.run, material.faults),
+    }
+    needed = {}
+    for step, make in steps.items():
+        whole = fast_material(replace(record, tables=tables), monkeypatch)  # with nothing kept from the step before
+        tables.asked.clear()
+        make(whole)
+        needed[step] = frozenset(tables.asked)
+        assert list(whole.faults.said) == []
+    for name in record.tables:
+        later = list(TABLES)[list(TABLES).index(name) :]
+        lost = dict.fromkeys(later if name in FOUNDATIONS else [name], f"{name}: line 2 is bad.")
+        rest = {other: table for other, table in record.tables.items() if other not in lost}
+        lacking = replace(record, tables=rest, unreadable=lost)
+        material = fast_material(lacking, monkeypatch)
+        for step, make in steps.items():
+            if lost.keys() & needed[step]:
+                make(material)
+        assert list(material.faults.said) == [], name
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def unpacked_short(path: Path) -> None:
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:5000]))
+
+
+def with_nan(path: Path) -> None:
+    image = nib.load(path)
+    values = np.asarray(image.dataobj).copy()
+    values[0, 0, 0] = np.nan
+    nib.save(nib.Nifti1Image(values, image.affine), path)
+
+
+def elsewhere(path: Path) -> None:
+    nib.save(nib.Nifti1Image(np.zeros((4, 5, 6), np.float32), np.eye(4)), path)
+
+
+MAPS: dict[str, Callable[[Path], None]] = {
+    "deleted": Path.unlink,
+    "cut": truncated,
+    "cut inside": unpacked_short,
+    "no image": lambda path: path.write_bytes(b"no image"),
+    "empty": lambda path: path.write_bytes(b""),
+    "bad header": lambda path: path.write_bytes(gzip.compress(b"\x5c\x01" * 400)),
+    "not a number": with_nan,
+    "another grid": elsewhere,
+}
+
+
+PLACES = [("deleted", "AD"), ("deleted", "CN"), *zip(MAPS, ["TP", "AD", "CN"] * 3, strict=False)]
+
+
+@pytest.mark.parametrize(("way", "label"), PLACES)
+def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp_path, way, label, monkeypatch):
+    path = finished.group_map(label, "lrpB000")
+    kept = tmp_path / "kept.nii.gz"
+    shutil.copy(path, kept)
+    MAPS[way](path)
+    drawn = []
+    monkeypatch.setattr(
+        "reports.content.maps.draw_map_grid", lambda rows, *rest: drawn.append(rows) or gallery.Figure()
+    )
+    try:
+        material = fast_material(record, monkeypatch)
+        sections = {one.id: html.unescape(str(one.html)) for one in finished_sections(material, ["maps"]).sections}
+        pages = region_pages(material)
+    finally:
+        shutil.copy(kept, path)
+    file = f"group/maps/{path.name}"
+    assert file in "".join(material.faults.said)
+    assert str(finished.root) not in "".join(material.faults.said)
+    assert f"Missing or damaged, and left empty here: {file}." in sections["maps"]
+    by_class, by_outcome = drawn
+    row = (by_outcome if label == "TP" else by_class)[0]
+    place = {"AD": 0, "CN": 1, "TP": 0}[label]
+    assert [view is None for view in row.views] == [other == place for other in range(len(row.views))]
+    page = html.unescape((finished.root / pages.pages[0]).read_text(encoding="utf-8"))
+    assert (file in page) == (label != "TP")
+    assert f"of {label}, mean" not in page
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89PNG", b"\x89PNG\r\n\x1a\n" + b"x" * 5000, b"no picture"])
+def test_a_damaged_picture_is_named_and_not_shown(finished, record, content, monkeypatch):
+    rows = record.tables["registration"]
+    doubtful = rows[rows["flags"].notna()].iloc[0]
+    files = finished.scan(doubtful["participant_id"], doubtful["session_id"], record.resolution_mm)
+    files.overview.parent.mkdir(parents=True, exist_ok=True)
+    files.overview.write_bytes(content)
+    material = fast_material(record, monkeypatch)
+    try:
+        (section,) = finished_sections(material, ["registration"]).sections
+        people_pages(material)
+    finally:
+        files.overview.unlink()
+    assert not section.absent
+    said = f"{files.overview.relative_to(finished.root).as_posix()}: is no whole picture."
+    assert [one.startswith(said) for one in material.faults.said] == [True]
+
+
+def test_the_overview_of_a_lost_map_is_not_that_of_another_class(finished, record, tmp_path, monkeypatch):
+    path = finished.group_map("AD", "lrpB000")
+    kept = shutil.move(path, tmp_path / "kept.nii.gz")
+    try:
+        material = fast_material(record, monkeypatch)
+        text = html.unescape(str(finished_sections(material, ["maps"]).sections[0].html))
+    finally:
+        shutil.move(kept, path)
+    assert "LRP β=0, mean of" not in text
+    assert "LRP β=0.5, mean of" not in text  # leads nothing, so it has no overview either
+    assert "Guided backpropagation, mean of AD" in text
+
+
+def test_a_part_that_ends_in_an_unforeseen_error_is_replaced_by_its_reason(record, monkeypatch):
+    broken = replace(record, tables=MappingProxyType({**record.tables, "beta_overlap": record.tables["splits"]}))
+    material = fast_material(broken, monkeypatch)
+    section, *_ = finished_sections(material, ["beta"]).sections
+    assert section.absent
+    (said,) = material.faults.said
+    assert said.startswith(
+        "“Does the answer depend on β?” is missing: group/statistics/beta_overlap.tsv holds something "
+    )
+    assert said in html.unescape(str(section.html))
+    assert len(list((record.layout.logs / "failures").glob("report_*"))) == 1
+
+
+def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
+    monkeypatch.setattr("workflows.adni.open_executor", lambda *arguments: nullcontext(None))
+    monkeypatch.delitem(PARTS, "regions")  # dozens of pages
+    layout = make_run(tmp_path / "run", replace(PLAN, betas=(0.0,), guided=False))
+    path = layout.statistics("performance")
+    rows = cells(path)
+    rows[1][rows[0].index("estimate")] = "seventy"
+    write(path, rows)
+    layout.group_map("AD", "lrpB000").unlink()
+    assert main(["report", str(layout.root), "--n-procs", "1"]) == 1
+    said = ("group/statistics/performance.tsv: line 2, column estimate: 'seventy' is not a number.",
+            "group/maps/" + layout.group_map("AD", "lrpB000").name)  # fmt: skip
+    shown, logged = capsys.readouterr(), layout.log.read_text(encoding="utf-8")
+    page = html.unescape(layout.report.read_text(encoding="utf-8"))
+    for sentence in said:
+        assert sentence in shown.out
+        assert sentence in logged
+        assert sentence in page
+    assert "Traceback" not in shown.out + shown.err
+    assert "Registration, scans to be looked at first." in page

@@ -1,0 +1,105 @@
+"""Names of thousands of characters: cut where they are shown, kept where they are stored, and read once."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pandas as pd
+import pytest
+from run_factory import RunPlan, make_run
+
+from pipeline.run.tables import read_table
+from reports.analyses.wording import (
+    contrast_in_words,
+    covariates_in_words,
+    level_in_words,
+    levels_in_words,
+    variable_in_words,
+    without_codes,
+)
+from reports.build import write_report
+from reports.figures import gallery
+from reports.numbers import LONGEST_NAME, LONGEST_TEXT, mid_sentence, shortened
+from reports.parts import PARTS
+from reports.tables import LONGEST_CELL, Column, page_table
+
+LONG = "Q" * 100_000
+"""A function that looks at each letter once for every letter before it needs minutes for this."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """End what runs away; nothing is timed: a linear function needs milliseconds."""
+
+    def stop(*_):
+        raise TimeoutError("not linear in the length of a name")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+WORDINGS = {
+    "level": lambda name: level_in_words("site", name),
+    "levels": lambda name: levels_in_words("site", f"A, {name}"),
+    "variable": variable_in_words,
+    "contrast": lambda name: contrast_in_words("site", f"{name} - the other"),
+    "factor": lambda name: without_codes(f"C(site)[T.{name}]"),
+    "region": mid_sentence,
+    "any": shortened,
+}
+
+
+@pytest.mark.parametrize("wording", WORDINGS)
+def test_a_long_name_is_cut_to_a_line(wording):
+    with at_most(10):
+        said = WORDINGS[wording](LONG)
+    assert said.count("Q") + said.count("q") == LONGEST_NAME - 1
+    assert "…" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LONG,
+        f"{LONG}[T.",
+        f"site[T.{LONG}",
+        "site[T." * 20_000,
+        f"site[T.{LONG}]: too few",
+        "C(" * 50_000,
+        "a " * 50_000,
+    ],
+    ids=["word", "no level", "no end", "many begun", "whole", "brackets", "words"],
+)
+@pytest.mark.parametrize("function", [without_codes, covariates_in_words])
+def test_wording_reads_every_letter_once(function, text):
+    with at_most(10):
+        assert function(text)
+
+
+def test_a_cell_is_cut_and_has_the_rest_under_the_pointer():
+    frame = pd.DataFrame({"site": [LONG, "short"]})
+    (long,), (short,) = page_table(frame, (Column("site", "Site"),), "Sites.").rows
+    assert (len(long.text), len(long.whole)) == (LONGEST_CELL, LONGEST_TEXT)
+    assert (short.text, short.whole) == ("short", "")
+
+
+def test_a_report_shows_no_more_than_a_sentence_of_a_site_and_the_table_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
+    monkeypatch.delitem(PARTS, "regions")
+    site = "Q" * 5000
+    layout = make_run(tmp_path / "run", RunPlan(people=6, betas=(0.0,), guided=False, site=site))
+    made = write_report(layout)
+    assert made.faults == ()
+    assert site in set(read_table(layout.scans)["site"])
+    for page in (layout.report, *layout.root.glob("sub-*.html")):
+        longest = max(map(len, re.findall("Q+", page.read_text(encoding="utf-8"))), default=0)
+        assert longest <= LONGEST_TEXT
+    assert "QQQ…" in layout.report.read_text(encoding="utf-8")
