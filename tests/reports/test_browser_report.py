@@ -253,7 +253,7 @@ def test_keys_reach_everything_on_pages_of_people_and_regions(visit, report, kin
 def test_a_heading_sorts_by_the_keyboard_and_tells_the_direction(visit, report):
     page = opened(visit, report, "participant")
     page.click("#fingerprint summary")
-    heading = page.locator("#fingerprint th", has_text="Density").first
+    heading = page.locator("#fingerprint th", has_text="Share of the map").first
     for direction in ("descending", "ascending"):
         heading.locator("button").press("Enter")
         assert heading.get_attribute("aria-sort") == direction
