@@ -33,6 +33,13 @@ def explain_command(arguments: argparse.Namespace) -> int:
     """
     layout = ExplanationLayout(arguments.out.resolve())
     read_run_input(layout)
+    with run_lock(layout.lock) as taken_over:
+        if taken_over:
+            print(taken_over)
+        return _explain(layout, arguments)
+
+
+def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     config = read_config(layout.config)
     if not (layout.scans.is_file() and layout.splits.is_file()):
         raise UsageError(f"{layout.root}: this run has no trained networks yet. Finish it with heatlas run.")
@@ -43,13 +50,8 @@ def explain_command(arguments: argparse.Namespace) -> int:
     scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     digests = DigestCache(layout.digests)
-    with (
-        run_lock(layout.lock) as taken_over,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
-    ):
-        if taken_over:
-            print(taken_over)
-        clear_stale_scratch(layout)
+    clear_stale_scratch(layout)
+    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
     for outcome in outcomes:

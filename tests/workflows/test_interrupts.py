@@ -42,7 +42,7 @@ def run(code: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:
     def before() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL)
 
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=before)  # noqa: PLW1509
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=before)
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "by a background job"])
