@@ -61,7 +61,7 @@ def _as_markdown(text: str) -> str:
     Examples
     --------
     >>> _as_markdown("p < .05 for <b>AD</b> and ![x](http://x)")
-    'p < .05 for &lt;b>AD&lt;/b> and ![x]\\\\(http://x)'
+    'p < .05 for &lt;b>AD&lt;/b> and ![x]\\(http://x)'
     """
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(" ".join(text.split()))).replace("](", r"]\(")
 

@@ -15,7 +15,8 @@ from pipeline.run.plain_text import PlainStream, plain
 from workflows.command_line import main
 
 HOSTILE = {
-    "\x1b[2J": r"\x1b[2J", "\x1b]0;title\x07": r"\x1b]0;title\x07", "\x9b31m": r"\x9b31m", "over\rwritten": r"over\rwritten",
+    "\x1b[2J": r"\x1b[2J", "\x1b]0;title\x07": r"\x1b]0;title\x07", "\x9b31m": r"\x9b31m",
+    "over\rwritten": r"over\rwritten",
     "\b\b": r"\x08\x08", "\u202eevil": r"\u202eevil", "\udcff": r"\udcff", "\x00": r"\x00",
 }  # fmt: skip
 
