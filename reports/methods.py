@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.run.config import ModelConfig
+from pipeline.run.plain_text import plain
 from pipeline.statistics.volume_association import WITHIN
 from reports.methods_statistics import analyses_text
 from reports.numbers import count, listing, number
@@ -48,10 +49,21 @@ def methods_markdown(run: RunRecord) -> str:
     """The same as Markdown, for ``logs/CITATION.md``."""
     text = methods_text(run)
     parts = ["# Methods", "*Written from the settings and results of this run. Use it freely (CC0).*"]
-    parts += [f"**{title}.** {body}" for title, body in text.paragraphs]
+    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in text.paragraphs]
     parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(text.references, 1))]
-    parts += ["## Credits", "\n".join(f"- {credit}" for credit in credits(run))]
+    parts += ["## Credits", "\n".join(f"- {_as_markdown(credit)}" for credit in credits(run))]
     return "\n\n".join(parts) + "\n"
+
+
+def _as_markdown(text: str) -> str:
+    r"""A text on one line that holds no HTML, link or picture: names of classes and columns come from the input.
+
+    Examples
+    --------
+    >>> _as_markdown("p < .05 for <b>AD</b> and ![x](http://x)")
+    'p < .05 for &lt;b>AD&lt;/b> and ![x]\\(http://x)'
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(" ".join(text.split()))).replace("](", r"]\(")
 
 
 def methods_bibtex(run: RunRecord) -> str:

@@ -34,7 +34,7 @@ from pipeline.run.jobs import clear_stale_scratch
 from pipeline.run.layout import RunLayout
 from pipeline.run.lock import run_lock
 from pipeline.run.log import open_log
-from pipeline.run.private_paths import without_home
+from pipeline.run.private_paths import last_part
 from pipeline.run.provenance import write_dataset_description, write_provenance
 from pipeline.run.tables import read_table, write_table
 from reports.build import write_report
@@ -66,7 +66,10 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
         clear_stale_scratch(layout)
-        with open_log(layout) as log, open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor:
+        with (
+            open_log(layout, source.input.resolve()) as log,
+            open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor,
+        ):
             if taken_over:
                 log.warning("%s", taken_over)
             _run_stages(layout, source.input, config, selection, stages, executor, log)
@@ -143,7 +146,7 @@ def _write_provenance(work: Work, input_layout: str) -> None:
             "empty": [atlas.regions.by_number(number).name for number in atlas.empty],
         },
     }
-    command = [without_home(argument) for argument in sys.argv[1:]]
+    command = [last_part(argument) for argument in sys.argv[1:]]
     if "ids" in config.privacy.pseudonyms:  # --participant-label names them
         command = [*command[:1], "(arguments not recorded: ids are pseudonyms)"]
     write_provenance(work.layout, ["heatlas", *command], config.seed, sources)

@@ -12,8 +12,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from pipeline.run.errors import (
     EXIT_INTERNAL,
@@ -23,6 +24,7 @@ from pipeline.run.errors import (
     HeatlasError,
 )
 from pipeline.run.executors import import_ahead
+from pipeline.run.plain_text import PlainStream, plain
 
 _HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
@@ -34,9 +36,16 @@ _MOST_PROCESSES = 1024
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages repeat arguments as plain text."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(plain(message), file)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="heatlas",
         description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",
         epilog="Exit codes: 0 done; 1 some scans or folds failed, the rest is kept; 2 usage; 65 bad input; "
@@ -231,7 +240,8 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
             import_ahead(_WORK)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
         begin()
-        return int(getattr(home, f"{arguments.command}_command")(arguments))
+        with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
+            return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
         return _said(str(error), error.exit_code)
     except BrokenPipeError:  # whoever read the output has closed it, as `head` does
@@ -251,10 +261,10 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
 
 
 def _said(line: str, code: int) -> int:
-    print(f"heatlas: {line}", file=sys.stderr)
+    print(f"heatlas: {plain(line)}", file=sys.stderr)
     return code
 
 
 def _defect(error: Exception) -> int:
-    traceback.print_exception(error)
+    print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return _said(f"internal error ({type(error).__name__}: {error}). Please report it.", EXIT_INTERNAL)

@@ -37,6 +37,13 @@ def explain_command(arguments: argparse.Namespace) -> int:
     """
     layout = ExplanationLayout(arguments.out.resolve())
     read_run_input(layout)
+    with run_lock(layout.lock) as taken_over:
+        if taken_over:
+            print(taken_over)
+        return _explain(layout, arguments)
+
+
+def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     config = read_config(layout.config)
     for path in (layout.scans, layout.splits):
         if not path.is_file():
@@ -50,13 +57,8 @@ def explain_command(arguments: argparse.Namespace) -> int:
     scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
     atlas = _atlas_of(layout, config)
     digests = DigestCache(layout.digests)
-    with (
-        run_lock(layout.lock) as taken_over,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
-    ):
-        if taken_over:
-            print(taken_over)
-        clear_stale_scratch(layout)
+    clear_stale_scratch(layout)
+    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     _tell_left_out(layout, request, explainable(layout, scans, split, config)[1])
     made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +26,11 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.digests import log_remade, same_content, stamp_of
-from pipeline.run.errors import HeatlasError, ResumableError
+from pipeline.run.errors import HeatlasError, ResumableError, UsageError
+from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout
+from pipeline.run.plain_text import plain
+from pipeline.run.private_paths import with_named_folders
 from pipeline.run.progress import progress_bar
 from pipeline.run.tables import read_table, write_json, write_table, write_text
 
@@ -234,18 +238,26 @@ def _record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
     if layout.failures.is_file():
         rows = read_table(layout.failures, list(FAILURE_COLUMNS))
         rows = rows[~rows["stage"].isin(stages)]
-    new = []
+    new, folders = [], _folders_of(layout)
     for outcome in outcomes:
         if outcome.ok:
             continue
         log = layout.traceback(outcome.job.stage, outcome.job.unit)
-        write_text(log, outcome.traceback)
-        message = " ".join(outcome.message.split())
+        write_text(log, with_named_folders(plain(outcome.traceback), folders))
+        message = with_named_folders(plain(" ".join(outcome.message.split())), folders)
         new.append(
             [outcome.job.stage, outcome.job.unit, outcome.error, message, log.relative_to(layout.root).as_posix()]
         )
     rows = pd.concat([rows, pd.DataFrame(new, columns=list(FAILURE_COLUMNS), dtype=str)], ignore_index=True)
     write_table(layout.failures, rows.sort_values(["stage", "unit"]), FAILURE_COLUMNS)
+
+
+def _folders_of(layout: RunLayout) -> dict[Path, str]:
+    """Folders of this machine that a message or a traceback may name, and what stands there instead."""
+    folders = {layout.root: "OUT", Path(__file__).parents[2]: "heatlas", Path(sys.prefix): "python"}
+    with suppress(UsageError):
+        folders[read_run_input(layout).input] = "INPUT"
+    return folders | {Path(sys.base_prefix): "python"}
 
 
 def clear_stale_scratch(layout: RunLayout) -> None:

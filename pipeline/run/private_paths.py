@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -57,6 +57,32 @@ def relative_to_folder(path: Path, folder: Path) -> str:
 def relative_uri(path: Path, folder: Path) -> str:
     """The same as a relative URI reference, as BIDS allows in ``DatasetLinks``."""
     return quote(relative_to_folder(path, folder))
+
+
+def last_part(argument: str) -> str:
+    """An argument of a command line in which an absolute path is written by its last part.
+
+    Examples
+    --------
+    >>> [last_part(one) for one in ("/data/adni", "--config=/home/jane/my.toml", "adni", "--contrast", "a/b=c,d")]
+    ['…/adni', '--config=…/my.toml', 'adni', '--contrast', 'a/b=c,d']
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    return f"{option}{equals}…/{Path(value).name}" if Path(value).is_absolute() else without_home(argument)
+
+
+def with_named_folders(text: str, folders: Mapping[Path, str]) -> str:
+    """A text in which these folders are written as given, each also where it begins a longer path.
+
+    Examples
+    --------
+    >>> with_named_folders("/x/out/report.html of /x/in, not /x/in2", {Path("/x/out"): "OUT", Path("/x/in"): "INPUT"})
+    'OUT/report.html of INPUT, not /x/in2'
+    """
+    for folder in sorted(folders, key=lambda path: len(str(path)), reverse=True):
+        if len(folder.parts) > 1:
+            text = folders[folder].join(re.split(rf"{re.escape(str(folder))}(?![\w.-])", text))
+    return without_home(text)
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.run.private_paths import without_folders
+from pipeline.run.private_paths import last_part
 from reports.material import Material
 from reports.methods import credits, methods_text
 
@@ -33,11 +34,12 @@ def build_provenance(material: Material) -> Mapping[str, Any]:
     for name, source in provenance.get("sources", {}).items():
         if isinstance(source, dict) and "sha256" in source:
             facts.append((f"{name.capitalize()} (SHA-256)", f"{source.get('name', '')}: {source['sha256']}"))
+    settings = run.layout.config.read_text(encoding="utf-8")
     packages = " · ".join(f"{name} {version}" for name, version in provenance.get("packages", {}).items())
     return {
         "facts": [(name, value or "not recorded") for name, value in facts],
         "packages": packages or "not recorded",
-        "config": without_folders(run.layout.config.read_text(encoding="utf-8")),
+        "config": re.sub('"(/[^"]*)"', lambda found: f'"{last_part(found[1])}"', settings),
     }
 
 

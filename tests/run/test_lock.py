@@ -81,6 +81,7 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(path, reused):
         (holder(pid="many"), "may just begin.*delete .*lock"),
         ("\udcff", "may just begin.*delete .*lock"),
     ],
+    ids=["another host", "its first process", "empty", "a list", "no process", "no number", "no text"],
 )
 def test_a_lock_that_cannot_be_judged_is_left_and_the_remedy_named(path, text, words):
     path.parent.mkdir()

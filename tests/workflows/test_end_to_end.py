@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,40 @@ def test_two_folders_give_identical_tables(finished, cohort, tmp_path):
     other = RunLayout(tmp_path / "elsewhere")
     assert run(cohort, other.root).returncode == 0
     assert tables(other) == tables(finished)
+
+
+def test_no_file_names_a_folder_of_this_machine(finished, cohort):
+    folders = [finished.root, cohort, CONFIG.parents[2], Path(sys.prefix), Path.home()]
+    texts = [path for path in finished.root.rglob("*") if path.suffix not in (".gz", ".safetensors", ".npz", ".png")]
+    named = [
+        (path.name, str(folder))
+        for path in texts
+        if path.is_file()
+        for folder in folders
+        if len(folder.parts) > 1 and str(folder).encode() in path.read_bytes()
+    ]
+    assert named == []
+
+
+def test_what_was_changed_by_hand_is_named_and_made_again(finished, cohort, tmp_path_factory):
+    layout = RunLayout(tmp_path_factory.mktemp("edited") / "out")
+    shutil.copytree(finished.root, layout.root)
+    table = next(layout.root.glob("sub-*/ses-*/relevance/*_regions.tsv"))
+    before = table.read_text()
+    last = max(i for i, letter in enumerate(before) if letter.isdigit())
+    table.write_text(before[:last] + ("1" if before[last] != "1" else "2") + before[last + 1 :])
+    gone = layout.group_map("AD", "lrpB000")
+    gone.unlink()
+    words = [sys.executable, "-m", "workflows.adni", "report", str(layout.root), "--n-procs", "1"]
+    refused = subprocess.run(words, capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr.count("\n")) == (65, 1)
+    assert f"{gone.name}: this mean map is missing" in refused.stderr
+    answer = run(cohort, layout.root)
+    assert answer.returncode == 0, answer.stderr
+    assert f"{table.relative_to(layout.root)} is not as it was written; it is made again" in answer.stdout
+    assert f"{gone.relative_to(layout.root)} is missing; it is made again" in answer.stdout
+    assert tables(layout) == tables(finished)
+    assert gone.is_file()
 
 
 CLUSTER = """

@@ -1,0 +1,33 @@
+"""Text of others on a terminal and in logs: shown, never obeyed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TextIO
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and line feed, marks that turn the direction of writing, halves of characters."""
+
+
+def plain(text: str) -> str:
+    r"""A text in which characters that a terminal obeys, or cannot show, are written as Python writes them.
+
+    Examples
+    --------
+    >>> print(plain("site \x1b[31mred\x1b[0m"))
+    site \x1b[31mred\x1b[0m
+    """
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class PlainStream:
+    """A text stream that writes only plain text; otherwise the stream it is made from."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(plain(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

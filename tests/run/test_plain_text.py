@@ -1,0 +1,61 @@
+"""Text of others is shown and not obeyed, and names no folder of this machine."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+
+from pipeline.run.jobs import Job, Outcome, _record_failures
+from pipeline.run.layout import RunLayout
+from pipeline.run.log import open_log
+from pipeline.run.plain_text import PlainStream, plain
+from workflows.command_line import main
+
+HOSTILE = {
+    "\x1b[2J": r"\x1b[2J", "\x1b]0;title\x07": r"\x1b]0;title\x07", "\x9b31m": r"\x9b31m",
+    "over\rwritten": r"over\rwritten",
+    "\b\b": r"\x08\x08", "\u202eevil": r"\u202eevil", "\udcff": r"\udcff", "\x00": r"\x00",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_terminal_would_obey_is_spelt(text):
+    assert plain(f"site {text}") == f"site {HOSTILE[text]}"
+    stream = io.StringIO()
+    print(text, file=PlainStream(stream))
+    assert stream.getvalue() == HOSTILE[text] + "\n"
+
+
+def test_other_text_is_left():
+    text = "β 0.5 – naïve\tМосква\n東京 😀"
+    assert plain(text) == text
+
+
+@pytest.mark.parametrize("words", [["check", "{}"], ["check", "in", "{}"], ["fly{}"], ["check", "x", "--preset", "{}"]])
+def test_arguments_are_repeated_as_plain_text(words, capsys):
+    try:
+        code = main([word.format("\x1b[31m") for word in words])
+    except SystemExit as error:
+        code = error.code
+    said = capsys.readouterr()
+    assert code in (2, 65)
+    assert "\x1b" not in said.out + said.err
+    assert r"\x1b[31m" in said.err
+
+
+def test_logs_and_failures_are_plain_and_name_no_folder(tmp_path, capsys):
+    layout, source = RunLayout(tmp_path / "out"), tmp_path / "in"
+    with open_log(layout, source) as log:
+        log.info("\x1b[31m %s and %s in %s", layout.report, source / "a.nii", Path.home() / "x")
+    assert capsys.readouterr().out.startswith(rf"\x1b[31m {layout.report}"), "a terminal may know where it is"
+    written = layout.log.read_text()
+    assert r"\x1b[31m OUT/report.html and INPUT/a.nii in ~" in written
+    job = Job("stage", "unit", "k", {}, print)
+    trace = f'File "{logging.__file__}"\n\x1b[31m{layout.root}/x'
+    _record_failures(layout, [Outcome(job, "failed", {}, "E", f"{layout.root}/x: \x1b[31mbroken", trace)])
+    assert r"OUT/x: \x1b[31mbroken" in layout.failures.read_text()
+    kept = layout.traceback("stage", "unit").read_text()
+    assert kept == 'File "python/lib' + logging.__file__.partition("/lib")[2] + '"\n\\x1b[31mOUT/x'
