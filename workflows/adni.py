@@ -23,11 +23,11 @@ from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
-from pipeline.cohort.reading import Selection, read_cohort
+from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.run.config import Config
 from pipeline.run.config_files import load_config, read_config
 from pipeline.run.digests import DigestCache
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
 from pipeline.run.executors import open_executor
 from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
 from pipeline.run.jobs import clear_stale_scratch
@@ -40,7 +40,7 @@ from pipeline.run.tables import read_table, write_table
 from reports.build import write_report
 from workflows.check import describe_cohort
 from workflows.explain import explain_command
-from workflows.preflight import preflight, require_settings, stages_until
+from workflows.preflight import Ready, preflight, require_settings, stages_until
 from workflows.settings import seed_of, selection_of, settings_of
 from workflows.stages import STAGE_FUNCTIONS, Work
 
@@ -63,6 +63,13 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     selection = selection_of(options, config, [source.input, out])
     recognise_run_folder(out, source)
     with run_lock(RunLayout(out.resolve()).lock) as taken_over:
+        cohort = read_cohort(source.input, config.cohort, config.seed, selection)
+        said = describe_cohort(cohort, config.cohort)
+        try:  # before anything is written: a refused setting must not become that of a finished run
+            ready = preflight(config, cohort, stages)
+        except HeatlasError:
+            print(said)
+            raise
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
         clear_stale_scratch(layout)
@@ -72,25 +79,18 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         ):
             if taken_over:
                 log.warning("%s", taken_over)
-            _run_stages(layout, source.input, config, selection, stages, executor, log)
+            log.info("%s", said)
+            for note in ready.notes:
+                log.warning("note: %s", note)
+            work = _begin(layout, source.input, config, cohort, ready, executor)
+            _run_stages(work, cohort.layout, stages, log)
     return _exit_code(layout)
 
 
-def _run_stages(
-    layout: RunLayout,
-    root: Path,
-    config: Config,
-    selection: Selection,
-    stages: Sequence[str],
-    executor: Executor,
-    log: logging.Logger,
-) -> None:
-    """Read the input, check that these stages can be done, and do them."""
-    cohort = read_cohort(root, config.cohort, config.seed, selection)
-    log.info("%s", describe_cohort(cohort, config.cohort))
-    ready = preflight(config, cohort, stages)
-    for note in ready.notes:
-        log.warning("note: %s", note)
+def _begin(
+    layout: RunLayout, root: Path, config: Config, cohort: InputCohort, ready: Ready, executor: Executor
+) -> Work:
+    """Write who takes part, and gather what the stages need."""
     cohort.table.write(layout.scans)
     if cohort.clinical is not None:
         write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
@@ -99,16 +99,20 @@ def _run_stages(
     if ready.split.folds:
         ready.split.write(layout.splits)
     write_dataset_description(layout, root)
-    digests = DigestCache(layout.digests)
-    work = Work(layout, root, config, cohort.table.kept, ready.split, executor, digests)
+    return Work(layout, root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
+
+
+def _run_stages(work: Work, input_layout: str, stages: Sequence[str], log: logging.Logger) -> None:
+    """Run the stages after the cohort, and record what they were made with."""
+    layout = work.layout
     changed = not layout.provenance.is_file()
     for stage in stages[1:]:
         if stage == "report" and changed:
-            _write_provenance(work, cohort.layout)
+            _write_provenance(work, input_layout)
         changed |= _run_stage(stage, work, log)
-        digests.save()
+        work.digests.save()
     if "report" not in stages and changed:
-        _write_provenance(work, cohort.layout)
+        _write_provenance(work, input_layout)
     elif "report" in stages:
         log.info("Report: %s", layout.report)
 
@@ -179,11 +183,11 @@ def demo_command(arguments: argparse.Namespace) -> int:
 def report_command(arguments: argparse.Namespace) -> int:
     """``heatlas report``."""
     layout = RunLayout(arguments.out.resolve())
-    read_run_input(layout)
+    source = read_run_input(layout)
     read_config(layout.config)
     with (
         run_lock(layout.lock) as taken_over,
-        open_log(layout) as log,
+        open_log(layout, source.input) as log,
         open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
     ):
         if taken_over:

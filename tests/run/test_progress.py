@@ -37,7 +37,7 @@ def test_a_stage_writes_lines_to_standard_output_and_the_log(
 ) -> None:
     """One line while nothing has finished yet, later ones with failures and the time left; all in both places."""
     layout = RunLayout(tmp_path)
-    with open_log(layout), ThreadPoolExecutor(1) as executor:
+    with open_log(layout, layout.root / "input"), ThreadPoolExecutor(1) as executor:
         run_jobs(layout, jobs(layout), executor, "registration")
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "registration: 0 of 3 after 0 s"
@@ -58,7 +58,7 @@ def test_work_outside_a_run_prints_its_lines(
 
 def test_short_work_is_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = RunLayout(tmp_path)
-    with open_log(layout), ThreadPoolExecutor(1) as executor:
+    with open_log(layout, layout.root / "input"), ThreadPoolExecutor(1) as executor:
         run_jobs(layout, jobs(layout), executor, "registration")
     assert capsys.readouterr() == ("", "")
     assert layout.log.read_text(encoding="utf-8") == ""
