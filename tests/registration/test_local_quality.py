@@ -110,7 +110,6 @@ def table(correlations: np.ndarray, **columns: float) -> pd.DataFrame:
 
 @pytest.mark.parametrize("scans", [1, MIN_COHORT - 1, MIN_COHORT, 40, 200])
 def test_ordinary_scans_are_rarely_flagged_however_many_regions_there_are(scans: int) -> None:
-    """Without the correction for 134 regions nearly every fifth scan would be."""
     flagged = [len(region_reasons(table(cohort(scans, seed=seed)))) for seed in range(max(400 // scans, 1))]
     assert sum(flagged) / (scans * len(flagged)) <= 0.03
 
