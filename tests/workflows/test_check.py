@@ -219,7 +219,7 @@ def test_check_refuses_what_run_refuses_in_the_same_words(dataset, small_setting
     assert said[0] == said[1]
     assert len(said[0]) == 1
     assert words in said[0][0]
-    assert not list(out.glob("sub-*"))
+    assert not (out / "config.toml").exists(), "refused settings must not become those of a finished run"
 
 
 @pytest.mark.parametrize(("text", "_words"), COHORT_SETTINGS[7:])
