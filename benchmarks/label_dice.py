@@ -66,7 +66,7 @@ STRUCTURES = {
     "amygdalae": (31, 32),
     "hippocampi": HIPPOCAMPI,
 }
-CHOSEN_ON = ("sub-1003", "sub-1005", "sub-1014", "sub-1128")
+CHOSEN_ON = ("sub-1003", "sub-1004", "sub-1005", "sub-1014", "sub-1128")
 """People on whom the parameters were chosen; they come last, and no mean in the tables counts them."""
 CODE = tuple(
     f"pipeline.registration.{name}"

@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="heatlas",
         description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",
         epilog="Exit codes: 0 done; 1 some scans or folds failed, the rest is kept; 2 usage; 65 bad input; "
-        "70 internal error; 75 interrupted, run again to continue; 130 Ctrl-C.",
+        "70 internal error; 75 stopped, or another program is at work there: run again to continue; 130 Ctrl-C.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

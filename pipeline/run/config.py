@@ -74,14 +74,15 @@ class RegistrationConfig:
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     bias_correction: bool = True
     transform: Literal[
-        "SyNQuick[a]+SyN[0.5,CC,2,8mm:100,4mm:70,2mm:10]",
+        "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]",
         "antsRegistrationSyNQuick[s]",
         "antsRegistrationSyNQuickRepro[s]",
-    ] = "SyNQuick[a]+SyN[0.5,CC,2,8mm:100,4mm:70,2mm:10]"
+    ] = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
     """Parameters of ANTs. The first: linear stages of the second, then SyN with a gradient step of 0.5 by
-    cross-correlation of neighbourhoods of radius 2, with these iterations at voxels of 8, 4 and 2 mm. The second, that
-    of the founding study, compares joint histograms (mutual information). The third has steps of 0.2 and 50 iterations
-    at half the resolution of the template. Measured in docs/registration.md."""
+    cross-correlation of neighbourhoods of radius 2 and mutual information (32 bins) together, with these iterations at
+    voxels of 8, 4 and 2 mm. The second, that of the founding study, has mutual information alone, the third
+    cross-correlation alone; both have steps of 0.2 and 50 iterations at half the resolution of the template. Measured
+    in docs/registration.md."""
     mask_pattern: str = ""
     """Where the mask of a scan lies, from the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
     synthstrip_model: str = ""

@@ -16,7 +16,7 @@ from atlases.brain_box import brain_box
 from atlases.templates import Template
 from pipeline.registration import ants_transform
 from pipeline.registration.ants_transform import (
-    CROSS_CORRELATION,
+    BOTH_METRICS,
     LEVELS_MM,
     THREADS_VARIABLE,
     Volume,
@@ -105,10 +105,10 @@ def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sets_that_can_be_named_are_the_ones_that_are_known() -> None:
     offered = get_args(get_type_hints(RegistrationConfig)["transform"])
-    assert offered == (CROSS_CORRELATION, QUICK, "antsRegistrationSyNQuickRepro[s]")
-    assert RegistrationConfig().transform == CROSS_CORRELATION
+    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]")
+    assert RegistrationConfig().transform == BOTH_METRICS
     said = ",".join(f"{width:g}mm:{number}" for width, number in LEVELS_MM.items())
-    assert CROSS_CORRELATION.endswith(f",{said}]")
+    assert BOTH_METRICS.endswith(f",{said}]")
 
 
 @pytest.mark.parametrize("voxel_mm", [0.5, 0.75, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0])
@@ -123,7 +123,7 @@ def test_levels_are_counted_in_millimetres(voxel_mm: float) -> None:
 
 
 @pytest.mark.usefixtures("few_iterations")
-@pytest.mark.parametrize("transform", [QUICK, CROSS_CORRELATION])
+@pytest.mark.parametrize("transform", [QUICK, BOTH_METRICS])
 def test_same_seed_same_bytes_and_nothing_left_behind(
     register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transform: Any
 ) -> None:
@@ -152,11 +152,11 @@ def test_the_seed_reaches_ants(register: Any) -> None:
 
 
 @pytest.mark.usefixtures("few_iterations")
-def test_cross_correlation_starts_from_the_linear_stages_of_the_other(register: Any, template: Template) -> None:
+def test_both_metrics_start_from_the_linear_stages_of_the_other(register: Any, template: Template) -> None:
     """One affine for both; the warp is another, and brings the even phantom as near to the template."""
     quick = register("RAS")
     affine = read_affine(quick.transforms.affine)
-    crossed = register("RAS", replace(CONFIG, transform=CROSS_CORRELATION))
+    crossed = register("RAS", replace(CONFIG, transform=BOTH_METRICS))
     np.testing.assert_allclose(read_affine(crossed.transforms.affine), affine, atol=1e-5)
     assert not np.array_equal(crossed.t1w, quick.t1w)
     assert crossed.quality.correlation > quick.quality.correlation - 0.03
