@@ -128,9 +128,9 @@ def inverse_error(
     numpy.ndarray
         In mm, one for each of `RegionVoxels.voxels`.
     """
-    forward = displacement.reshape(-1, 3)[regions.voxels].astype(np.float64)
-    start = np.stack(np.unravel_index(regions.voxels, displacement.shape[:3]))
-    reached = start + np.linalg.solve(affine[:3, :3], forward.T)
+    start = np.unravel_index(regions.voxels, displacement.shape[:3])
+    forward = displacement[start].astype(np.float64)
+    reached = np.stack(start) + np.linalg.solve(affine[:3, :3], forward.T)
     back = [scipy.ndimage.map_coordinates(inverse[..., axis], reached, order=1, cval=0.0) for axis in range(3)]
     return np.asarray(np.linalg.norm(forward + np.stack(back, axis=-1), axis=-1))
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import re
+from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 from dicom_series import SECRET_WORDS, write_series
@@ -77,3 +80,23 @@ def test_no_direct_identifier_is_in_any_file_or_name(run: RunLayout) -> None:
 def test_the_search_would_find_them_in_the_input(run: RunLayout) -> None:
     text = b"".join(path.read_bytes() for path in (run.root.parent / "in put").rglob("*") if path.is_file())
     assert not [word for word in SECRET_WORDS if word.encode() not in text and "-" not in word]
+
+
+def test_an_anonymised_run_holds_neither_face_nor_date_and_repeats(run: RunLayout, tmp_path: Path) -> None:
+    folder = run.root.parent
+    arguments = ["run", str(folder / "in put"), str(tmp_path / "out"), "--config", str(folder / "settings.toml")]
+    arguments += ["--anonymise", str(tmp_path / "key"), "--n-procs", "1", "--stop-after", "registration"]
+    arguments += ["--participant-label", P]
+    assert main(arguments) == 0
+    hidden = RunLayout(tmp_path / "out")
+    files = hidden.scan("sub-ADNI002S0295", "ses-M000", 4.0)
+    assert files.converted_brain.is_file()
+    assert "FaceRemoved" in files.converted.with_name(files.converted.name.replace(".nii.gz", ".json")).read_text()
+    for path in hidden.root.rglob("*"):
+        text = str(path.relative_to(hidden.root)) + (path.read_text(errors="replace") if path.is_file() else "")
+        assert not re.search(r"2006-0?4-18|20060418", text), path
+    before = {path: path.stat().st_mtime_ns for path in hidden.root.rglob("sub-*/**/*") if path.is_file()}
+    assert main(arguments) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in hidden.root.rglob("sub-*/**/*") if path.is_file()}
+    same = np.asarray(nib.load(run.scan("sub-ADNI002S0295", "ses-M000", 4.0).t1w).dataobj)
+    np.testing.assert_array_equal(np.asarray(nib.load(files.t1w).dataobj) > 0, same > 0)
