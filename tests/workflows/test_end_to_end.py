@@ -123,7 +123,7 @@ def test_no_file_names_a_folder_of_this_machine(finished, cohort):
 def test_what_was_changed_by_hand_is_named_and_made_again(finished, cohort, tmp_path_factory):
     layout = RunLayout(tmp_path_factory.mktemp("edited") / "out")
     shutil.copytree(finished.root, layout.root)
-    table = next(layout.root.glob("sub-*/ses-*/relevance/*_regions.tsv"))
+    table = next(layout.root.glob("sub-*/ses-*/relevance/*_desc-regions_relevance.tsv"))
     before = table.read_text()
     last = max(i for i, letter in enumerate(before) if letter.isdigit())
     table.write_text(before[:last] + ("1" if before[last] != "1" else "2") + before[last + 1 :])
