@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pipeline.run.config_files import read_config
 from pipeline.run.errors import HeatlasError
 from pipeline.run.folder import RunInput, read_run_input
 from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import lrp_map_name
+from pipeline.run.map_names import map_names
 from pipeline.run.private_paths import without_folders
 from reports.table_faults import REMEDY, bad_cell, cut_row, read_checked
 from reports.written_tables import of_another_version
@@ -142,8 +142,7 @@ class RunRecord:
     def map_names(self) -> tuple[str, ...]:
         """Maps that this run makes, LRP by rising beta first."""
         settings = self.config.attribution
-        names = [lrp_map_name(beta) for beta in sorted(settings.betas)]
-        return (*names, *(["gb"] * settings.guided_backpropagation))
+        return tuple(map_names(replace(settings, betas=tuple(sorted(settings.betas)))))
 
     @property
     def resolution_mm(self) -> float:
@@ -266,12 +265,8 @@ def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tup
     if wrong or not len(frame):
         return pd.DataFrame(), wrong
     wrong = of_another_version(name, file, frame) or bad_cell(name, file, frame, config)
-    said = {} if wrong else {column: _without_folders(frame[column]) for column in SENTENCES if column in frame}
+    said = {} if wrong else {column: frame[column].map(_private) for column in SENTENCES if column in frame}
     return frame.assign(**said), wrong
-
-
-def _without_folders(values: pd.Series) -> pd.Series:
-    return values.map(lambda value: without_folders(value) if isinstance(value, str) else value)
 
 
 def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
@@ -286,7 +281,7 @@ def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
 
 
 def _private(value: Any) -> Any:
-    """Content of a JSON file without the folders of absolute paths."""
+    """A cell, or the content of a JSON file, without the folders of absolute paths."""
     if isinstance(value, dict):
         return {key: _private(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -7,19 +7,18 @@ the sections that need it say why. Nothing is guessed.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from pipeline.run.cells import first_wrong
 from pipeline.run.config import Config
 from pipeline.run.map_names import is_map_of_a_run
 from pipeline.run.tables import read_table
 from pipeline.statistics.values import OUTCOMES
-from reports.numbers import shortened
 from reports.written_tables import COLUMNS
 
-LONGEST_CELL = 40
 REMEDY = "Delete the file and repeat the command that made this run."
 
 TEXT = frozenset({
@@ -83,11 +82,6 @@ FILLED: Mapping[str, Collection[str]] = {
 """Cells that a run never leaves empty, by table."""
 
 
-def text_columns(name: str) -> list[str]:
-    """Columns of a table that are read as text."""
-    return [column for column in COLUMNS.get(name, ()) if _is_text(name, column)] or sorted(TEXT)
-
-
 def _is_text(name: str, column: str) -> bool:
     return column in TEXT or (name, column) in TEXT_HERE
 
@@ -100,7 +94,8 @@ def read_checked(name: str, path: Path) -> pd.DataFrame:
     BadInputError
         If the file cannot be read as a table.
     """
-    return read_table(path, text_columns=text_columns(name))
+    names = [column for column in COLUMNS.get(name, ()) if _is_text(name, column)]
+    return read_table(path, text_columns=names or sorted(TEXT))
 
 
 def cut_row(path: Path, file: str) -> str:
@@ -149,38 +144,32 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     >>> bad_cell("splits", "splits.tsv", table, load_config(overrides={}))
     "splits.tsv: line 3, column fold: 'one' is not a number. Delete the file and repeat the command that made this run."
     """
-    known = _known_values(name, config)
     for column in COLUMNS.get(name, ()):
-        values = table[column]
-        wrong, why = _wrong(values, _is_text(name, column), column in FLAGS)
-        empty = values.isna()
-        if not wrong.any() and values.dtype.kind in "iuf":
-            wrong, why = _out_of_range(name, column, values)
-        if not wrong.any() and column in FILLED.get(name, ()) and empty.any():
-            wrong, why = empty, "is missing"
-        if not wrong.any() and column in known:
-            wrong, why = ~empty & ~values.isin(known[column]), f"is not one of {', '.join(known[column])}"
-        if not wrong.any() and (column in ("map", "map_a", "map_b") or (column == "source" and name != "volumes")):
-            of_a_run = values.map(lambda value: value == "volume" or is_map_of_a_run(str(value)))
-            wrong, why = ~empty & ~of_a_run.astype(bool), "is not a map of a run"
-        if wrong.any():
-            row = int(wrong.to_numpy().argmax())
-            cell = "n/a" if empty.iloc[row] else repr(shortened(values.iloc[row], LONGEST_CELL))
-            return f"{file}: line {row + 2}, column {column}: {cell} {why}. {REMEDY}"
+        for wrong, why in _checks(name, column, table[column], config):
+            if wrong.any():
+                return f"{file}: {first_wrong(table[column], wrong, why)} {REMEDY}"
     return ""
 
 
-def _wrong(values: pd.Series, is_text: bool, is_flag: bool) -> tuple[pd.Series, str]:
-    """Cells of another kind than their column, and what to say of them."""
-    known = values.notna()
-    if is_text:
-        return ~known & known, ""
-    if is_flag:
-        return known & ~values.isin([True, False, "true", "false", "True", "False"]), "is neither true nor false"
-    if values.dtype == bool:
-        return known, "is not a number"
-    numbers = pd.to_numeric(values.astype(object), errors="coerce") if values.dtype.kind not in "iuf" else values
-    return known & numbers.isna(), "is not a number"
+def _checks(name: str, column: str, values: pd.Series, config: Config) -> Iterator[tuple[pd.Series, str]]:
+    """Wrong cells of a column, and what to say of them; each check relies on those before it."""
+    known, allowed = values.notna(), _known_values(name, config).get(column)
+    if _is_text(name, column):
+        pass
+    elif column in FLAGS:
+        yield known & ~values.isin([True, False, "true", "false", "True", "False"]), "is neither true nor false"
+    elif values.dtype.kind in "iuf":
+        yield _out_of_range(name, column, values)
+    else:
+        is_number = pd.to_numeric(values.astype(object), errors="coerce").notna() & (values.dtype != bool)
+        yield known & ~is_number, "is not a number"
+    if column in FILLED.get(name, ()):
+        yield ~known, "is missing"
+    if allowed is not None:
+        yield known & ~values.isin(allowed), f"is not one of {', '.join(allowed)}"
+    if column in ("map", "map_a", "map_b") or (column == "source" and name != "volumes"):
+        of_a_run = values.map(lambda value: value == "volume" or is_map_of_a_run(str(value)))
+        yield known & ~of_a_run.astype(bool), "is not a map of a run"
 
 
 def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series, str]:

@@ -102,7 +102,7 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_coming_run(parser: argparse.ArgumentParser) -> None:
     """What the run that is checked for will be told beside its settings."""
-    parser.add_argument("--executor", type=Path, metavar="FILE", help="the run will have one: workers may have a GPU")
+    parser.add_argument("--executor", type=Path, metavar="FILE", help="the run will use one; workers may have a GPU")
     _add_stop_after(parser)
 
 

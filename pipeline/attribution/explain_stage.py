@@ -134,7 +134,7 @@ def show_scans(
     if config.cohort.positive not in networks[first].classes:
         raise BadInputError(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
-            f"{config.cohort.positive}, the positive class of {layout.config.name}, is none of them. {REMEDY}"
+            f"{config.cohort.positive}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
     explanations = checked_explanations(request, networks[first], territory, config)
     jobs = [

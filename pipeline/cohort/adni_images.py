@@ -18,7 +18,7 @@ from pipeline.cohort import values
 from pipeline.cohort.candidates import listed
 from pipeline.cohort.dicom import DicomSeries, read_folder
 from pipeline.cohort.walking import InputFiles, image_stem, is_nifti
-from pipeline.run.progress import progress_bar
+from pipeline.run.progress import Progress
 
 PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
 _DATE_FOLDER = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -151,7 +151,7 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
     images = [image for _, image in found if image is not None]
     outside = [path for path, image in found if image is None]
     several: list[str] = []
-    with progress_bar(len(files.dicom), "Reading DICOM headers") as bar:
+    with Progress(len(files.dicom), "Reading DICOM headers") as bar:
         for folder, names in files.dicom.items():
             bar.update()
             if parse_image(f"{folder}/{names[0]}") is None:

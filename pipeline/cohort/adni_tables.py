@@ -79,7 +79,7 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
     merged: dict[int, dict[str, VisitRow]] = {}
     found = _Found()
     records: dict[int, list[dict[str, str]]] = {}
-    for line, cells in zip(rows.index, filled_rows(rows), strict=True):
+    for line, cells in filled_rows(rows):
         record = possible_cells(name, line, cells, found.impossible)
         records.setdefault(person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():

@@ -141,7 +141,7 @@ def _rows_by_person(
     rows: dict[int, list[VisitRow]] = {}
     bad: list[str] = []
     problems: list[str] = []
-    for line, cells in zip(frame.index, filled_rows(frame), strict=True):
+    for line, cells in filled_rows(frame):
         person = _person(cells)
         if person is None:
             bad.append(cells.get("RID") or cells.get("PTID") or "nothing")

@@ -152,7 +152,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         frame, notes = read_text_table(path, "\t")
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
-        rows = list(zip(frame.index, filled_rows(frame), strict=True))
+        rows = filled_rows(frame)
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:

@@ -12,7 +12,7 @@ from pipeline.cohort.headers import check_header
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
-from pipeline.run.progress import progress_bar
+from pipeline.run.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def with_readable_headers(
     """
     checked = []
     repaired: dict[str, list[str]] = {}
-    with progress_bar(len(candidates), "Reading image headers") as bar:
+    with Progress(len(candidates), "Reading image headers") as bar:
         for candidate in candidates:
             image = candidate.scan.image
             if candidate.scan.kept and image is not None and is_nifti(image):

@@ -110,7 +110,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for name, value in pairs:
         if content.setdefault(name, value) != value:
-            raise ValueError(f"{name} stands there twice with different values")
+            raise ValueError(f"{name} appears twice with different values")
     return content
 
 

@@ -8,7 +8,6 @@ silently turn a voxel size of 0 into 1.
 from __future__ import annotations
 
 import gzip
-import zlib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.spatialimages import HeaderDataError
-from nibabel.wrapstruct import WrapStructError
 
+from atlases.images import UNREADABLE
 from pipeline.cohort.orientation import Orientation, by, choose_orientation
 from pipeline.run.regular_files import irregular_kind
 
@@ -71,7 +69,7 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
         return HeaderFinding(problem) if problem else _geometry(header, max_voxel_mm)
     except PermissionError:
         return HeaderFinding("no permission to read it")
-    except (HeaderDataError, WrapStructError, EOFError, OSError, ValueError, KeyError, zlib.error) as error:
+    except (*UNREADABLE, KeyError) as error:
         detail = " ".join(str(error).replace(str(path), "").split()) or type(error).__name__
         return HeaderFinding(f"not a readable NIfTI file: {detail[:120]}")
 

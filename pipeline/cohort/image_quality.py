@@ -153,11 +153,7 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
         return [], [f"{path.name} is not used: {error}"]
     frame = frame[[name for name in _COLUMNS if name in names]]
     problems: list[str] = []
-    rows = [
-        possible_cells(path.name, line, cells, problems)
-        for line, cells in zip(frame.index, filled_rows(frame), strict=True)
-        if cells
-    ]
+    rows = [possible_cells(path.name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
     notes += problem_notes(problems)
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):

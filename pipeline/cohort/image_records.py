@@ -99,11 +99,7 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
             continue
         notes += [*row_notes, *date_notes]
         problems: list[str] = []
-        rows = [
-            possible_cells(name, line, cells, problems)
-            for line, cells in zip(frame.index, filled_rows(frame), strict=True)
-            if cells
-        ]
+        rows = [possible_cells(name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
         notes += problem_notes(problems)
         nameless = sum("imagedataid" not in cells for cells in rows)
         notes += [f"{name}: {nameless} rows without Image Data ID are left out"] if nameless else []

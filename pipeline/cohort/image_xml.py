@@ -18,7 +18,7 @@ from pipeline.cohort.candidates import listed
 from pipeline.cohort.image_records import ImageRecord, image_id, participant
 from pipeline.cohort.ranges import possible_cells, problem_notes
 from pipeline.cohort.visits import visit_of
-from pipeline.run.progress import progress_bar
+from pipeline.run.progress import Progress
 from pipeline.run.regular_files import read_regular
 
 MAX_BYTES = 2**20
@@ -45,7 +45,7 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
     found: dict[str, dict[str, ImageRecord]] = {}
     damaged: list[str] = []
     problems: list[str] = []
-    with progress_bar(len(paths), "Reading XML files") as bar:
+    with Progress(len(paths), "Reading XML files") as bar:
         for path in paths:
             bar.update()
             try:

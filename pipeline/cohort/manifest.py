@@ -31,7 +31,7 @@ from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.cells import require_digests
 from pipeline.run.digests import file_digest, text_digest
 from pipeline.run.errors import BadInputError
-from pipeline.run.progress import progress_bar
+from pipeline.run.progress import Progress
 from pipeline.run.tables import read_table, write_table
 
 MANIFEST_COLUMNS = {
@@ -186,7 +186,7 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
 
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
-        progress_bar(len(scans), "Reading images") as bar,
+        Progress(len(scans), "Reading images") as bar,
     ):
         found = {}
         for scan, result in zip(scans, pool.map(digest, scans), strict=True):

@@ -184,13 +184,13 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
         raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {found}. {remedy}")
 
 
-def filled_rows(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """The rows of a table, each with only the cells that hold something."""
+def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a table, each by its line of the file and with only the cells that hold something."""
     columns = [_filled_cells(frame[name].tolist()) for name in frame.columns]
     names = [str(name) for name in frame.columns]
     return [
-        {name: cell for name, cell in zip(names, row, strict=True) if cell is not None}
-        for row in zip(*columns, strict=True)
+        (line, {name: cell for name, cell in zip(names, row, strict=True) if cell is not None})
+        for line, row in zip(frame.index, zip(*columns, strict=True), strict=True)
     ]
 
 

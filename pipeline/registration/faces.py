@@ -113,8 +113,8 @@ def convert_without_face(
         brain = find_brain(head, method, mask, Path(model) if model else None)
         if brain.litres > BRAIN_LITRES[1]:
             raise BadInputError(
-                f"{path}: {brain.litres:.2f} litres are no brain, so its face cannot be removed. Choose another "
-                "registration.brain_extraction, or set privacy.faces to keep."
+                f"{path}: the brain found in it is too large ({brain.litres:.2f} litres), so the face is not removed. "
+                'Choose another registration.brain_extraction, or set privacy.faces to "keep".'
             )
     sides = np.linalg.norm(head.affine[:3, :3], axis=0)
     image: Any = nib.load(path)

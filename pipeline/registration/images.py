@@ -10,17 +10,15 @@ The header of a NIfTI image can state that affine twice; which one holds is deci
 from __future__ import annotations
 
 import gzip
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from nibabel.openers import ImageOpener
-from nibabel.spatialimages import HeaderDataError
 
+from atlases.images import UNREADABLE
 from pipeline.cohort.headers import MAX_VOXELS
 from pipeline.cohort.orientation import Orientation, by, choose_orientation
 from pipeline.run.errors import BadInputError
@@ -133,7 +131,7 @@ def _open(path: Path) -> tuple[Any, Any]:
         header_class: Any = type(image).header_class
         with ImageOpener(str(image.file_map.get("header", image.file_map["image"]).filename)) as handle:
             header = header_class.from_fileobj(handle, check=False)
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: not a readable NIfTI image ({_first_line(error)}). {_AGAIN}") from error
     return image, header
 
@@ -168,7 +166,7 @@ def _read_values(image: Any, path: Path) -> np.ndarray:
             values = np.asarray(image.dataobj, dtype=np.float32)
         _check_gzip_sum(Path(image.file_map["image"].filename))
         return values
-    except (OSError, EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: truncated or damaged image data ({_first_line(error)}). {_AGAIN}") from error
 
 

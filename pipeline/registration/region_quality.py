@@ -142,9 +142,7 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(read_table(path, text_columns=["group"]).assign(**identity))
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(SCAN_REGION_COLUMNS))
-    for name in ("participant_id", "session_id", "scan_id"):
-        whole[name] = whole.get(name)
+    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(REGION_QUALITY_COLUMNS))
     write_table(layout.region_quality, whole.assign(distance=_distances(whole)), REGION_QUALITY_COLUMNS)
 
 

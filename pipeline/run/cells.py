@@ -82,8 +82,12 @@ def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], who
 
 def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why: str, remedy: str = REMEDY) -> None:
     if wrong.any():
-        row = int(wrong.to_numpy(bool).argmax())
-        cell = frame[column].iloc[row]
-        text = str(cell) if len(str(cell)) <= _LONGEST else f"{str(cell)[: _LONGEST - 1]}…"
-        shown = "n/a" if pd.isna(cell) else repr(text)
-        raise BadInputError(f"{path}: line {row + 2}, column {column}: {shown} {why}. {remedy}")
+        raise BadInputError(f"{path}: {first_wrong(frame[column], wrong, why)} {remedy}")
+
+
+def first_wrong(cells: pd.Series, wrong: pd.Series, why: str) -> str:
+    """A sentence on the first wrong cell of a column, by line and text."""
+    row = int(wrong.to_numpy(bool).argmax())
+    text = str(cells.iloc[row])
+    shown = "n/a" if pd.isna(cells.iloc[row]) else repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
+    return f"line {row + 2}, column {cells.name}: {shown} {why}."

@@ -86,7 +86,7 @@ def open_executor(
             said = str(error) if parsl_config is not None else "a worker process was killed"
             remedy = "with more memory per worker" if parsl_config is not None else "with fewer --n-procs"
             raise ResumableError(
-                f"{said}, most often for want of memory. Run the same command again {remedy}; finished work is kept."
+                f"{said}, usually for lack of memory. Run the same command again {remedy}; finished work is kept."
             ) from error
 
 

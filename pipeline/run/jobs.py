@@ -31,7 +31,7 @@ from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.plain_text import plain
 from pipeline.run.private_paths import with_named_folders
-from pipeline.run.progress import progress_bar
+from pipeline.run.progress import Progress
 from pipeline.run.tables import read_table, write_json, write_table, write_text
 
 FAILURE_COLUMNS = {
@@ -158,7 +158,7 @@ def run_jobs(
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
-    with progress_bar(len(jobs), description) as bar:
+    with Progress(len(jobs), description) as bar:
         try:
             for index, job in enumerate(jobs):
                 result = is_done(layout, job)

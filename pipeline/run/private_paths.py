@@ -76,12 +76,13 @@ def with_named_folders(text: str, folders: Mapping[Path, str]) -> str:
 
     Examples
     --------
-    >>> with_named_folders("/x/out/report.html of /x/in, not /x/in2", {Path("/x/out"): "OUT", Path("/x/in"): "INPUT"})
-    'OUT/report.html of INPUT, not /x/in2'
+    >>> folders = {Path("/x/out"): "OUT", Path("/x/in"): "INPUT"}
+    >>> with_named_folders("/x/out/report.html, not /x/in2 or /x/in.old, is of /x/in.", folders)
+    'OUT/report.html, not /x/in2 or /x/in.old, is of INPUT.'
     """
     for folder in sorted(folders, key=lambda path: len(str(path)), reverse=True):
         if len(folder.parts) > 1:
-            text = folders[folder].join(re.split(rf"{re.escape(str(folder))}(?![\w.-])", text))
+            text = folders[folder].join(re.split(rf"{re.escape(str(folder))}(?![\w-]|\.\w)", text))
     return without_home(text)
 
 

@@ -78,11 +78,6 @@ class Progress:
                 print(line, flush=True)
 
 
-def progress_bar(total: int, description: str) -> Progress:
-    """Progress of `total` units; see `Progress`."""
-    return Progress(total, description)
-
-
 def progress_line(description: str, done: int, total: int, failed: int, unchanged: int, seconds: float) -> str:
     """How far the work is, and how long the rest will take at the pace so far.
 

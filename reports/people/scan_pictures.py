@@ -14,9 +14,9 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from numpy.typing import NDArray
 
+from atlases.images import UNREADABLE
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import Grid, template_grid
 from pipeline.regions.maps import read_map
@@ -137,7 +137,7 @@ def _brain(path: Path, grid: Grid) -> NDArray[np.float32]:
     try:
         image: Any = nib.load(path)
         brain = np.asarray(image.dataobj, dtype=np.float32)
-    except (OSError, EOFError, ImageFileError, ValueError) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path}: not readable ({error}). Remove it and run registration again.") from error
     if brain.shape != grid.shape:
         raise BadInputError(f"{path}: has the shape {brain.shape}, the run's grid {grid}. Run registration again.")

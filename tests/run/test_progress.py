@@ -14,7 +14,7 @@ from pipeline.run import progress
 from pipeline.run.jobs import Job, run_jobs
 from pipeline.run.layout import RunLayout
 from pipeline.run.log import open_log
-from pipeline.run.progress import progress_bar, progress_line
+from pipeline.run.progress import Progress, progress_line
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_work_outside_a_run_prints_its_lines(
     monkeypatch: pytest.MonkeyPatch, often: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.getLogger("heatlas"), "handlers", [])  # pytest adds its own
-    with progress_bar(2, "Reading image headers") as bar:
+    with Progress(2, "Reading image headers") as bar:
         bar.update()
         time.sleep(0.12)
     assert "Reading image headers: 1 of 2, 0 s left" in capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_a_terminal_keeps_its_bar_and_gets_no_lines(
     monkeypatch: pytest.MonkeyPatch, often: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress_bar(2, "registration") as bar:
+    with Progress(2, "registration") as bar:
         bar.update(failed=True)
         time.sleep(0.12)
     shown = capsys.readouterr()

@@ -29,7 +29,7 @@ from pipeline.cohort.demo.people import Person, Visit, draw_people
 from pipeline.cohort.demo.scanner import draw_acquisition, scan
 from pipeline.run.digests import unit_key
 from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.progress import progress_bar
+from pipeline.run.progress import Progress
 from pipeline.run.seeds import generator
 from pipeline.run.tables import write_json, write_table, write_text
 
@@ -172,7 +172,7 @@ def _write_images(
     """Make everyone who has an image; true volumes by roster number and visit code."""
     imaged = [person for person in people if any(visit.has_image for visit in person.visits)]
     volumes: dict[int, dict[str, dict[str, float]]] = {}
-    with progress_bar(len(imaged), "Demo cohort") as bar:
+    with Progress(len(imaged), "Demo cohort") as bar:
         if executor is None:
             for person in imaged:
                 volumes[person.rid] = make_person(folder, seed, person, resolution_mm)

@@ -100,12 +100,12 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     Raises
     ------
     BadInputError
-        If the networks were asked about no scan with MCI, or the clinical table has no times.
+        If the networks were not asked about any scan with MCI, or the clinical table has no times.
     """
     if applied is None:
         raise BadInputError(
-            "predictions_applied.tsv: there is none, so the networks were asked about nobody with MCI. Add scans with "
-            "the diagnosis MCI to the input, and leave cohort.apply_outside_contrast on."
+            "predictions_applied.tsv: there is none, so the networks were not asked about anyone with MCI. Add scans "
+            "with the diagnosis MCI to the input, and leave cohort.apply_outside_contrast on."
         )
     frame = applied.frame.assign(_row=np.arange(len(applied.frame)))
     mci = frame[frame["diagnosis"] == "MCI"]
