@@ -30,7 +30,7 @@ TEXT = frozenset({
     "orientation", "outcome", "p_is", "part", "participant_id", "planted", "predicted", "predictor", "random_effects",
     "rankings", "reason", "reference", "response", "result", "rows", "scan_group", "scan_id", "scans", "session_id",
     "sex", "site", "source", "stage", "status", "tables", "term", "test", "traceback", "treatment", "unit", "variable",
-    "verdict", "volume", "where",
+    "verdict", "volume", "where", "worst_regions",
 })  # fmt: skip
 """Columns of text, whatever they hold; a class or a site can be called ``0``."""
 TEXT_HERE = frozenset({
