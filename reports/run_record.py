@@ -27,6 +27,8 @@ from pipeline.run.folder import RunInput, read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.map_names import map_names
 from pipeline.run.private_paths import without_folders
+from pipeline.run.scan_files import ScanFiles
+from reports.numbers import is_missing
 from reports.table_faults import REMEDY, bad_cell, cut_row, read_checked
 from reports.written_tables import of_another_version
 
@@ -147,6 +149,11 @@ class RunRecord:
     @property
     def resolution_mm(self) -> float:
         return self.config.registration.resolution_mm
+
+    def files_of(self, row: Mapping[Any, Any] | pd.Series) -> ScanFiles:
+        """Files of a scan, by a row with its participant and session."""
+        session = None if is_missing(row["session_id"]) else str(row["session_id"])
+        return self.layout.scan(str(row["participant_id"]), session, self.resolution_mm)
 
     @property
     def keeps_mean_maps(self) -> bool:

@@ -92,13 +92,10 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
     """Slices of the two scans' own maps, each on its own colour scale."""
     if not material.run.keeps_single_maps:  # a map of an earlier setting may still lie there
         return None
-    resolution = material.run.resolution_mm
     rows = []
     for number_, person in enumerate(people, start=1):
         first = person.iloc[0]
-        session = None if is_missing(first["session_id"]) else str(first["session_id"])
-        path = material.run.layout.scan(str(first["participant_id"]), session, resolution).relevance_map(map_name)
-        view = material.view(path)
+        view = material.view(material.run.files_of(first).relevance_map(map_name))
         if view is None:
             return None
         rows.append(

@@ -11,7 +11,7 @@ import pandas as pd
 from reports.figures.gallery import Picture
 from reports.figures.registration import draw_registration
 from reports.material import Material
-from reports.numbers import LONGEST_TEXT, count, fixed, is_missing, percent, shortened
+from reports.numbers import LONGEST_TEXT, count, fixed, percent, shortened
 from reports.run_record import RunRecord
 from reports.tables import Column, numeric, page_table, remark
 
@@ -81,28 +81,19 @@ def build(material: Material) -> Mapping[str, Any]:
 
 def _with_overviews(quality: pd.DataFrame, material: Material) -> pd.DataFrame:
     """The table with the path of each overview figure, relative to the report."""
-    paths = [_overview(row, material) for row in quality.to_dict("records")]
+    files = [material.run.files_of(row).overview for row in quality.to_dict("records")]
+    paths = [path.relative_to(material.run.layout.root).as_posix() if path.is_file() else None for path in files]
     return quality.assign(
         overview=pd.Series(["figure" if path else None for path in paths], quality.index, dtype=object),
         overview_url=pd.Series([quote(path) if path else None for path in paths], quality.index, dtype=object),
     )
 
 
-def _overview(row: Mapping[Any, Any], material: Material) -> str | None:
-    layout, resolution = material.run.layout, material.run.config.registration.resolution_mm
-    session = None if is_missing(row["session_id"]) else str(row["session_id"])
-    path = layout.scan(str(row["participant_id"]), session, resolution).overview
-    return path.relative_to(layout.root).as_posix() if path.is_file() else None
-
-
 def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
     """Pictures of the first scans in doubt."""
     pictures: list[Picture] = []
     for row in doubtful.head(SHOWN).to_dict("records"):
-        path = _overview(row, material)
-        if path is None:
-            continue
-        content = material.picture(material.run.layout.root / path)
+        content = material.picture(material.run.files_of(row).overview)
         if content is None:
             continue
         pictures.append(

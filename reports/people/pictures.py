@@ -11,7 +11,6 @@ from urllib.parse import quote
 import pandas as pd
 
 from pipeline.run.map_names import map_title
-from pipeline.run.scan_files import ScanFiles
 from reports.headline import small_regions
 from reports.material import Material
 from reports.numbers import count, is_missing, listing, shortened
@@ -28,13 +27,6 @@ class Snapshot:
     width: int
 
 
-def files_of(material: Material, row: Mapping[str, Any]) -> ScanFiles:
-    """Files of a scan, by its row of ``scans.tsv``."""
-    session = None if is_missing(row["session_id"]) else str(row["session_id"])
-    resolution = material.run.config.registration.resolution_mm
-    return material.run.layout.scan(str(row["participant_id"]), session, resolution)
-
-
 def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
     """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
     run = material.run
@@ -42,7 +34,7 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
         return []
     pictures, small = [], small_regions(run) if run.has("relevance") else {}
     for row in visits.to_dict("records"):
-        content = material.picture(files_of(material, {str(key): value for key, value in row.items()}).portrait)
+        content = material.picture(run.files_of(row).portrait)
         if content is None:
             continue
         groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
@@ -76,13 +68,13 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
     """Name of each scan that has a viewer page, and its address from the page of the participant."""
     if not material.run.keeps_single_maps:
         return []
-    files = [files_of(material, {str(key): value for key, value in row.items()}) for row in visits.to_dict("records")]
+    files = [material.run.files_of(row) for row in visits.to_dict("records")]
     return [(f.name, quote(f.viewer.relative_to(f.root).as_posix())) for f in files if f.viewer.is_file()]
 
 
 def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
     """The registered scan under the contours of the template."""
-    content = material.picture(files_of(material, row).overview)
+    content = material.picture(material.run.files_of(row).overview)
     if content is None:
         return None
     name = _name_of(row)

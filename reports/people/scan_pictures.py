@@ -29,7 +29,6 @@ from reports.caution import Caution
 from reports.figures.brain import BrainImage, view_of
 from reports.fragments import COMPONENTS
 from reports.method_cautions import cautions_of_maps
-from reports.numbers import is_missing
 from reports.pages import TEMPLATES
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
 from reports.run_record import RunRecord
@@ -85,12 +84,10 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
 def _scans(run: RunRecord) -> dict[str, ScanFiles]:
     """Files of every scan with relevance, labelled or not, by its id."""
     tables = [run.tables[name] for name in ("relevance", "relevance_applied") if run.has(name)]
-    found = {}
+    found: dict[str, ScanFiles] = {}
     for table in tables:
-        for row in table.drop_duplicates("scan_id").itertuples():
-            session = None if is_missing(row.session_id) else str(row.session_id)
-            files = run.layout.scan(str(row.participant_id), session, run.config.registration.resolution_mm)
-            found[str(row.scan_id)] = files
+        rows = table.drop_duplicates("scan_id").to_dict("records")
+        found.update({str(row["scan_id"]): run.files_of(row) for row in rows})
     return found
 
 
