@@ -147,7 +147,7 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     for column in COLUMNS.get(name, ()):
         for wrong, why in _checks(name, column, table[column], config):
             if wrong.any():
-                return f"{file}: {first_wrong(table[column], wrong, why)} {REMEDY}"
+                return f"{file}: {first_wrong(table, column, wrong, why)} {REMEDY}"
     return ""
 
 

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before the libraries below are imported, so that C
     sys.exit(start())
 
 import argparse
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -58,6 +59,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         With ``n_procs``, ``executor``, ``participant_label``, ``stop_after`` and, unless it is the demo, ``manifest``
         and ``anonymise``.
     """
+    source = dataclasses.replace(source, input=source.input.resolve())
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
@@ -74,7 +76,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         layout = prepare_run_folder(out, source, config, key)
         clear_stale_scratch(layout)
         with (
-            open_log(layout, source.input.resolve()) as log,
+            open_log(layout, source.input) as log,
             open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor,
         ):
             if taken_over:

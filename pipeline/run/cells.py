@@ -82,12 +82,15 @@ def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], who
 
 def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why: str, remedy: str = REMEDY) -> None:
     if wrong.any():
-        raise BadInputError(f"{path}: {first_wrong(frame[column], wrong, why)} {remedy}")
+        raise BadInputError(f"{path}: {first_wrong(frame, column, wrong, why)} {remedy}")
 
 
-def first_wrong(cells: pd.Series, wrong: pd.Series, why: str) -> str:
+def first_wrong(frame: pd.DataFrame, column: str, wrong: pd.Series, why: str) -> str:
     """A sentence on the first wrong cell of a column, by line and text."""
     row = int(wrong.to_numpy(bool).argmax())
-    text = str(cells.iloc[row])
-    shown = "n/a" if pd.isna(cells.iloc[row]) else repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
-    return f"line {row + 2}, column {cells.name}: {shown} {why}."
+    above = frame.iloc[:row].select_dtypes(["object", "str"])
+    line = row + 2 + sum(str(cell).count("\n") for cell in above.to_numpy().ravel())  # a cell may hold line breaks
+    cell = frame[column].iloc[row]
+    text = str(cell)
+    shown = "n/a" if pd.isna(cell) else repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
+    return f"line {line}, column {column}: {shown} {why}."

@@ -21,7 +21,7 @@ def without_home(text: str | Path) -> str:
     'heatlas check ~/adni'
     """
     home = str(Path.home())
-    return str(text).replace(home, "~") if home != os.sep else str(text)
+    return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", str(text)) if home != os.sep else str(text)
 
 
 _FOLDERS = re.compile(
