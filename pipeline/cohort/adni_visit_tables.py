@@ -137,7 +137,7 @@ def read_visit_table(
 def _rows_by_person(
     name: str, frame: pd.DataFrame, persons: Collection[int]
 ) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], list[str]]:
-    """Rows by RID, what rows without one hold instead, and cells that hold no possible value."""
+    """Rows by RID, what rows without one hold instead, and cells with impossible values."""
     rows: dict[int, list[VisitRow]] = {}
     bad: list[str] = []
     problems: list[str] = []

@@ -53,7 +53,7 @@ class BidsTables:
     unreadable : dict of str to str
         By ``sub-`` name, what is wrong with a table of that person; it costs their scans, nobody else's.
     impossible : list of str
-        Cells that hold no possible value, by table, line, column and text.
+        Cells with impossible values, by table, line, column and text.
     notes : list of str
     """
 

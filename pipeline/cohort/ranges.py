@@ -30,8 +30,8 @@ class Range:
         Smallest and largest possible value.
     names : tuple of str
         What sources call the column besides, as `plain_name` spells it.
-    whole : bool
-        Only whole numbers are possible.
+    only : tuple of float
+        The only possible values, where they are few.
     read : callable
         Number in the text of a cell, None if it holds none.
     """
@@ -39,15 +39,17 @@ class Range:
     low: float
     high: float
     names: tuple[str, ...] = ()
-    whole: bool = False
+    only: tuple[float, ...] = ()
     read: Callable[[str], float | None] = values.number
 
     def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high and (not self.whole or value == int(value))
+        return value in self.only if self.only else self.low <= value <= self.high
 
     def __str__(self) -> str:
+        if self.only:
+            return ", ".join(f"{value:g}" for value in self.only)
         low, high = (f"{end:.0f}" if end == int(end) else f"{end:g}" for end in (self.low, self.high))
-        return f"{low} to {high}" + ", whole numbers" * self.whole
+        return f"{low} to {high}"
 
 
 RANGES = {
@@ -55,15 +57,15 @@ RANGES = {
     "field_strength": Range(
         0.05, 12, ("magneticfieldstrength", "mrifield", "fldstreng", "magstrength"), read=values.field_strength
     ),
-    "apoe4": Range(0, 2, whole=True),
+    "apoe4": Range(0, 2, only=(0, 1, 2)),
     "mmse": Range(0, 30, ("mms", "mmsebl")),
-    "cdr": Range(0, 3, ("cdrglobal", "cdrcdglobal", "cdglobal", "cdrbl")),
+    "cdr": Range(0, 3, ("cdrglobal", "cdrcdglobal", "cdglobal", "cdrbl"), only=(0, 0.5, 1, 2, 3)),
     "tiv_mm3": Range(800_000, 2_500_000, ("icvmm3", "icv", "adniicv", "etiv", "st10cv")),
     "hippocampus_mm3": Range(1_000, 16_000, ("hippocampus", "adnihippocampusvol")),
     "hippocampus_left_mm3": Range(500, 8_000, ("st29sv",)),
     "hippocampus_right_mm3": Range(500, 8_000, ("st88sv",)),
     "brain_volume_mm3": Range(400_000, 2_500_000),
-    "apoe_allele": Range(2, 4, ("apoegen1", "apoegen2"), whole=True),
+    "apoe_allele": Range(2, 4, ("apoegen1", "apoegen2"), only=(2, 3, 4)),
     "years_bl": Range(0, 60),
     "cdrsb": Range(0, 18, ("cdrsumofboxes", "cdglobalsb")),
     "adas11": Range(0, 70, ("adascog11",)),
@@ -119,12 +121,12 @@ def _problem(declared: str, text: str) -> tuple[str, bool] | None:
     allowed = RANGES[declared]
     value = allowed.read(text)
     if value is None:
-        return "no number", False
-    return None if allowed.holds(value) else (f"outside {allowed}", True)
+        return "not a number", False
+    return None if allowed.holds(value) else (f"must be {allowed}", True)
 
 
 def possible_cells(table: str, line: int | None, cells: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """The cells of a row without numbers that cannot be; text that is no number is only named.
+    """The cells of a row without numbers that are impossible; text that is not a number is only named.
 
     Parameters
     ----------
@@ -155,11 +157,11 @@ def problem_notes(problems: Sequence[str]) -> list[str]:
     """A note on impossible cells."""
     if not problems:
         return []
-    return [f"{len(problems)} cells hold no possible value and are taken as missing: {listed(problems, NAMED)}"]
+    return [f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"]
 
 
 def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Scans without values that cannot be, from wherever they come: image headers, sidecars, ages computed from dates.
+    """Scans without impossible values, from wherever they come: image headers, sidecars, ages computed from dates.
 
     Returns
     -------
@@ -172,8 +174,7 @@ def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], li
         for column, allowed in RANGES.items():
             value = getattr(scan, column, None)
             if value is not None and not allowed.holds(value):
-                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (outside {allowed})")
+                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
                 scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
         checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
-    text = f"{len(problems)} values of scans are impossible and taken as missing: {listed(problems, NAMED)}"
-    return checked, [text] if problems else []
+    return checked, problem_notes(problems)

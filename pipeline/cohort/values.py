@@ -31,6 +31,8 @@ _SEXES = {
     **dict.fromkeys(("m", "male", "man", "1"), "M"),
 }
 
+_NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\+?")
+
 MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
 
 
@@ -44,19 +46,15 @@ def first_value(columns: Mapping[str, str], *names: str) -> str | None:
 
 
 def number(text: str | None) -> float | None:
-    """A finite number; a trailing plus, as in BIDS's old ``89+`` years, is ignored.
+    """A finite decimal number; a trailing plus, as in BIDS's old ``89+`` years, is ignored.
 
     Examples
     --------
-    >>> number("7.5"), number("89+"), number("n/a"), number("inf")
-    (7.5, 89.0, None, None)
+    >>> number("7.5"), number("89+"), number("n/a"), number("inf"), number("7_0")
+    (7.5, 89.0, None, None, None)
     """
-    if text is None:
-        return None
-    try:
-        value = float(text.strip().removesuffix("+"))
-    except ValueError:
-        return None
+    match = _NUMBER.fullmatch((text or "").strip())
+    value = float(match[1]) if match else math.inf
     return value if math.isfinite(value) else None
 
 
@@ -80,7 +78,7 @@ def count(text: str | None) -> int | None:
 
 def up_to_limit(text: str | None) -> float | None:
     """A number, or the limit of detection that it lies beyond (``>1700``)."""
-    beyond = re.fullmatch(r"\s*[<>]\s*(\d+(?:\.\d*)?)\s*", text or "")
+    beyond = re.fullmatch(r"\s*[<>]\s*([0-9]+(?:\.[0-9]*)?)\s*", text or "")
     return float(beyond[1]) if beyond else number(text)
 
 
@@ -92,7 +90,7 @@ def sex(text: str | None) -> str | None:
 
 def field_strength(text: str | None) -> float | None:
     """Tesla, from a number or from ADNI's ``1.5 Tesla MRI``."""
-    match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?)\s*(?:T(?:esla)?\b.*)?", text or "", re.IGNORECASE)
+    match = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]*)?)\s*(?:T(?:esla)?\b.*)?", text or "", re.IGNORECASE)
     return number(match[1]) if match else None
 
 

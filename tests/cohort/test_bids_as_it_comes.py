@@ -127,8 +127,8 @@ def test_one_age_for_several_visits_and_unusable_cells_are_said(bids: BidsTree) 
     cohort = bids.read(**SEX)
     assert [scan.age for scan in cohort.table] == [70.0, 70.0, None]
     assert any(note.startswith("1 scans after month 0 have the age of participants.tsv") for note in cohort.notes)
-    cells = "participants.tsv line 2, MMSE 'many' (no number), participants.tsv line 3, age 'old' (no number)"
-    assert f"2 cells hold no possible value and are taken as missing: {cells}" in cohort.notes
+    cells = "participants.tsv line 2, MMSE 'many' (not a number), participants.tsv line 3, age 'old' (not a number)"
+    assert f"impossible values, treated as missing (2): {cells}" in cohort.notes
 
 
 def test_a_sidecar_that_is_no_json_costs_its_scan_only(bids: BidsTree) -> None:

@@ -43,7 +43,7 @@ def test_columns_at_the_visit_of_the_scan_under_any_of_their_names(adni: AdniTre
     assert not {"faq", "moca", "ptau"} & set(frame.columns)
     notes = " ".join(cohort.notes)
     assert "abeta '>1700' (1 scans), tau '<80' (1 scans)" in notes
-    assert "taken as missing: ADNIMERGE_01Jan2025.csv line 3, MOCA 'late' (no number)" in notes
+    assert "treated as missing (1): ADNIMERGE_01Jan2025.csv line 3, MOCA 'late' (not a number)" in notes
     assert list(clinical_of(cohort).columns) == list(clinical_of(cohort).frame.columns)
 
 

@@ -161,7 +161,7 @@ class TestSeveralFilesOfOneImage:
     def test_impossible_values_are_named_by_file(self, tmp_path: Path, fact: str, text: str) -> None:
         record, notes = described(tmp_path, re.sub(TAGS[fact], re.sub(r">[^<]*<", f">{text}<", FACTS[fact]), xml()))
         assert getattr(record, fact) is None
-        assert notes[0].startswith("1 cells hold no possible value and are taken as missing: a.xml, ")
+        assert notes[0].startswith("impossible values, treated as missing (1): a.xml, ")
         assert f"'{text}'" in notes[0]
 
 

@@ -152,8 +152,8 @@ def test_implausible_volumes_of_adnimerge_are_noted(adni: AdniTree) -> None:
     scan = next(scan for scan in cohort.table if scan.scan_id == "I1001")
     assert volumes_of(scan) == (None, None, None, None)
     assert (scan.hippocampus_source, scan.tiv_source) == (None, None)
-    cells = "ADNIMERGE_01Jan2025.csv line 2, ICV '1500' (outside 800000 to 2500000)"
-    assert any(note.startswith("2 cells hold no possible value") and cells in note for note in cohort.notes)
+    cells = "ADNIMERGE_01Jan2025.csv line 2, ICV '1500' (must be 800000 to 2500000)"
+    assert any(note.startswith("impossible values, treated as missing (2)") and cells in note for note in cohort.notes)
 
 
 def test_subjects_by_image_by_visit_and_by_person(adni: AdniTree, tmp_path: Path) -> None:
