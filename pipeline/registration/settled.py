@@ -83,7 +83,7 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
             hippocampus_mm3=round(sum(sides), 3),
             hippocampus_left_mm3=sides[0],
             hippocampus_right_mm3=sides[1],
-            hippocampus_source=f"{JACOBIAN_SOURCE}, {atlas} ({RELIABILITY})",
+            hippocampus_source=f"{JACOBIAN_SOURCE} without fluid, {atlas} ({RELIABILITY})",
         )
     # Volumes of another kind beside ours would be compared with them, so those are cleared.
     return dataclasses.replace(

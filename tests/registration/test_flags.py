@@ -175,7 +175,7 @@ def settled(source: Any, *scans: Scan, resolution_mm: float = 1.0) -> list[tuple
 
 
 TABLED = Scan("sub-01", "ses-M000", "I1", "x/1.nii.gz", hippocampus_mm3=7000.0, hippocampus_source="ADNIMERGE")
-OURS = f"Jacobian of the registration, cat12 ({RELIABILITY})"
+OURS = f"Jacobian of the registration without fluid, cat12 ({RELIABILITY})"
 
 
 def test_own_volumes_are_used_where_there_are_none_and_never_mixed_unasked() -> None:
