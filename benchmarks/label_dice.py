@@ -10,7 +10,7 @@ Volumes of the hippocampi are compared with the manual ones.
 There are no repeat scans in this dataset. In their place a scan is turned by 3 degrees, shifted by 2 mm, interpolated
 and made noisier, and registered again (`--retest N`): what this changes is the least that a repeat scan would change.
 
-Every result is a file in WORK, so a killed run goes on where it was. A result made by other code, other settings or
+Every registration is a folder in WORK, so a killed run goes on where it was. One made by other code, other settings or
 another version of ANTsPy is made again. One person takes some three minutes at 2 mm and six at 1 mm; with
 `--minutes N`, no new measurement begins after that time, and the page says what was not run. `--minutes 0` only
 writes the page.
@@ -23,7 +23,6 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -54,12 +53,13 @@ from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
 from pipeline.registration.label_overlap import dice_per_label
 from pipeline.registration.scan import register_image
 from pipeline.registration.settled import COARSEST_MM
+from pipeline.registration.tissue_volume import tissue_volumes
 from pipeline.registration.volumes import region_volumes
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.digests import code_digest
 from pipeline.run.tables import write_json, write_text
 
-HIPPOCAMPI = (47, 48)
+HIPPOCAMPI, VENTRICLES = (47, 48), (49, 50, 51, 52)
 STRUCTURES = {
     "lateral ventricles": (51, 52),
     "inferior lateral ventricles": (49, 50),
@@ -69,10 +69,9 @@ STRUCTURES = {
 CHOSEN_ON = ("sub-1003", "sub-1004", "sub-1005", "sub-1014", "sub-1128")
 """People on whom the parameters were chosen; they come last, and no mean in the tables counts them."""
 CODE = tuple(
-    f"pipeline.registration.{name}"
-    for name in ("ants_transform", "bias_field", "jacobian", "resolution", "scan", "volumes")
+    f"pipeline.registration.{name}" for name in ("ants_transform", "bias_field", "jacobian", "resolution", "scan")
 )
-"""Code whose change makes results stale."""
+"""Code whose change makes registrations stale."""
 OURS, PLAIN, RETEST = "ours", "plain", "retest"
 PLAIN_CALL = "antsRegistrationSyNQuick[s]"
 
@@ -89,7 +88,7 @@ def main() -> None:
             row = measured(engine, image, template, atlas, options, time.monotonic() < end)
             rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
-                print(resolution, row["person"], engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
+                print(resolution, person_of(image), engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
     text = page(pd.DataFrame(rows), options)
     print(text)
     if options.page:
@@ -133,52 +132,59 @@ def person_of(image: Path) -> str:
 def measured(
     engine: str, image: Path, template: Template, atlas: Atlas, options: argparse.Namespace, begin: bool
 ) -> dict[str, Any] | None:
-    """Result of one engine for one person, from its file if there is a valid one; None if it may not `begin`."""
+    """What one engine gives for one person; None if there is no valid registration and none may `begin`."""
     person, resolution = person_of(image), float(template.grid.affine[1, 1])
     settings = {
         "engine": engine, "resolution_mm": resolution, "seed": options.seed,
         "transform": PLAIN_CALL if engine == PLAIN else RegistrationConfig().transform, "ants": ants.__version__,
         "code": code_digest(*CODE),
     }  # fmt: skip
-    file = options.work / f"{person}_res-{resolution:g}_{engine}.json"
-    if file.is_file():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known["settings"] == settings:
-            return dict(known["result"])
-    if not begin:
-        return None
-    options.work.mkdir(parents=True, exist_ok=True)
+    folder = options.work / f"{person}_res-{resolution:g}_{engine}"
+    record, prefix = folder / "settings.json", folder / "ants_"
+    known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    if known.get("settings") != settings:
+        if not begin:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        started = time.process_time()
+        images = ENGINES[engine](image, template, options.seed, prefix)
+        known = {"settings": settings, "seconds": time.process_time() - started}
+        np.savez_compressed(folder / "images.npz", **dict(zip(("change", "t1w"), images, strict=True)))
+        write_json(record, known)
     manual = options.oasis / "derivatives/manual" / person / f"anat/{person}_atlas-Neuromorphometrics_dseg.nii.gz"
     labels = Volume(*load_labels(manual))
-    with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        started = time.process_time()
-        transforms, change = ENGINES[engine](image, template, options.seed, Path(folder) / "ants_")
-        seconds = time.process_time() - started
-        warped = resample(labels, transforms, template.grid.shape, template.grid.affine, "genericLabel")
-    dice = dice_per_label(np.rint(warped).astype(np.int32), np.asarray(atlas.labels), atlas.regions.numbers)
-    volumes = region_volumes(change, np.asarray(atlas.labels), HIPPOCAMPI, template.grid.voxel_volume_mm3)
-    row = {
-        "person": person,
+    with np.load(folder / "images.npz") as stored:
+        change, t1w = stored["change"], stored["t1w"]
+    reference = np.asarray(atlas.labels)
+    warped = resample(labels, files_of(prefix), template.grid.shape, template.grid.affine, "genericLabel")
+    dice = dice_per_label(np.rint(warped).astype(np.int32), reference, atlas.regions.numbers)
+    voxel = template.grid.voxel_volume_mm3
+    tissue = tissue_volumes(change, t1w, reference, HIPPOCAMPI, VENTRICLES, voxel)
+    return {
         "dice": {
             f"mean of {len(dice)} regions": float(np.nanmean(list(dice.values()))),
             **{name: float(np.mean([dice[n] for n in numbers])) for name, numbers in STRUCTURES.items()},
         },
-        "hippocampi_mm3": sum(volumes.values()),
+        "tissue_mm3": sum(tissue.values()),
+        "whole_mm3": sum(region_volumes(change, reference, HIPPOCAMPI, voxel).values()),
         "manual_mm3": float(np.isin(labels.data, HIPPOCAMPI).sum() * abs(np.linalg.det(labels.affine[:3, :3]))),
-        "seconds": seconds,
+        "seconds": known["seconds"],
     }
-    write_json(file, {"settings": settings, "result": row})
-    return row
 
 
-def ours(image: Path, template: Template, seed: int, prefix: Path) -> tuple[Transforms, np.ndarray]:
+def files_of(prefix: Path) -> Transforms:
+    names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
+    return Transforms(*[prefix.with_name(prefix.name + name) for name in names])
+
+
+def ours(image: Path, template: Template, seed: int, prefix: Path) -> tuple[np.ndarray, np.ndarray]:
     """This pipeline with its default settings."""
     config = RegistrationConfig(resolution_mm=float(template.grid.affine[1, 1]))
     result = register_image(image, template, config, seed, prefix)
-    return result.transforms, result.log_jacobian
+    return result.log_jacobian, result.t1w
 
 
-def plain(image: Path, template: Template, seed: int, prefix: Path) -> tuple[Transforms, np.ndarray]:
+def plain(image: Path, template: Template, seed: int, prefix: Path) -> tuple[np.ndarray, np.ndarray]:
     """What a user of ANTsPy would write; the seed has to go through its settings."""
     ants.config.set_ants_deterministic(on=False, seed_value=seed)
     try:
@@ -186,13 +192,14 @@ def plain(image: Path, template: Template, seed: int, prefix: Path) -> tuple[Tra
         ants.registration(fixed, ants.image_read(str(image)), PLAIN_CALL, outprefix=str(prefix))
     finally:
         ants.config.set_ants_deterministic(on=False, seed_value=None)
-    names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
-    transforms = Transforms(*[prefix.with_name(prefix.name + name) for name in names])
+    transforms = files_of(prefix)
     determinant = jacobian_determinant(read_displacement(transforms.warp), template.grid.affine)
-    return transforms, log_jacobian(determinant, read_affine(transforms.affine)[:3, :3])
+    scan = load_t1w(image)
+    t1w = resample(Volume(scan.data, scan.affine), transforms, template.grid.shape, template.grid.affine)
+    return log_jacobian(determinant, read_affine(transforms.affine)[:3, :3]), t1w
 
 
-def again(image: Path, template: Template, seed: int, prefix: Path) -> tuple[Transforms, np.ndarray]:
+def again(image: Path, template: Template, seed: int, prefix: Path) -> tuple[np.ndarray, np.ndarray]:
     """This pipeline on the scan as it might come a second time: turned, shifted, interpolated, noisier."""
     scan = load_t1w(image)
     brain = scan.data > 0
@@ -210,7 +217,7 @@ def again(image: Path, template: Template, seed: int, prefix: Path) -> tuple[Tra
     return ours(path, template, seed + 1, prefix)
 
 
-Engine = Callable[[Path, Template, int, Path], tuple[Transforms, np.ndarray]]
+Engine = Callable[[Path, Template, int, Path], tuple[np.ndarray, np.ndarray]]
 ENGINES: dict[str, Engine] = {OURS: ours, PLAIN: plain, RETEST: again}
 
 
@@ -258,23 +265,24 @@ def overlap(rows: pd.DataFrame) -> list[str]:
 def volumes_of(rows: pd.DataFrame) -> list[str]:
     """Agreement of both hippocampi together with the manual volume, and with themselves in the moved scan."""
     found = by_engine(rows)
-    lines = ["| both hippocampi | people | r with manual | bias | SD of the difference | from | to |",
+    lines = ["| volume of both hippocampi | people | r with manual | bias | SD of the difference | from | to |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
-    for engine in (OURS, PLAIN):
+    kinds = (("without fluid", OURS, "tissue_mm3"), ("whole label", OURS, "whole_mm3"),
+             ("whole label, plain", PLAIN, "whole_mm3"))  # fmt: skip
+    for title, engine, column in kinds:
         own = found[engine]
-        own = own[~own.index.isin(CHOSEN_ON)] if engine == PLAIN else own
         if len(own) < 3:
             continue
-        percent = 100 * (own["hippocampi_mm3"] / own["manual_mm3"] - 1)
-        r = np.corrcoef(own["hippocampi_mm3"], own["manual_mm3"])[0, 1]
-        lines.append(f"| {engine} | {len(own)} | {r:.3f} | {percent.mean():+.1f} % | {percent.std():.1f} % | "
+        percent = 100 * (own[column] / own["manual_mm3"] - 1)
+        r = np.corrcoef(own[column], own["manual_mm3"])[0, 1]
+        lines.append(f"| {title} | {len(own)} | {r:.3f} | {percent.mean():+.1f} % | {percent.std():.1f} % | "
                      f"{percent.min():+.1f} % | {percent.max():+.1f} % |")  # fmt: skip
     first, second = found[OURS], found[RETEST]
     second = second[second.index.isin(first.index)]
     if len(second):
-        pair = first.loc[second.index, "hippocampi_mm3"], second["hippocampi_mm3"]
+        pair = first.loc[second.index, "tissue_mm3"], second["tissue_mm3"]
         percent = 200 * (pair[0] - pair[1]).abs() / (pair[0] + pair[1])
-        lines += ["", f"Scan moved and registered again, {len(second)} people: volumes differ by "
+        lines += ["", f"Scan moved and registered again, {len(second)} people: volumes without fluid differ by "
                   f"{percent.mean():.1f} % on average, {percent.max():.1f} % at most."]  # fmt: skip
     return lines
 
@@ -293,7 +301,7 @@ def people(rows: pd.DataFrame) -> list[str]:
             continue
         dice = [list(row["dice"].values()) if row is not None else ["–"] * (len(STRUCTURES) + 1) for row in pair]
         cells = [" / ".join(v if isinstance(v, str) else f"{v:.3f}" for v in two) for two in zip(*dice, strict=True)]
-        volumes = ["–"] * 2 if pair[0] is None else [f"{pair[0][c]:.0f}" for c in ("hippocampi_mm3", "manual_mm3")]
+        volumes = ["–"] * 2 if pair[0] is None else [f"{pair[0][c]:.0f}" for c in ("tissue_mm3", "manual_mm3")]
         seconds = " / ".join("–" if row is None else f"{row['seconds']:.0f}" for row in pair)
         lines.append(f"| {person} | {' | '.join([*cells, *volumes, seconds])} |")
     missing = [f"{row.person} ({row.engine})" for row in rows.itertuples() if row.person not in found[row.engine].index]

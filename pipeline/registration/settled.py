@@ -12,9 +12,8 @@ from pipeline.registration.decisions import DROP, dropped_reason
 from pipeline.run.config import RegistrationConfig
 
 JACOBIAN_SOURCE = "Jacobian of the registration"
-COARSEST_MM = 1.25
-"""Voxels of the template up to which the registration measures a hippocampus. At 2 mm its volumes went with manual ones
-at r = 0.19 only (docs/registration.md)."""
+COARSEST_MM = 2.0
+"""Voxels of the template up to which hippocampi have been compared with manual volumes, with the default parameters."""
 RELIABILITY = "r = 0.83 with manual volumes, 7 % too small on average; 20 adults of OASIS at 1 mm"
 """How good these volumes are (docs/benchmarks/registration.md); it goes wherever they are used."""
 NOT_MEASURED = "none: "
@@ -42,17 +41,17 @@ def settle_scans(
     atlas : str
         Name of the atlas they come from.
     settings : RegistrationConfig
-        `hippocampus_source` says which volumes are used, and above `COARSEST_MM` there are none of our own. A missing
-        intracranial volume is treated alike, at any resolution: the brain mask gives it, with ``auto`` only where no
-        scan has one from the input.
+        `hippocampus_source` says which volumes are used; there are none of our own where `not_measured` says why. A
+        missing intracranial volume is treated alike, with any settings: the brain mask gives it, with ``auto`` only
+        where no scan has one from the input.
 
     Returns
     -------
     ScanTable
-        The same scans. Where our own volume is wanted and the template too coarse, ``hippocampus_source`` says so.
+        The same scans. Where our own volume is wanted and not measured, ``hippocampus_source`` says why.
     """
     source = settings.hippocampus_source
-    hippocampi = hippocampi if settings.resolution_mm <= COARSEST_MM else {}
+    hippocampi = {} if not_measured(settings) else hippocampi
     rows = {str(row["scan_id"]): row for row in quality.to_dict("records")}
     fill = source in ("fill", "jacobian")
     # Volumes of two kinds are not mixed unless asked for: they differ by more than atrophy does.
@@ -83,7 +82,7 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
             hippocampus_mm3=round(sum(sides), 3),
             hippocampus_left_mm3=sides[0],
             hippocampus_right_mm3=sides[1],
-            hippocampus_source=f"{JACOBIAN_SOURCE}, {atlas} ({RELIABILITY})",
+            hippocampus_source=f"{JACOBIAN_SOURCE} without fluid, {atlas} ({RELIABILITY})",
         )
     # Volumes of another kind beside ours would be compared with them, so those are cleared.
     return dataclasses.replace(
@@ -91,25 +90,27 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
         hippocampus_mm3=None,
         hippocampus_left_mm3=None,
         hippocampus_right_mm3=None,
-        hippocampus_source=too_coarse(settings.resolution_mm) if scan.entry != "template" else None,
+        hippocampus_source=not_measured(settings) if scan.entry != "template" else None,
     )
 
 
-def too_coarse(resolution_mm: float) -> str | None:
-    """Why a run at this resolution has no hippocampal volumes of its own; None if it has.
+def not_measured(settings: RegistrationConfig) -> str | None:
+    """Why a run with these settings has no hippocampal volumes of its own; None if it has.
 
     Examples
     --------
-    >>> too_coarse(1.0)
-    >>> too_coarse(2.0)
-    'none: a registration at 2 mm does not measure the hippocampus (1.25 mm at most)'
+    >>> not_measured(RegistrationConfig(resolution_mm=2.0))
+    >>> not_measured(RegistrationConfig(resolution_mm=4.0))
+    'none: hippocampi were not compared with manual volumes at 4 mm'
+    >>> not_measured(RegistrationConfig(transform="antsRegistrationSyNQuick[s]"))
+    'none: hippocampi were not compared with manual volumes with antsRegistrationSyNQuick[s]'
     """
-    if resolution_mm <= COARSEST_MM:
-        return None
-    return (
-        f"{NOT_MEASURED}a registration at {resolution_mm:g} mm does not measure the hippocampus "
-        f"({COARSEST_MM:g} mm at most)"
-    )
+    said = []
+    if settings.resolution_mm > COARSEST_MM:
+        said.append(f"at {settings.resolution_mm:g} mm")
+    if settings.transform != RegistrationConfig().transform:
+        said.append(f"with {settings.transform}")
+    return f"{NOT_MEASURED}hippocampi were not compared with manual volumes {' and '.join(said)}" if said else None
 
 
 def _with_brain_volume(scan: Scan, brain_mm3: float, brain_extraction: str) -> Scan:

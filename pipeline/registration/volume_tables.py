@@ -18,6 +18,7 @@ from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.records import Scan
 from pipeline.registration.stability import volume_stability
+from pipeline.registration.tissue_volume import tissue_volumes
 from pipeline.registration.volumes import region_volumes
 from pipeline.run.digests import DigestCache, unit_key
 from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
@@ -26,9 +27,11 @@ from pipeline.run.steps import run_step
 from pipeline.run.tables import read_table, write_table
 
 STAGE = "volumes"
-PACKAGES = ("pipeline.registration.volumes", "pipeline.registration.volume_tables", "pipeline.registration.stability",
-            "atlases")  # fmt: skip
+PACKAGES = ("pipeline.registration.volumes", "pipeline.registration.tissue_volume",
+            "pipeline.registration.volume_tables", "pipeline.registration.stability", "atlases")  # fmt: skip
 """Code whose change makes volumes stale."""
+HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
+"""Bilateral groups of the atlas."""
 
 SCAN_VOLUME_COLUMNS = {
     "region": "Number of the region in the atlas",
@@ -38,6 +41,8 @@ SCAN_VOLUME_COLUMNS = {
     "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan over "
     "the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As good as the "
     "registration, and compared with manual volumes for the hippocampi only (docs/benchmarks/registration.md)",
+    "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a for "
+    "other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
     "template_mm3": "Volume of the region in the template, on the grid of this run",
 }
 """Columns of a scan's own table."""
@@ -101,32 +106,42 @@ def measure_volumes(
 
 
 def measure_one(
-    outputs: dict[str, Path], log_jacobian: Path, atlas_name: str, resolution_mm: float
+    outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float
 ) -> Mapping[str, Any]:
-    """Job: volumes of one scan; gives those of the hippocampi, where the atlas has them.
+    """Job: volumes of one scan.
 
     Parameters
     ----------
     outputs : dict of str to Path
         volumes, and columns: its data dictionary.
-    log_jacobian : Path
-        Image on the template grid.
+    log_jacobian, t1w : Path
+        Images on the template grid.
     atlas_name : str
     resolution_mm : float
     """
     atlas = _atlas(atlas_name, resolution_mm)
-    image: Any = nib.load(log_jacobian)
-    change = np.asarray(image.dataobj, dtype=np.float32)
+    change, intensities = (_read(path) for path in (log_jacobian, t1w))
     labels = np.asarray(atlas.labels)
     voxel = atlas.grid.voxel_volume_mm3
+    hippocampi, ventricles = (
+        [region.number for region in atlas.regions.regions if region.group == group]
+        for group in (HIPPOCAMPUS, VENTRICLES)
+    )
     volumes = region_volumes(change, labels, atlas.regions.numbers, voxel)
     template = region_volumes(np.zeros_like(change), labels, atlas.regions.numbers, voxel)
+    tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
     rows = [
-        (region.number, region.name, region.hemisphere, region.group, volumes[region.number], template[region.number])
+        (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
+         tissue.get(region.number, float("nan")), template[region.number])
         for region in atlas.regions.regions
-    ]
+    ]  # fmt: skip
     write_table(outputs["volumes"], pd.DataFrame(rows, columns=list(SCAN_VOLUME_COLUMNS)), SCAN_VOLUME_COLUMNS)
     return {}
+
+
+def _read(path: Path) -> np.ndarray:
+    image: Any = nib.load(path)
+    return np.asarray(image.dataobj, dtype=np.float32)
 
 
 @functools.cache
@@ -140,7 +155,7 @@ def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], *PACKAGES)
-    arguments = (files.log_jacobian, atlas_name, resolution_mm)
+    arguments = (files.log_jacobian, files.t1w, atlas_name, resolution_mm)
     outputs = {"volumes": files.volumes, "columns": files.volumes.with_suffix(".json")}
     return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
@@ -184,17 +199,18 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
 
 
 def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Volumes of the left and the right hippocampus, by ``scan_id``.
+    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``.
 
     Parameters
     ----------
     volumes : pandas.DataFrame
-        Columns of `VOLUME_COLUMNS`; an atlas without a bilateral group "Hippocampus" gives none.
+        Columns of `VOLUME_COLUMNS`; an atlas without bilateral groups "Hippocampus" and "Lateral ventricle" gives
+        none.
     """
-    own = volumes[(volumes["group"] == "Hippocampus") & volumes["volume_mm3"].notna()]
+    own = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
     found = {}
     for scan_id, rows in own.groupby("scan_id"):
-        sides = rows.groupby("hemisphere")["volume_mm3"].sum()
+        sides = rows.groupby("hemisphere")["tissue_mm3"].sum()
         if {"left", "right"} <= set(sides.index):
             found[str(scan_id)] = (float(sides["left"]), float(sides["right"]))
     return found

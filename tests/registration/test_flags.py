@@ -13,7 +13,7 @@ import pytest
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.registration.decisions import decide, dropped_reason, require_decisions
 from pipeline.registration.flags import MIN_COHORT, flag_reasons, robust_distance
-from pipeline.registration.settled import RELIABILITY, settle_scans, too_coarse
+from pipeline.registration.settled import RELIABILITY, settle_scans
 from pipeline.run.config import RegistrationConfig
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.tables import read_table
@@ -168,14 +168,14 @@ def test_a_dropped_scan_says_why_and_a_kept_one_stays() -> None:
     assert found.scans[1:] == tuple(SCANS[1:])
 
 
-def settled(source: Any, *scans: Scan, resolution_mm: float = 1.0) -> list[tuple[float | None, str | None]]:
-    settings = RegistrationConfig(resolution_mm=resolution_mm, hippocampus_source=source)
-    found = settle_scans(ScanTable(scans), quality(), OWN, "cat12", settings)
+def settled(source: Any, *scans: Scan, **settings: Any) -> list[tuple[float | None, str | None]]:
+    config = RegistrationConfig(hippocampus_source=source, **settings)
+    found = settle_scans(ScanTable(scans), quality(), OWN, "cat12", config)
     return [(scan.hippocampus_mm3, scan.hippocampus_source) for scan in found]
 
 
 TABLED = Scan("sub-01", "ses-M000", "I1", "x/1.nii.gz", hippocampus_mm3=7000.0, hippocampus_source="ADNIMERGE")
-OURS = f"Jacobian of the registration, cat12 ({RELIABILITY})"
+OURS = f"Jacobian of the registration without fluid, cat12 ({RELIABILITY})"
 
 
 def test_own_volumes_are_used_where_there_are_none_and_never_mixed_unasked() -> None:
@@ -186,26 +186,35 @@ def test_own_volumes_are_used_where_there_are_none_and_never_mixed_unasked() -> 
     assert settled("table", *SCANS) == [(None, None)] * 3
 
 
-@pytest.mark.parametrize("resolution_mm", [1.3, 1.5, 2.0, 4.0])
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"resolution_mm": 2.1}, "at 2.1 mm"),
+        ({"resolution_mm": 4.0}, "at 4 mm"),
+        ({"transform": "antsRegistrationSyNQuick[s]"}, "with antsRegistrationSyNQuick[s]"),
+        (
+            {"resolution_mm": 3.0, "transform": "antsRegistrationSyNQuickRepro[s]"},
+            "at 3 mm and with antsRegistrationSyNQuickRepro[s]",
+        ),
+    ],
+)
 @pytest.mark.parametrize("source", ["auto", "fill", "jacobian"])
-def test_a_coarse_template_measures_no_hippocampus_and_says_so(source: Any, resolution_mm: float) -> None:
-    none = (None, too_coarse(resolution_mm))
-    assert f"at {resolution_mm:g} mm" in str(none[1])
+def test_settings_that_were_not_compared_with_manual_volumes_measure_no_hippocampus(
+    source: Any, changed: dict[str, Any], why: str
+) -> None:
+    none = (None, f"none: hippocampi were not compared with manual volumes {why}")
     placed = dataclasses.replace(SCANS[2], entry="template")
-    assert settled(source, *SCANS[:2], placed, resolution_mm=resolution_mm) == [none, none, (None, None)]
+    assert settled(source, *SCANS[:2], placed, **changed) == [none, none, (None, None)]
     if source == "fill":
-        mixed = settled(source, TABLED, SCANS[1], resolution_mm=resolution_mm)
-        assert mixed == [(7000.0, "ADNIMERGE"), none]
-    found = settle_scans(
-        ScanTable(tuple(SCANS)), quality(), OWN, "cat12", RegistrationConfig(resolution_mm=resolution_mm)
-    )
+        assert settled(source, TABLED, SCANS[1], **changed) == [(7000.0, "ADNIMERGE"), none]
+    found = settle_scans(ScanTable(tuple(SCANS)), quality(), OWN, "cat12", RegistrationConfig(**changed))
     assert [scan.tiv_mm3 for scan in found] == [1.4e6] * 3  # the brain mask is measured in the scan
 
 
 def test_volumes_of_the_input_stand_at_any_resolution_and_the_limit_itself_measures() -> None:
-    assert settled("auto", TABLED, *SCANS[1:], resolution_mm=2.0) == [(7000.0, "ADNIMERGE"), (None, None), (None, None)]
-    assert settled("table", *SCANS, resolution_mm=2.0) == [(None, None)] * 3
-    assert settled("auto", *SCANS, resolution_mm=1.25)[0] == (6100.5, OURS)
+    assert settled("auto", TABLED, *SCANS[1:], resolution_mm=4.0) == [(7000.0, "ADNIMERGE"), (None, None), (None, None)]
+    assert settled("table", *SCANS, resolution_mm=4.0) == [(None, None)] * 3
+    assert settled("auto", *SCANS, resolution_mm=2.0)[0] == (6100.5, OURS)
 
 
 def test_sides_and_brain_volume_come_along() -> None:

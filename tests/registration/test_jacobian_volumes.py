@@ -13,6 +13,7 @@ from scipy.spatial.transform import Rotation
 
 from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
 from pipeline.registration.stability import volume_stability
+from pipeline.registration.tissue_volume import tissue_volumes
 from pipeline.registration.volume_tables import VOLUME_COLUMNS, hippocampal_volumes, retest_table
 from pipeline.registration.volumes import region_volumes
 
@@ -53,6 +54,47 @@ def test_a_region_without_a_voxel_is_not_known_rather_than_empty() -> None:
     assert list(found) == [99, 48]
 
 
+GREY, FLUID = 60.0, 20.0
+
+
+def made_of(labels: np.ndarray, fluid_share: float, contrast: float = 1.0) -> np.ndarray:
+    """A scan whose ventricles (205) are dark, and so is this share of every region."""
+    t1w = np.where(labels == 205, FLUID, GREY) * contrast
+    for number in (47, 48):
+        inside = np.flatnonzero(labels.ravel() == number)
+        t1w.ravel()[inside[: round(fluid_share * len(inside))]] = FLUID * contrast
+    return t1w
+
+
+@pytest.mark.parametrize("contrast", [0.01, 1.0, 1000.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+def test_fluid_in_the_label_is_not_counted(share: float, contrast: float) -> None:
+    """Whatever the scanner's units: the volume is s**3 times that of the voxels that are not dark."""
+    found = tissue_volumes(change_of(1.1 * np.eye(3)), made_of(LABELS, share, contrast), LABELS, [47, 48], [205], 8.0)
+    for number, volume in found.items():
+        n = np.count_nonzero(number == LABELS)
+        assert volume == pytest.approx(1.1**3 * (n - round(share * n)) * 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("t1w", "regions", "ventricles"),
+    [
+        (made_of(LABELS, 0.1), [47, 48], [7]),  # the atlas has no ventricles
+        (made_of(LABELS, 0.1), [47, 48], []),
+        (made_of(LABELS, 0.1), [99], [205]),
+        (100 - made_of(LABELS, 0.1), [47, 48], [205]),  # bright fluid: not T1-weighted
+        (np.full(SHAPE, 5.0), [47, 48], [205]),
+        (np.zeros(SHAPE), [47, 48], [205]),
+    ],
+)
+def test_without_dark_ventricles_the_volume_is_not_known(
+    t1w: np.ndarray, regions: list[int], ventricles: list[int]
+) -> None:
+    found = tissue_volumes(change_of(np.eye(3)), t1w, LABELS, regions, ventricles, 8.0)
+    assert list(found) == regions
+    assert np.isnan(list(found.values())).all()
+
+
 def test_two_grids_are_refused() -> None:
     with pytest.raises(ValueError, match="different shape"):
         region_volumes(np.zeros((7, 9, 12)), LABELS, [48], 8.0)
@@ -82,11 +124,11 @@ def test_stability_leaves_out_what_is_unknown_and_says_when_nothing_is_left() ->
 
 def volumes(participant: str, session: str | None, scan_id: str, factor: float) -> pd.DataFrame:
     rows = [
-        (participant, session, scan_id, 47, "Right hippocampus", "right", "Hippocampus", 3000.0 * factor, 3500.0),
-        (participant, session, scan_id, 48, "Left hippocampus", "left", "Hippocampus", 2900.0 * factor**2, 3400.0),
-        (participant, session, scan_id, 31, "Right amygdala", "right", "Amygdala", 1000.0, 900.0),
+        (47, "Right hippocampus", "right", "Hippocampus", 3000.0 * factor, 2900.0 * factor, 3500.0),
+        (48, "Left hippocampus", "left", "Hippocampus", 2900.0 * factor**2, 2800.0 * factor**2, 3400.0),
+        (31, "Right amygdala", "right", "Amygdala", 1000.0, np.nan, 900.0),
     ]
-    return pd.DataFrame(rows, columns=list(VOLUME_COLUMNS))
+    return pd.DataFrame([(participant, session, scan_id, *row) for row in rows], columns=list(VOLUME_COLUMNS))
 
 
 def test_retest_compares_sessions_of_one_person_only() -> None:
@@ -103,9 +145,9 @@ def test_retest_compares_sessions_of_one_person_only() -> None:
 
 
 def test_hippocampi_keep_their_sides() -> None:
-    assert hippocampal_volumes(volumes("sub-01", None, "a", 2.0)) == {"a": (11600.0, 6000.0)}
+    assert hippocampal_volumes(volumes("sub-01", None, "a", 2.0)) == {"a": (11200.0, 5800.0)}
     one_sided = volumes("sub-01", None, "a", 2.0)
-    one_sided.loc[one_sided["region"] == 48, "volume_mm3"] = np.nan
+    one_sided.loc[one_sided["region"] == 48, "tissue_mm3"] = np.nan
     assert hippocampal_volumes(one_sided) == {}
 
 

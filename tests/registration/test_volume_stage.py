@@ -20,6 +20,9 @@ from pipeline.run.tables import read_table, write_json
 
 ATLAS = "neuromorphometrics-cat12"
 GRID = template_grid(4.0)
+VENTRICLES = (49, 50, 51, 52)
+FLUID_VOXELS = 5
+"""Of the left hippocampus."""
 
 
 def measure(layout: RunLayout, scans: list[Scan]) -> tuple[bool, list[str]]:
@@ -33,6 +36,10 @@ def registered(layout: RunLayout, scan: Scan, change: float, key: str = "a") -> 
     files = layout.scan(scan.participant_id, scan.session_id, 4.0)
     files.log_jacobian.parent.mkdir(parents=True, exist_ok=True)
     write_template_image(files.log_jacobian, np.full(GRID.shape, change, np.float32), GRID)
+    labels = np.asarray(load_atlas(ATLAS, GRID).labels)
+    t1w = np.where(labels == 0, 90, np.where(np.isin(labels, VENTRICLES), 20, 60)).astype(np.float32)
+    t1w[np.unravel_index(np.flatnonzero(labels == 48)[:FLUID_VOXELS], GRID.shape)] = 20
+    write_template_image(files.t1w, t1w, GRID)
     write_json(layout.receipt("registration", files.name), {"key": key, "outputs": {}, "result": {}})
 
 
@@ -50,6 +57,9 @@ def test_volumes_of_two_visits(tmp_path: Path) -> None:
         assert (own["name"], own["hemisphere"], own["group"]) == (name, side, "Hippocampus")
         assert own["template_mm3"] == (labels == number).sum() * 64
         assert own["volume_mm3"] == pytest.approx(0.8 * own["template_mm3"], rel=1e-5)
+        dark = FLUID_VOXELS * 64 if side == "left" else 0
+        assert own["tissue_mm3"] == pytest.approx(0.8 * (own["template_mm3"] - dark), rel=1e-5)
+    assert set(table.loc[table["tissue_mm3"].notna(), "region"]) == {47, 48}
     for scan in scans:
         path = layout.scan(scan.participant_id, scan.session_id, 4.0).volumes
         described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))

@@ -11,7 +11,8 @@ import scipy.stats
 import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, people, relevance_of, settings
 
-from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, too_coarse
+from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
+from pipeline.run.config import RegistrationConfig
 from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
@@ -228,7 +229,7 @@ def test_a_biomarker_that_cannot_be_used_is_one_row_that_says_why(name, why):
         (f"{JACOBIAN_SOURCE}, cat12 ({RELIABILITY})", "hippocampus_mm3", True),
         (f"{JACOBIAN_SOURCE}, cat12 ({RELIABILITY})", "mmse", False),
         ("ADNIMERGE (FreeSurfer 5.1)", "hippocampus/tiv", False),
-        (too_coarse(2.0), "hippocampus/tiv", True),
+        (not_measured(RegistrationConfig(resolution_mm=4.0)), "hippocampus/tiv", True),
     ],
 )
 def test_our_own_hippocampal_volumes_carry_their_reliability(source, biomarker, said):

@@ -12,7 +12,8 @@ import scipy.stats
 import statsmodels.formula.api as smf
 from made_up import FAST, MAPS, people, predictions_of, relevance_of
 
-from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
+from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY, not_measured
+from pipeline.run.config import RegistrationConfig
 from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.values import RelevanceValues
 from pipeline.statistics.volume_association import WITHIN, volume_association, volume_points
@@ -129,7 +130,7 @@ def test_own_volumes_carry_their_reliability():
 
 
 def test_why_there_is_no_volume_is_said():
-    why = "none: a registration at 2 mm does not measure the hippocampus (1.25 mm at most)"
+    why = not_measured(RegistrationConfig(resolution_mm=4.0))
     scans = [dataclasses.replace(scan, hippocampus_mm3=None, hippocampus_source=why) for scan in people()]
     _, table = associate(scans, relevance_of(people()))
     assert table["r"].isna().all()
