@@ -214,7 +214,7 @@ def _read_or_make_key(path: Path) -> str:
         )
     if len(set(key)) < _MIN_DISTINCT:
         raise UsageError(
-            f"--anonymise {path}: a key of only {len(set(key))} different characters can be guessed; "
-            f"{_MIN_DISTINCT} or more are needed. Name a file that is absent, and a key is made."
+            f"--anonymise {path}: the key has too few different characters ({len(set(key))}, not "
+            f"{_MIN_DISTINCT} or more) and can be guessed. Name a file that is absent, and a key is made."
         )
     return key
