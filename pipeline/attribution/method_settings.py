@@ -106,7 +106,7 @@ def _is_plain(kind: Any) -> bool:
 
 def _converted(kind: Any, text: str, where: str) -> Setting:
     value: Any = text
-    with contextlib.suppress(tomllib.TOMLDecodeError):
+    with contextlib.suppress(ValueError, RecursionError):  # not TOML, too many digits or brackets: text
         value = tomllib.loads(f"value = {text}")["value"]
     value = tuple(value) if isinstance(value, list) else value
     for option in _options(kind):

@@ -35,6 +35,8 @@ YEARS_BACK = 106
 """Dates of scans up to 2031 end up in 1925 or before."""
 _SPREAD_DAYS = 3650
 _MIN_KEY_LENGTH = 32
+_MIN_DISTINCT = 6
+"""Different characters of a key; 32 random hexadecimal digits have fewer once in 3 million million."""
 
 _TIME = r"(?P<time>(?:[T_-]\d\d[:_.-]?\d\d(?:[:_.-]?\d\d(?:\.\d+)?)?| \d\d:\d\d(?::\d\d(?:\.\d+)?)?)(?!\d))?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
@@ -209,5 +211,10 @@ def _read_or_make_key(path: Path) -> str:
         raise UsageError(
             f"--anonymise {path}: a key has {_MIN_KEY_LENGTH} characters or more, as `openssl rand -hex 32` makes. "
             "Name a file that is absent, and one is made."
+        )
+    if len(set(key)) < _MIN_DISTINCT:
+        raise UsageError(
+            f"--anonymise {path}: the key has too few different characters ({len(set(key))}, not "
+            f"{_MIN_DISTINCT} or more) and can be guessed. Name a file that is absent, and a key is made."
         )
     return key

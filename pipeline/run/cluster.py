@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.run.errors import UsageError
+from pipeline.run.regular_files import irregular_kind
 
 _PARSL_DEFAULT = "runinfo"
 
@@ -118,6 +119,7 @@ def open_cluster(path: Path, environment: Mapping[str, str], logs: Path) -> Iter
 
 
 def _read_config(path: Path) -> Any:
+    _require_file(path)
     from parsl.config import Config
 
     spec = importlib.util.spec_from_file_location("heatlas_executor", path)
@@ -133,6 +135,15 @@ def _read_config(path: Path) -> Any:
     if not isinstance(config, Config):
         raise UsageError(f"--executor {path}: must define `config`, a parsl.config.Config.")
     return config
+
+
+def _require_file(path: Path) -> None:
+    try:
+        kind = irregular_kind(path)
+    except OSError as error:
+        raise UsageError(f"--executor {path}: cannot be read ({error.strerror}).") from error
+    if kind is not None:
+        raise UsageError(f"--executor {path}: {kind}, not a file. Give a Python file; its name ends in .py.")
 
 
 def _where(error: BaseException, path: Path) -> str:

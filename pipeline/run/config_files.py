@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from pipeline.run.config import Config
 from pipeline.run.errors import UsageError
 from pipeline.run.nearest import did_you_mean, nearest_setting
+from pipeline.run.regular_files import read_regular
 
 Record = TypeVar("Record")
 
@@ -46,12 +47,11 @@ def load_config(
     values: dict[str, Any] = {}
     sources = []
     if preset != "default":
-        path = PRESETS / f"{preset}.toml"
-        if not path.is_file():
-            known = ", ".join(["default", *sorted(p.stem for p in PRESETS.glob("*.toml"))])
-            raise UsageError(f"--preset {preset}: unknown; known are {known}.")
+        presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
+        if preset not in presets:  # a path is no name, even where it leads to a preset
+            raise UsageError(f"--preset {preset}: unknown; known are {', '.join(['default', *presets])}.")
         sources.append(f"preset {preset}")
-        _merge(values, _checked(Config, _read_toml(path), "", sources[-1]))
+        _merge(values, _checked(Config, _read_toml(presets[preset]), "", sources[-1]))
     if file is not None:
         sources.append(str(file))
         _merge(values, _checked(Config, _read_settings(file), "", sources[-1]))
@@ -106,12 +106,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such configuration file.") from error
     except OSError as error:
         raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # besides its own errors tomllib passes on int's, of too many digits
         raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Checks = list[tuple[bool, str]]
+MOST_REPEATS = 10_000_000
+"""Permutations or resamples; more take weeks and tell nothing new."""
 
 
 Metric = Literal["density", "sum", "gain", "share"]
@@ -162,7 +164,10 @@ class NormativeConfig:
             (self.min_freedom >= 2, "statistics.normative.min_freedom must be 2 or more"),
             (self.max_subtypes >= 2, "statistics.normative.max_subtypes must be 2 or more"),
             (self.min_subtype_participants >= 1, "statistics.normative.min_subtype_participants must be 1 or more"),
-            (self.resamples >= 20, "statistics.normative.resamples must be 20 or more"),
+            (
+                20 <= self.resamples <= MOST_REPEATS,
+                f"statistics.normative.resamples must lie between 20 and {MOST_REPEATS:,}",
+            ),
         ]
 
 
@@ -200,7 +205,10 @@ class ShortcutsConfig:
 
     def checks(self) -> Checks:
         return [
-            (self.permutations >= 99, "statistics.shortcuts.permutations must be 99 or more"),
+            (
+                99 <= self.permutations <= MOST_REPEATS,
+                f"statistics.shortcuts.permutations must lie between 99 and {MOST_REPEATS:,}",
+            ),
             (self.min_participants >= 2, "statistics.shortcuts.min_participants must be 2 or more"),
         ]
 
@@ -241,8 +249,14 @@ class StatisticsConfig:
 
     def checks(self) -> Checks:
         return [
-            (self.permutations >= 1, "statistics.permutations must be 1 or more"),
-            (self.bootstrap_samples >= 100, "statistics.bootstrap_samples must be 100 or more"),
+            (
+                1 <= self.permutations <= MOST_REPEATS,
+                f"statistics.permutations must lie between 1 and {MOST_REPEATS:,}",
+            ),
+            (
+                100 <= self.bootstrap_samples <= MOST_REPEATS,
+                f"statistics.bootstrap_samples must lie between 100 and {MOST_REPEATS:,}",
+            ),
             (0.5 < self.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
             *self.associations.checks(),
             *self.group_comparisons.checks(),

@@ -155,10 +155,12 @@ def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]
     """Terms without the intercept, and the columns of the table they read, in the order of the table."""
     if formula.strip() in ("", "1"):
         return [], ()
-    try:  # `split_terms` wants a tested term; all of these are covariates
-        terms = split_terms(f"{formula} + {_OTHERS}", _OTHERS, [*columns, _OTHERS])
+    if "~" in formula:
+        raise BadInputError(f"formula {formula!r}: covariates have no left-hand side. Remove what stands up to ~.")
+    try:  # `split_terms` wants a tested term, here in front, since behind it would complete ``age +``
+        terms = split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
     except BadInputError as error:
-        raise BadInputError(str(error).replace(f" + {_OTHERS}", "").replace(f", {_OTHERS}", "")) from error
+        raise BadInputError(str(error).replace(f"{_OTHERS} + ", "").replace(f", {_OTHERS}", "")) from error
     read = set(terms.columns)
     return [term for term in terms.nuisance if term.degree], tuple(name for name in columns if name in read)
 

@@ -116,6 +116,8 @@ def test_a_default_said_out_loud_is_no_difference() -> None:
         ("size=3.5", "a whole number or a list of 3 int"),
         ("size=[1, 2]", "a list of 3 int"),
         ("size=true", "a whole number"),
+        ("size=" + "9" * 6000, "a whole number"),
+        ("size=" + "[" * 100_000, "a whole number"),
         ("share=many", "a number"),
         ("kind=c", "a or b"),
         ("exact=1", "true or false"),

@@ -137,3 +137,11 @@ def test_the_key_is_made_once_for_its_owner_only_and_kept_apart(tmp_path: Path) 
         open_disguise(path, settings, [])
     with pytest.raises(UsageError, match="cannot read or make"):
         open_disguise(tmp_path / "absent" / "key", settings, [])
+
+
+@pytest.mark.parametrize("key", ["0" * 64, "ab" * 32, "01234" * 20])
+def test_a_key_of_few_different_characters_is_refused(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(key + "\n")
+    with pytest.raises(UsageError, match=r"different characters.*Name a file that is absent, and a key is made"):
+        open_disguise(path, PrivacyConfig(shift_dates=True), [])

@@ -97,7 +97,9 @@ def test_a_file_of_no_use_is_refused_in_one_line(cluster, text, words):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("path", ["absent.py", ".", "n" * 300 + ".py"])
+@pytest.mark.parametrize("path", ["absent.py", ".", "n" * 300 + ".py", "folder.py", "pipe.py"])
 def test_a_path_that_is_no_file_is_refused(path, tmp_path):
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
     with pytest.raises(UsageError, match="--executor"), open_executor(1, tmp_path / path):
         pass

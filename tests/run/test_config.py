@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tomllib
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin, get_type_hints
@@ -122,6 +123,7 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("[model]\nchannels = [8, 8]\npools = [2, -1]\n", "model.pools must name"),
         ("[model]\nhidden_units = 0\n", "model.hidden_units"),
         ("seed =\n", "not valid TOML"),
+        ("seed = " + "9" * 6000 + "\n", "not valid TOML"),
     ],
 )
 def test_wrong_settings_are_named(tmp_path, text, message):
@@ -162,6 +164,28 @@ def test_no_setting_takes_a_value_that_makes_no_sense(tmp_path, setting, value):
         load_config(file=path)
     assert setting[1] in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "largest", "too_large"),
+    [
+        ("training", "learning_rate", 10.0, 1e300),
+        ("training", "weight_decay", 10.0, 10.01),
+        ("training", "batch_size", 100_000, 100_001),
+        ("training", "threads", 1024, 1_000_000),
+        ("statistics", "permutations", 10_000_000, 10**12),
+        ("statistics", "bootstrap_samples", 10_000_000, 10**12),
+        ("statistics.shortcuts", "permutations", 10_000_000, 10_000_001),
+        ("statistics.normative", "resamples", 10_000_000, 10_000_001),
+    ],
+)
+def test_no_setting_takes_more_than_can_be_done(tmp_path, section, name, largest, too_large):
+    path = tmp_path / "mine.toml"
+    path.write_text(toml_of(section, name, False, repr(largest)))
+    load_config(file=path)
+    path.write_text(toml_of(section, name, False, repr(too_large)))
+    with pytest.raises(UsageError, match=rf"configuration: {section}\.{name} must lie .* {int(largest):,} "):
+        load_config(file=path)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +252,8 @@ def folder(path):
 
 UNREADABLE = {
     "a folder": folder,
+    "a named pipe": os.mkfifo,
+    "a number of 6000 digits": lambda path: path.write_text("seed = " + "9" * 6000),
     "not UTF-8": lambda path: path.write_bytes(b'title = "caf\xe9"\n'),
     "UTF-16": lambda path: path.write_text("seed = 5\n", encoding="utf-16"),
     "a zero byte": lambda path: path.write_bytes(b"seed = 5\x00\n"),
@@ -256,9 +282,11 @@ def test_every_beta_of_two_decimals_is_allowed():
     assert load_config(overrides={"attribution": {"betas": betas}}).attribution.betas == betas
 
 
-def test_unknown_preset_lists_the_known():
-    with pytest.raises(UsageError, match="bohle2019"):
-        load_config("bohle")
+@pytest.mark.parametrize("preset", ["bohle", "", "../presets/demo", str(PRESETS / "demo"), "MINE", "n" * 300, "a\0"])
+def test_only_the_name_of_a_preset_is_known(tmp_path, preset):
+    (tmp_path / "mine.toml").write_text("seed = 5\n")
+    with pytest.raises(UsageError, match="unknown; known are default, bohle2019, demo"):
+        load_config(preset.replace("MINE", str(tmp_path / "mine")))
 
 
 def test_records_are_frozen():

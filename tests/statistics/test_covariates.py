@@ -72,6 +72,15 @@ def test_no_covariate_is_no_column(formula):
         ("age + smoking", r"formula 'age \+ smoking': .*no column 'smoking'"),
         ("age + open('x')", "formula"),
         ("age +* sex", "formula"),
+        ("age + ", r"formula 'age \+ ': cannot be read"),
+        ("age -", "cannot be read"),
+        ("age:", "cannot be read"),
+        ("+", "cannot be read"),
+        ("(age", "cannot be read"),
+        ("age) + (sex", "cannot be read"),
+        ("age sex", "cannot be read"),
+        ("age | sex", "several parts"),
+        ("relevance ~ age", "left-hand side"),
     ],
 )
 def test_a_formula_that_cannot_be_used_is_refused(formula, said):

@@ -131,6 +131,8 @@ COHORT_SETTINGS = [
     ('[registration]\nbrain_extraction = "given-mask"\n', "no scan has a mask"),
     ('[registration]\nmask_pattern = "masks/{name}.nii.gz"\n', "no scan has a mask"),
     ('[statistics]\ncovariates = "age + seks"\n', "statistics.covariates"),
+    ('[statistics]\ncovariates = "age + "\n', "statistics.covariates"),
+    ('[statistics]\ncovariates = "age | sex"\n', "statistics.covariates"),
     ('[statistics]\ncovariates = "log(sex)"\n', "statistics.covariates"),
     ('[statistics]\ncovariates = "age + education"\n', "statistics.covariates"),
     ('[statistics]\ncovariates = "__import__(1)"\n', "statistics.covariates"),
@@ -175,7 +177,7 @@ OTHER_SETTINGS = [
     ("[model]\nchannels = [8, 16, 32, 6400000]\n", "weights; at most"),
     ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
     ('[training]\ndevice = "cuda"\n', "no usable GPU"),
-    ("[training]\nlearning_rate = -1.0\n", "training.learning_rate must be positive"),
+    ("[training]\nlearning_rate = -1.0\n", "training.learning_rate must lie above 0"),
     ("[training]\nweight_decay = inf\n", "training.weight_decay = inf must be a finite number"),
     (
         '[registration]\nbrain_extraction = "synthstrip"\nsynthstrip_model = "/nowhere"\n',

@@ -101,6 +101,8 @@ def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
         terms = list(Formula(_QUOTIENT.sub(quotient, formula.split("~", 1)[-1])))
     except (FormulaicError, SyntaxError, ValueError, TypeError, AttributeError) as error:
         raise BadInputError(f"formula {formula!r}: cannot be read ({str(error).splitlines()[0]}).") from error
+    if not all(isinstance(term, Term) for term in terms):
+        raise BadInputError(f"formula {formula!r}: has several parts; one is expected. Remove |.")
     for factor in (str(factor) for term in terms if term.degree for factor in term.factors):
         names = _names(factor, columns)
         if names is None:
