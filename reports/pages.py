@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline.run.plain_text import plain
 from reports.components import Component, PageAssets
 from reports.glossary import linked
 from reports.numbers import number
@@ -53,7 +54,7 @@ class Frame:
 
 
 def render(template: str, frame: Frame, **content: Any) -> str:
-    """A page from its template.
+    """A page from its template; control characters from an input are spelt out.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def render(template: str, frame: Frame, **content: Any) -> str:
     **content
         Variables of the template.
     """
-    return str(_environment().get_template(template).render(frame=frame, assets=frame.assets, **content))
+    return plain(_environment().get_template(template).render(frame=frame, assets=frame.assets, **content))
 
 
 def render_part(template: str, **content: Any) -> Markup:

@@ -29,7 +29,7 @@ from pipeline.run.map_names import map_names
 from pipeline.run.private_paths import without_folders
 from pipeline.run.scan_files import ScanFiles
 from reports.numbers import is_missing
-from reports.table_faults import REMEDY, bad_cell, cut_row, read_checked
+from reports.table_faults import MAKE_AGAIN, REMEDY, bad_cell, cut_row, read_checked
 from reports.written_tables import of_another_version
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -63,7 +63,10 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
 
 FOUNDATIONS = ("scans", "predictions", "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
-
+WRITTEN_BEFORE = {
+    "scans": "registration", "splits": "predictions", "predictions": "performance", "relevance": "region_summary",
+}  # fmt: skip
+"""Tables that must be there if another one is."""
 
 SENTENCES = ("flags", "message", "note", "reason")
 """Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
@@ -226,7 +229,11 @@ def read_run(layout: RunLayout) -> RunRecord:
     tables, unreadable, foundation = {}, {}, ""
     for name, path_of in TABLES.items():
         path = path_of(layout)
-        if path.is_file():
+        later = WRITTEN_BEFORE.get(name)
+        if later is not None and not path.is_file() and TABLES[later](layout).is_file():
+            unreadable[name] = f"{path.relative_to(layout.root).as_posix()} is missing. {MAKE_AGAIN}"
+            foundation = unreadable[name] if name in FOUNDATIONS else foundation
+        elif path.is_file():
             frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
             if wrong:
                 unreadable[name] = wrong

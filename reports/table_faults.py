@@ -19,6 +19,7 @@ from pipeline.run.tables import read_table
 from pipeline.statistics.values import OUTCOMES
 from reports.written_tables import COLUMNS
 
+MAKE_AGAIN = "Repeat the command that made this run."
 REMEDY = "Delete the file and repeat the command that made this run."
 
 TEXT = frozenset({
@@ -148,6 +149,8 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
         for wrong, why in _checks(name, column, table[column], config):
             if wrong.any():
                 return f"{file}: {first_wrong(table, column, wrong, why)} {REMEDY}"
+    if name in ("scans", "predictions") and table["scan_id"].duplicated().any():
+        return f"{file}: {first_wrong(table, 'scan_id', table['scan_id'].duplicated(), 'appears twice')} {REMEDY}"
     return ""
 
 

@@ -161,8 +161,8 @@ def aggregate(work: Work) -> Result:
 
 INFERENCE_PACKAGES = (
     "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds", "pipeline.training.control",
-    "pipeline.cohort.candidates", "pipeline.cohort.persons", "pipeline.cohort.records", "pipeline.cohort.splits",
-    "pipeline.cohort.values",
+    "pipeline.cohort.candidates", "pipeline.cohort.clinical", "pipeline.cohort.persons", "pipeline.cohort.records",
+    "pipeline.cohort.splits", "pipeline.cohort.values", "pipeline.registration.settled",
 )  # fmt: skip
 """Code that the tables of the statistics stage depend on, beside reading and writing."""
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.cohort.bids_facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of
+from pipeline.cohort.bids_facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
 from pipeline.cohort.bids_tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
 from pipeline.cohort.bidsignore import BIDSIGNORE, split_ignored
 from pipeline.cohort.candidates import Candidate, listed
@@ -141,6 +141,11 @@ def _candidate(
         sidecar = {**common, **read_sidecar(root / path)}
     except ValueError as error:
         return Candidate(scan.dropped(f"unreadable sidecar: {error}")), None
+    tesla = sidecar.get("MagneticFieldStrength")
+    if tesla is not None and nominal_tesla(sidecar) is None:
+        tables.impossible.append(
+            f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
+        )
     stripped = sidecar.get("SkullStripped")
     entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
     if entities.get("part", "mag") != "mag":

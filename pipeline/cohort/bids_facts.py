@@ -149,7 +149,7 @@ def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:
     (3.0, None)
     """
     stated = sidecar.get("MagneticFieldStrength")
-    if isinstance(stated, bool) or not isinstance(stated, int | float) or not stated > 0:
+    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 < stated < float("inf"):
         return None
     tesla = stated / 10_000 if stated > 1000 else float(stated)  # some scanners write gauss
     nearest = min(_TESLA, key=lambda nominal: abs(nominal - tesla))

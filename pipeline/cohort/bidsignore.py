@@ -15,6 +15,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.regular_files import read_regular
 
 BIDSIGNORE = ".bidsignore"
+MOST_WILDCARDS = 10
 
 
 def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -53,6 +54,11 @@ def read_patterns(path: Path) -> GitIgnoreSpec:
         lines = []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read ({error}). Check its permissions and encoding (UTF-8).") from error
+    for line in lines:
+        if line.count("*") > MOST_WILDCARDS:  # matching takes exponentially long
+            raise BadInputError(
+                f"{path}: the pattern {line[:40]!r}… has more than {MOST_WILDCARDS} asterisks. Split it."
+            )
     try:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:  # pathspec's pattern errors are ValueErrors

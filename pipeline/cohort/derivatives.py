@@ -88,14 +88,14 @@ def read_sidecar(image: Path) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it cannot be read, is no JSON object, or its ``SkullStripped`` is neither true nor false.
+        If it cannot be read, is not a JSON object, or its ``SkullStripped`` is neither true nor false.
     """
     path = image.with_name(image.name.removesuffix(".gz").rpartition(".")[0] + ".json")
     try:
         content = json.loads(read_regular(path).decode("utf-8-sig"), object_pairs_hook=_once)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         detail = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ValueError(f"sidecar {path.name} is not readable as JSON: {detail}") from error
     if not isinstance(content, dict):

@@ -218,6 +218,11 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
             f"{len(files.irregular)} tables and XML files are no files (named pipes, sockets, devices) and are left "
             f"alone: {listed(files.irregular, 3)}"
         )
+    if files.unwritable:
+        notes.append(
+            f"{len(files.unwritable)} files and folders are left out because their names are not UTF-8 or hold control "
+            f"characters; rename them: {listed(files.unwritable, 3)}"
+        )
     if files.unreadable:
         notes.append(
             f"{len(files.unreadable)} folders could not be listed (permissions?): {listed(files.unreadable, 3)}"

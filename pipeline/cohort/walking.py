@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.run.plain_text import plain
 from pipeline.run.regular_files import irregular_kind
 
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
@@ -41,6 +42,8 @@ class InputFiles:
         Images of other formats, and archives, in which there may be images.
     irregular : tuple of str
         What is named like one of these and is no file: a named pipe, a socket, a device.
+    unwritable : tuple of str
+        Files and folders whose names no table can hold: not UTF-8, or with control characters. Written as Python would.
     """
 
     images: tuple[str, ...]
@@ -51,6 +54,7 @@ class InputFiles:
     unreadable: tuple[str, ...]
     foreign: tuple[str, ...]
     irregular: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
 
     @property
     def dicom_count(self) -> int:
@@ -74,6 +78,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     unreadable: list[str] = []
     foreign: list[str] = []
     irregular: list[str] = []
+    unwritable: list[str] = []
 
     def cannot_list(error: OSError) -> None:
         unreadable.append(_relative(str(error.filename), root))
@@ -81,6 +86,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     for folder, folders, files in os.walk(root, onerror=cannot_list):
         here = _relative(folder, root)
         prefix = "" if here == "." else here + "/"
+        unwritable += [plain(prefix + name, lines=False) for name in (*folders, *files) if _is_unwritable(name)]
+        folders[:] = [name for name in folders if not _is_unwritable(name)]
         visible = sorted(name for name in folders if not name.startswith(".") and enter(prefix + name))
         links = {name for name in visible if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
         linked += [prefix + name for name in sorted(links)]
@@ -88,7 +95,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         series = []
         for name in files:
             lower = name.lower()
-            if name.startswith("."):
+            if name.startswith(".") or _is_unwritable(name):
                 continue
             if lower.endswith(IMAGE_SUFFIXES):
                 images.append(prefix + name)
@@ -110,7 +117,12 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         unreadable=tuple(sorted(unreadable)),
         foreign=tuple(sorted(foreign)),
         irregular=tuple(sorted(irregular)),
+        unwritable=tuple(sorted(unwritable)),
     )
+
+
+def _is_unwritable(name: str) -> bool:
+    return plain(name, lines=False) != name
 
 
 def _is_irregular(folder: str, name: str) -> bool:

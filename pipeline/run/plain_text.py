@@ -9,15 +9,22 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 """Control characters but tab and line feed, marks that turn the direction of writing, halves of characters."""
 
 
-def plain(text: str) -> str:
+def plain(text: str, lines: bool = True) -> str:
     r"""A text in which characters that a terminal obeys, or cannot show, are written as Python writes them.
+
+    Parameters
+    ----------
+    text : str
+    lines : bool
+        Whether line feeds and tabs may stay.
 
     Examples
     --------
     >>> print(plain("site \x1b[31mred\x1b[0m"))
     site \x1b[31mred\x1b[0m
     """
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    shown = _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return shown if lines else shown.replace("\n", r"\n").replace("\t", r"\t")
 
 
 class PlainStream:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.run.private_paths import last_part
+from pipeline.run.private_paths import last_part, without_folders
 from reports.material import Material
 from reports.methods import credits, methods_text
 
@@ -39,7 +39,7 @@ def build_provenance(material: Material) -> Mapping[str, Any]:
     return {
         "facts": [(name, value or "not recorded") for name, value in facts],
         "packages": packages or "not recorded",
-        "config": re.sub('"(/[^"]*)"', lambda found: f'"{last_part(found[1])}"', settings),
+        "config": without_folders(re.sub('"(/[^"]*)"', lambda found: f'"{last_part(found[1])}"', settings)),
     }
 
 

@@ -198,7 +198,7 @@ def test_network_of_another_contrast_is_refused(run: SmallRun) -> None:
     run_stage(run)
     failures = read_table(run.layout.failures)
     assert failures["message"].tolist() == [
-        f"{run.layout.fold(1).description}: the network tells young from old and knows no AD; train it again."
+        "OUT/models/fold-1/model.json: the network tells young from old and knows no AD; train it again."
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,39 @@ def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:
     assert [scan.scan_id for scan in cohort.table.kept] == ["sub-1_T1w", "sub-2_T1w"]
     assert reasons(cohort.table.scans) == {"sub-2_run-2_T1w": "a link that leads nowhere"}
     assert "1 links to folders are not followed; give the real folder: sub-1/again" in cohort.notes
+
+
+@pytest.mark.parametrize("stated", ['"abc"', "-3", "[3]", "true", "0"])
+def test_a_field_strength_that_is_not_a_positive_number_is_missing_and_named(bids: BidsTree, stated: str) -> None:
+    people(bids, "1", "2")
+    sidecar = bids.root / "sub-1/anat/sub-1_T1w.json"
+    sidecar.write_text(f'{{"MagneticFieldStrength": {stated}}}')
+    cohort = bids.read(**SEX)
+    assert [scan.field_strength for scan in cohort.table] == [None, None]
+    assert any("sub-1_T1w.nii, MagneticFieldStrength" in note for note in cohort.notes)
+
+
+def test_a_sidecar_nested_too_deeply_costs_its_scan_only(bids: BidsTree) -> None:
+    people(bids, "1", "2", "3", "4")
+    (bids.root / "sub-1/anat/sub-1_T1w.json").write_text("[" * 100_000 + "]" * 100_000)
+    first, *others = bids.read(**SEX).table.scans
+    assert all(scan.kept for scan in others)
+    assert (first.reason or "").startswith("unreadable sidecar: sidecar sub-1_T1w.json is not readable as JSON")
+
+
+@pytest.mark.parametrize("middle", [b"\xff\xfe", b"x\nfake", b"\x1b[2J"])
+def test_a_name_that_no_table_can_hold_is_left_out_and_named(bids: BidsTree, middle: bytes) -> None:
+    people(bids, "1", "2")
+    (Path(os.fsdecode(os.fsencode(bids.root / "sub-1/anat") + b"/sub-9_desc-" + middle + b"_T1w.nii"))).write_bytes(b"")
+    cohort = bids.read(**SEX)
+    assert len(cohort.table) == 2
+    (note,) = [note for note in cohort.notes if "rename them" in note]
+    assert "\n" not in note
+    note.encode("utf-8")
+
+
+def test_a_pattern_that_would_take_for_ever_is_refused(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    (bids.root / ".bidsignore").write_text("*a" * 40 + "b\n")
+    with pytest.raises(BadInputError, match=r"\.bidsignore: the pattern .* asterisks"):
+        bids.read(**SEX)

@@ -31,7 +31,7 @@ from pipeline.regions.stage import aggregate_relevance
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import execute
+from pipeline.run.jobs import _execute_all
 from pipeline.run.tables import read_table, write_table
 
 
@@ -321,7 +321,7 @@ def test_jobs_travel_to_other_processes(run):
 
     class Remote(Inline):
         def submit(self, function, *arguments):
-            assert function is execute
+            assert function is _execute_all
             return super().submit(function, *pickle.loads(pickle.dumps(arguments)))
 
     assert all(outcome.ok for outcome in aggregate(run, Remote()))

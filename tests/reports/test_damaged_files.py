@@ -23,7 +23,7 @@ from reports.figures import gallery
 from reports.links import Links
 from reports.material import Material
 from reports.parts import PARTS, finished_sections, people_pages, region_pages
-from reports.run_record import FOUNDATIONS, TABLES, RunRecord, read_run, read_usable
+from reports.run_record import FOUNDATIONS, TABLES, WRITTEN_BEFORE, RunRecord, read_run, read_usable
 from reports.sections import SECTIONS
 from reports.table_faults import COUNTS, FLAGS, REMEDY, TEXT, TEXT_HERE
 from reports.written_tables import COLUMNS
@@ -137,6 +137,27 @@ def test_a_damaged_table_is_named_and_left_out(finished, record, way):
         assert str(finished.root) not in said
         assert why in said
         assert "epeat the command that made this run" in said
+
+
+@pytest.mark.parametrize("name", WRITTEN_BEFORE)
+def test_a_table_that_must_be_there_is_missed(finished, name):
+    path = TABLES[name](finished)
+    good = path.read_bytes()
+    path.unlink()
+    found = read_run(finished)
+    path.write_bytes(good)
+    assert found.unreadable[name].startswith(f"{path.relative_to(finished.root).as_posix()} is missing.")
+
+
+@pytest.mark.parametrize("name", ["scans", "predictions"])
+def test_a_scan_that_appears_twice_is_named(finished, record, name):
+    path = TABLES[name](finished)
+    good = path.read_bytes()
+    path.write_bytes(good + good.splitlines(keepends=True)[1])
+    _, said = read_usable(finished, name, path, record.config)
+    path.write_bytes(good)
+    assert f"line {len(good.splitlines()) + 1}, column scan_id" in said
+    assert "appears twice" in said
 
 
 @pytest.mark.parametrize("file", ["logs/provenance.json", "models/fold-0/model.json"])

@@ -87,7 +87,7 @@ def test_bad_tables_are_named(tmp_path):
     predictions = predictions_of(scans)
     with pytest.raises(BadInputError, match=r"predictions\.tsv: column outcome"):
         analyse(layout, scans, predictions.drop(columns="outcome"), fast())
-    with pytest.raises(BadInputError, match="scan I0 has no row"):
+    with pytest.raises(BadInputError, match=r"scan I0 of .*has no row"):
         analyse(layout, scans, predictions.iloc[1:], fast())
     with pytest.raises(BadInputError, match="I0 is there twice"):
         analyse(layout, scans, pd.concat([predictions, predictions.iloc[:1]]), fast())
