@@ -10,6 +10,9 @@ from pipeline.registration.flags import MIN_COHORT, OUTLYING, ROBUST_SD
 
 LOWEST_CORRELATION = 0.1
 """In and around a region; ten OASIS brains at 2 mm have at least 0.34 in each of 134 regions."""
+WELL_PLACED = 0.85
+"""A region that follows the template this closely is in its place, however alike the others are: in a cohort of synthetic
+brains, 0.92 lies far below the others."""
 LARGEST_INVERSE_ERROR_MM = 2.0
 """The same brains have at most 0.63."""
 NAMED = 3
@@ -75,7 +78,7 @@ def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
     for where, column, ascending, words in (
         (table["correlation"] < LOWEST_CORRELATION, "correlation", True,
          f"correlation with the template below {LOWEST_CORRELATION:g} in a region"),
-        (table["distance"] < -limit, "distance", True,
+        ((table["distance"] < -limit) & (table["correlation"] < WELL_PLACED), "distance", True,
          "correlation with the template far below the others in a region"),
         (table["inverse_error_max_mm"] > LARGEST_INVERSE_ERROR_MM, "inverse_error_max_mm", False,
          f"warp and inverse warp more than {LARGEST_INVERSE_ERROR_MM:g} mm apart in a region"),

@@ -125,6 +125,16 @@ def test_one_bad_region_of_one_scan_is_found_in_a_cohort_and_named_first() -> No
     assert worst_regions(found)["I4"].count("(") == 3
 
 
+def test_a_region_in_its_place_is_not_flagged_however_alike_the_others_are() -> None:
+    level = np.random.default_rng(0).uniform(2.2, 2.5, 134)
+    correlations = np.tanh(level + 0.02 * np.random.default_rng(1).normal(size=(20, 134)))
+    correlations[4, 30] = 0.9
+    found = table(correlations)
+    assert found["distance"].min() < -10
+    assert region_reasons(found) == {}
+    assert worst_regions(found)["I4"].startswith("R31 (0.90)")
+
+
 def test_a_scan_that_is_worse_everywhere_is_no_matter_of_regions() -> None:
     correlations = cohort(20)
     correlations[4] = np.tanh(np.arctanh(correlations[4]) - 0.4)
