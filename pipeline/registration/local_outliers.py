@@ -11,8 +11,8 @@ from pipeline.registration.flags import MIN_COHORT, OUTLYING, ROBUST_SD
 LOWEST_CORRELATION = 0.1
 """In and around a region; ten OASIS brains at 2 mm have at least 0.34 in each of 134 regions."""
 WELL_PLACED = 0.85
-"""A region that follows the template this closely is in its place, however alike the others are: in a cohort of synthetic
-brains, 0.92 lies far below the others."""
+"""A region that follows the template this closely is in its place, however alike the others are: in a cohort of
+synthetic brains, 0.92 lies far below the others."""
 LARGEST_INVERSE_ERROR_MM = 2.0
 """The same brains have at most 0.63."""
 NAMED = 3
