@@ -251,7 +251,7 @@ def overlap(rows: pd.DataFrame) -> list[str]:
     both = [name for name in found[OURS].index if name in found[PLAIN].index and name not in CHOSEN_ON]
     if not both:
         return ["Not run."]
-    lines = [f"| Dice, {len(both)} people | this pipeline | plain | ratio | better in | smallest ratio |",
+    lines = [f"| Dice (n = {len(both)}) | this pipeline | plain | ratio | better in | smallest ratio |",
              "|---|---|---|---|---|---|"]  # fmt: skip
     a, b = (pd.DataFrame(found[engine].loc[both, "dice"].tolist(), index=both) for engine in (OURS, PLAIN))
     for name in a:
@@ -278,12 +278,13 @@ def volumes_of(rows: pd.DataFrame) -> list[str]:
         r = np.corrcoef(own[column], own["manual_mm3"])[0, 1]
         lines.append(f"| {title} | {len(own)} | {r:.3f} | {percent.mean():+.1f} % | {percent.std():.1f} % | "
                      f"{percent.min():+.1f} % | {percent.max():+.1f} % |")  # fmt: skip
+    lines = lines if len(lines) > 2 else ["Too few people for a correlation of volumes."]
     first, second = found[OURS], found[RETEST]
     second = second[second.index.isin(first.index)]
     if len(second):
         pair = first.loc[second.index, "tissue_mm3"], second["tissue_mm3"]
         percent = 200 * (pair[0] - pair[1]).abs() / (pair[0] + pair[1])
-        lines += ["", f"Scan moved and registered again, {len(second)} people: volumes without fluid differ by "
+        lines += ["", f"Scan moved and registered again (n = {len(second)}): volumes without fluid differ by "
                   f"{percent.mean():.1f} % on average, {percent.max():.1f} % at most."]  # fmt: skip
     return lines
 
