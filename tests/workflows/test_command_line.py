@@ -157,6 +157,7 @@ WORK = {
 @pytest.mark.parametrize("command", WORK)
 def test_an_output_that_cannot_be_written_to_is_named(begun, command, capsys, monkeypatch):
     monkeypatch.setattr("workflows.adni.require_settings", lambda *_, **__: None)  # nobody may not read the atlas
+    "".encode("utf-8-sig")  # loads the codec, which nobody may not read either
     with nobody(begun.root):
         assert main(WORK[command](begun)) == 2
     assert one_line(capsys.readouterr().err) == f"heatlas: {begun.root}: cannot write there (Permission denied).\n"
