@@ -43,7 +43,7 @@ class InputFiles:
     irregular : tuple of str
         What is named like one of these and is no file: a named pipe, a socket, a device.
     unwritable : tuple of str
-        Files and folders whose names no table can hold: not UTF-8, or with control characters. Written as Python would.
+        Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped.
     """
 
     images: tuple[str, ...]

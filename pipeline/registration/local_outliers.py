@@ -1,4 +1,4 @@
-"""Regions in which a scan lies worse on the template than the scans of its cohort do."""
+"""Regions in which a scan fits the template worse than the other scans of its cohort."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def worst_regions(table: pd.DataFrame) -> dict[str, str]:
-    """The regions in which each scan lies worst, with their correlations.
+    """The regions in which each scan fits the template worst, with their correlations.
 
     Parameters
     ----------
