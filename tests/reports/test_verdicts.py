@@ -22,7 +22,7 @@ from reports.content.effects import difference_in_words
 from reports.content.summary import interval_against_p, smaller_shares
 from reports.figures.gallery import Gallery
 from reports.findings import Estimate
-from reports.glossary import GLOSSARY, linked
+from reports.glossary import GLOSSARY, as_page, linked
 from reports.headline import leaders, map_shares, small_regions
 from reports.material import Material
 from reports.method_cautions import _several_networks
@@ -391,6 +391,11 @@ def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():
 
 
 @pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])
+def test_the_page_of_words_is_the_reports_glossary() -> None:
+    page = Path(__file__).parents[2] / "docs" / "glossary.md"
+    assert page.read_text(encoding="utf-8") == as_page()
+
+
 def test_whether_the_correlation_turns_with_beta_is_told(last, said):
     rows = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "volume": ADJUSTED, "unit": "participant",
                          "estimator": "pearson", "r": [-0.58, last], "ci_low": -0.9, "ci_high": 0.9, "p": 0.1,
