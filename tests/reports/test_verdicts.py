@@ -390,12 +390,12 @@ def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():
     assert all(term.meaning.format(positive="AD", negative="CN", start="logit") for term in GLOSSARY)
 
 
-@pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])
 def test_the_page_of_words_is_the_reports_glossary() -> None:
     page = Path(__file__).parents[2] / "docs" / "glossary.md"
     assert page.read_text(encoding="utf-8") == as_page()
 
 
+@pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])
 def test_whether_the_correlation_turns_with_beta_is_told(last, said):
     rows = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "volume": ADJUSTED, "unit": "participant",
                          "estimator": "pearson", "r": [-0.58, last], "ci_low": -0.9, "ci_high": 0.9, "p": 0.1,
