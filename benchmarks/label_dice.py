@@ -236,7 +236,7 @@ def page(rows: pd.DataFrame, options: argparse.Namespace) -> str:
         "",
         "OASIS-20: twenty skull-stripped brains of OASIS-1 (Marcus et al. 2007, doi:10.1162/jocn.2007.19.9.1498) with "
         "the manual labels of the MICCAI 2012 challenge, provided by Neuromorphometrics, Inc. under academic "
-        "subscription; CC BY-NC 3.0, not part of this repository. From the GitHub repository muschellij2/malf.templates, "
+        "subscription; CC BY-NC 3.0, not part of this repository. From GitHub, muschellij2/malf.templates, "
         "as a BIDS dataset.",
     ]
     for resolution, own in rows.groupby("resolution", sort=False):
