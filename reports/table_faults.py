@@ -49,8 +49,8 @@ COUNTS = frozenset({"epoch", "fold", "hits", "k", "patient", "rank", "region", "
 CLINICAL = frozenset({"scans", "clinical"})
 """Tables whose columns have the ranges of `pipeline.cohort.ranges`."""
 MEASURED = frozenset({
-    "clinical", "conservation", "predictions", "predictions_applied", "registration", "relevance", "relevance_applied", "scans",
-    "volume_points", "volumes",
+    "clinical", "conservation", "predictions", "predictions_applied", "registration", "relevance",
+    "relevance_applied", "scans", "volume_points", "volumes",
 })  # fmt: skip
 """Tables of what was measured on scans, where no number is infinite; a test's statistic or interval can be."""
 

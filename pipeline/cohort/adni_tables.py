@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.adni_visit_tables import VisitRow, person_number, todays_spelling
+from pipeline.cohort.adni_visit_tables import (
+    VisitRow,
+    contradiction,
+    contradiction_notes,
+    person_number,
+    todays_spelling,
+)
 from pipeline.cohort.candidates import listed
 from pipeline.cohort.ranges import possible_cells, problem_notes
 from pipeline.cohort.table_dates import with_iso_dates
@@ -65,6 +71,10 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
         bad = list(frame.loc[~is_person, "PTID"])
         notes.append(f"{path.name}: {len(bad)} rows without a PTID such as 002_S_0295 are left out: {listed(bad, 3)}")
         frame = frame[is_person]
+    who = frame[[name for name in ("RID", "PTID") if name in frame.columns]].to_dict("index")
+    contradictions = {line: said for line, cells in who.items() if (said := contradiction(cells))}
+    notes += contradiction_notes(path.name, contradictions)
+    frame = frame.drop(index=list(contradictions))
     return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
 
 

@@ -11,7 +11,7 @@ table                                     holds
 
 Every table may be absent, none is changed. What is closest to the image wins: scans, sessions, participants. Of two
 rows for one person, visit or image the first holds and the other only fills its gaps; that, and where they disagree,
-is noted.
+is noted. Two columns whose names differ by no more than case must hold the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from pipeline.cohort.candidates import listed
 from pipeline.cohort.ranges import possible_cells
-from pipeline.cohort.text_tables import filled_rows, read_text_table, require_columns
+from pipeline.cohort.text_tables import filled_rows, read_text_table, require_columns, same_column
 from pipeline.cohort.values import is_missing
 from pipeline.run.errors import BadInputError
 from pipeline.run.regular_files import read_regular
@@ -174,7 +174,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
         return []
     numbered = [(n, [cell.strip() for cell in line.split("\t")]) for n, line in enumerate(lines, 1) if line.strip()]
     (_, header), *rows = numbered or [(1, [])]
-    if len(set(header)) != len(header) or any(len(row) != len(header) for _, row in rows):
+    if len(set(map(same_column, header))) != len(header) or any(len(row) != len(header) for _, row in rows):
         return []
     return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 

@@ -178,3 +178,18 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
     all_names = list(names)
     more = len(all_names) - limit
     return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
+    """A count with its noun, and with a verb that agrees with it.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "series", "", "series")
+    ('1 row', '2 rows are', '1 study has', '3 series')
+    """  # noqa: E501
+    verb = verb if n == 1 else _SEVERAL.get(verb, verb)
+    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
+
+
+_SEVERAL = {"is": "are", "has": "have"}

@@ -7,6 +7,7 @@ from adni_csv import write_csv
 from input_trees import AdniTree
 
 from pipeline.cohort.adni_files import newest_tables
+from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.splits import make_split
 from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
@@ -57,6 +58,55 @@ def test_a_header_named_twice(adni: AdniTree) -> None:
 def test_a_header_named_twice_that_nobody_uses(adni: AdniTree) -> None:
     two_people(adni, HEADER.replace("RID", "FAQ").replace("SITE", "FAQ") + ROWS)
     assert diagnoses(adni) == {"I1": "CN", "I2": "AD"}
+
+
+@pytest.mark.parametrize("header", ["dx", "Dx", "icv", "hippocampus", "Ptid"])
+def test_a_header_named_twice_but_for_its_case(adni: AdniTree, header: str) -> None:
+    two_people(adni, HEADER.replace("SITE", header) + ROWS)
+    with pytest.raises(BadInputError, match=rf"two columns are named \w+ and {header} and hold different values"):
+        adni.read(as_is=True)
+
+
+@pytest.mark.parametrize("columns", ["FAQ,FAQ", "FAQ,faq"])
+def test_columns_of_one_name_that_are_not_used_are_named(adni: AdniTree, columns: str) -> None:
+    one, other = columns.split(",")
+    two_people(adni, HEADER.replace("RID", one).replace("SITE", other) + ROWS)
+    named = one if one == other else f"{one} (not {other})"
+    said = f"ADNIMERGE.csv: columns of one name hold different values, the first is used: {named}"
+    assert said in adni.read(as_is=True).notes
+
+
+RIDS = {"another": ("296", True), "with a decimal": ("300.0", False), "missing": ("-4", False), "empty": ("", False)}
+
+
+@pytest.mark.parametrize("way", RIDS)
+def test_a_row_about_two_people_is_left_out_and_named(adni: AdniTree, way: str) -> None:
+    rid, wrong = RIDS[way]
+    two_people(adni, HEADER + ROWS.replace(f"300,{Q}", f"{rid},{Q}"))
+    cohort = (
+        adni.read(as_is=True, negative="CN", positive="AD") if not wrong else read_cohort(adni.root, CohortConfig(), 43)
+    )
+    said = (
+        "ADNIMERGE.csv: 1 row is left out, because RID and PTID are not of one person; correct one of them: "
+        "line 3 (RID 296, PTID 002_S_0300)"
+    )
+    assert (said in cohort.notes) == wrong
+    kept = {scan.scan_id: scan.kept for scan in cohort.table}
+    assert kept == {"I1": True, "I2": not wrong}
+
+
+@pytest.mark.parametrize(("name", "header", "cells"), [("DXSUM.csv", "DIAGNOSIS", "3"), ("CDR.csv", "CDGLOBAL", "0.5")])
+def test_a_row_of_a_visit_table_about_two_people_is_left_out_and_named(
+    adni: AdniTree, name: str, header: str, cells: str
+) -> None:
+    two_people(adni, HEADER + ROWS.replace("CN", ""))
+    lines = [f"295,{P},bl,2006-04-10,{cells}", f"295,{Q},bl,2006-04-10,{cells}"]
+    write_csv(adni.root / name, "\n".join([f"RID,PTID,VISCODE,EXAMDATE,{header}", *lines, ""]))
+    said = (
+        f"{name}: 1 row is left out, because RID and PTID are not of one person; correct one of them: "
+        "line 3 (RID 295, PTID 002_S_0300)"
+    )
+    assert said in read_cohort(adni.root, CohortConfig(), 43).notes
 
 
 def test_dates_day_first(adni: AdniTree) -> None:

@@ -10,7 +10,9 @@ import pytest
 from input_trees import BidsTree
 from other_user import nobody
 
+from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.records import Scan
+from pipeline.run.config import CohortConfig
 from pipeline.run.errors import BadInputError
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
@@ -258,3 +260,32 @@ def test_a_pattern_that_would_take_for_ever_is_refused(bids: BidsTree) -> None:
     (bids.root / ".bidsignore").write_text("*a" * 40 + "b\n")
     with pytest.raises(BadInputError, match=r"\.bidsignore: the pattern .* asterisks"):
         bids.read(**SEX)
+
+
+TABLES = ["participants.tsv", "sessions.tsv", "sub-1/sub-1_sessions.tsv", "sub-1/ses-1/sub-1_ses-1_scans.tsv"]
+IDENTIFYING = {"participants.tsv": "participant_id", "sessions.tsv": "participant_id session_id"}
+FIRST_CELLS = {"participants.tsv": "sub-1", "sessions.tsv": "sub-1 ses-1", TABLES[2]: "ses-1"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("same", [True, False])
+def test_columns_that_differ_by_case_alone(bids: BidsTree, table: str, same: bool) -> None:
+    """They must agree: which one is meant nobody can tell."""
+    bids.image("sub-1/ses-1/anat/sub-1_ses-1_T1w.nii")
+    bids.image("sub-2/ses-1/anat/sub-2_ses-1_T1w.nii")
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M")
+    who = IDENTIFYING.get(table, "session_id" if "sessions" in table else "filename")
+    cells = FIRST_CELLS.get(table, "anat/sub-1_ses-1_T1w.nii")
+    bids.table(table, f"{who} sex Age age", f"{cells} F 70 {70 if same else 80}",
+               *(["sub-2 M 60 60"] if table == "participants.tsv" else []))  # fmt: skip
+    said = f"{Path(table).name}: two columns are named Age and age and hold different values. Rename or remove one."
+    if not same and table in ("participants.tsv", "sessions.tsv"):
+        with pytest.raises(BadInputError) as caught:
+            bids.read(**SEX)
+        assert said in str(caught.value)
+        return
+    cohort = read_cohort(bids.root, CohortConfig(**SEX), 43)
+    scan = next(scan for scan in cohort.table if scan.participant_id == "sub-1")
+    told = " ".join([*cohort.notes, scan.reason or ""])
+    assert (said in told) == (not same)
+    assert scan.age == (70.0 if same else None)

@@ -170,7 +170,9 @@ def test_a_damaged_table_is_named_and_left_out(finished, record, way):
         assert "epeat the command that made this run" in said
 
 
-@pytest.mark.parametrize(("name", "later"), [(name, later) for name in WRITTEN_BEFORE for later in WRITTEN_BEFORE[name]])
+@pytest.mark.parametrize(
+    ("name", "later"), [(name, later) for name, others in WRITTEN_BEFORE.items() for later in others]
+)
 def test_a_table_that_must_be_there_is_missed(finished, name, later):
     path, other = TABLES[name](finished), TABLES[later](finished)
     held = [(one, one.read_bytes() if one.is_file() else None) for one in (path, other)]
@@ -183,18 +185,20 @@ def test_a_table_that_must_be_there_is_missed(finished, name, later):
     assert found.unreadable[name].startswith(f"{path.relative_to(finished.root).as_posix()} is missing.")
 
 
-@pytest.mark.parametrize("file", ["group/statistics/roc.tsv", "group/relevance.tsv", "group/relevance_audit.tsv"])
-def test_a_table_that_a_step_has_written_is_missed(finished, file, tmp_path):
+def test_a_table_that_a_step_has_written_is_missed(finished):
     """Whatever a receipt names and the folder has no more is named, also where the report does without it."""
-    receipt, path = finished.receipt("steps", "some"), finished.root / file
-    write_json(receipt, {"key": "k", "outputs": {file: "d", "report.html": "d"}})
-    held = path.read_bytes() if path.is_file() else None
-    path.unlink(missing_ok=True)
+    files = ["group/statistics/roc.tsv", "group/relevance.tsv", "group/relevance_audit.tsv"]
+    write_json(finished.receipt("steps", "some"), {"key": "k", "outputs": dict.fromkeys([*files, "report.html"], "d")})
+    roc = finished.statistics("roc")
+    good = roc.read_bytes()
+    roc.unlink()
     found = read_run(finished)
-    receipt.unlink()
-    if held is not None:
-        path.write_bytes(held)
-    assert list(found.unreadable.values()) == [f"{file} is missing. Repeat the command that made this run."]
+    finished.receipt("steps", "some").unlink()
+    roc.write_bytes(good)
+    assert list(found.unreadable) == ["roc", *files[1:]]
+    assert list(found.unreadable.values()) == [
+        f"{file} is missing. Repeat the command that made this run." for file in files
+    ]
 
 
 SIDES = "participant_id\tscan_id\tmap\tregion\tname\themisphere\tgroup\tn_voxels\tsum\tdensity\n"
