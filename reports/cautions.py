@@ -325,7 +325,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _same_images, _few, _chance, _registration, _own_volumes, _not_learned,
-    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *AUDIT_CHECKS,
-    *METHOD_CHECKS,
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _same_images, _few, _chance, _registration, _own_volumes,
+    _not_learned, _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+    *AUDIT_CHECKS, *METHOD_CHECKS,
 )  # fmt: skip

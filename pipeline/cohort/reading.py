@@ -223,8 +223,8 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
     notes += _foreign_notes(files)
     if files.irregular:
         notes.append(
-            f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read, because of "
-            f"being a named pipe, a socket or a device: {listed(files.irregular, 3)}"
+            f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read (a named "
+            f"pipe, a socket or a device): {listed(files.irregular, 3)}"
         )
     if files.unwritable:
         notes.append(
