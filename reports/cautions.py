@@ -96,8 +96,8 @@ def _unfinished(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "The run is not finished.",
-        f"There are no results of {listing(missing)}. Run the same command again to continue; the parts of this "
-        "report that need them say so.",
+        f"There are no results of {listing(missing)}. The next stage is {missing[0]}: repeat the command that made "
+        "this run, without --stop-after if it had that. The parts of this report that need these results say so.",
     )
 
 

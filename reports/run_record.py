@@ -22,9 +22,8 @@ from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
 from pipeline.run.cells import REMEDY
 from pipeline.run.config import Config
-from pipeline.run.config_files import read_config
 from pipeline.run.errors import HeatlasError
-from pipeline.run.folder import RunInput, read_run_input
+from pipeline.run.folder import RunInput, read_run_config, read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.map_names import map_names
 from pipeline.run.private_paths import without_folders
@@ -232,7 +231,7 @@ def read_run(layout: RunLayout) -> RunRecord:
     UsageError
         If the folder is not a run, or its configuration is damaged.
     """
-    config, source = read_config(layout.config), read_run_input(layout)
+    config, source = read_run_config(layout), read_run_input(layout)
     tables, unreadable, foundation = {}, _missing(layout), ""
     for name, path_of in TABLES.items():
         path = path_of(layout)

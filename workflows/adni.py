@@ -26,11 +26,11 @@ from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.manifest import write_comparison
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.run.config import Config
-from pipeline.run.config_files import load_config, read_config
+from pipeline.run.config_files import load_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
 from pipeline.run.executors import open_executor
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
+from pipeline.run.folder import RunInput, prepare_run_folder, read_run_config, read_run_input, recognise_run_folder
 from pipeline.run.jobs import clear_stale_scratch
 from pipeline.run.layout import RunLayout
 from pipeline.run.lock import run_lock
@@ -187,7 +187,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     """``heatlas report``."""
     layout = RunLayout(arguments.out.resolve())
     source = read_run_input(layout)
-    read_config(layout.config)
+    read_run_config(layout)
     with (
         run_lock(layout.lock) as taken_over,
         open_log(layout, source.input) as log,

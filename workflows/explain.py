@@ -13,11 +13,10 @@ from pipeline.attribution.explain_stage import SEEN, Request, explainable, show_
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.run.config import Config
-from pipeline.run.config_files import read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.executors import open_executor
-from pipeline.run.folder import read_run_input
+from pipeline.run.folder import read_run_config, read_run_input
 from pipeline.run.jobs import Outcome, clear_stale_scratch
 from pipeline.run.layout import ExplanationLayout
 from pipeline.run.lock import run_lock
@@ -44,7 +43,7 @@ def explain_command(arguments: argparse.Namespace) -> int:
 
 
 def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
-    config = read_config(layout.config)
+    config = read_run_config(layout)
     for path in (layout.scans, layout.splits):
         if not path.is_file():
             raise UsageError(

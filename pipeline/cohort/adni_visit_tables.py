@@ -154,7 +154,7 @@ def read_visit_table(
     rows, bad, contradictions, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
     notes += contradiction_notes(name, contradictions)
     if bad:
-        notes.append(f"{name}: {len(bad)} rows without a RID or PTID are left out: {listed(bad, 3)}")
+        notes.append(f"{name}: {counted(len(bad), 'row')} without a RID or PTID left out: {listed(bad, 3)}")
     return VisitTable(name, rows), [*notes, *problem_notes(problems)]
 
 

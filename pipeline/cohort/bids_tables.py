@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.cohort.candidates import listed
+from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.ranges import possible_cells
 from pipeline.cohort.text_tables import filled_rows, read_text_table, require_columns, same_column
 from pipeline.cohort.values import is_missing
@@ -156,7 +156,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:
-        tables.notes.append(f"{nameless} rows without {' and '.join(columns)} are left out: {path.name}")
+        tables.notes.append(f"{counted(nameless, 'row')} without {' and '.join(columns)} left out: {path.name}")
     return named
 
 
@@ -194,7 +194,9 @@ def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: li
             disagreeing += [f"{label} {column} ({known[column]}, not {cells[column]})" for column in other]
         rows[key] = {**cells, **rows.get(key, {})}
     if repeated:
-        notes.append(f"{len(repeated)} rows repeat a row and only fill its gaps: {name}, {listed(repeated)}")
+        notes.append(
+            f"{counted(len(repeated), 'row')} for what has one, used to fill its gaps only: {name}, {listed(repeated)}"
+        )
     if disagreeing:
         notes.append(f"repeated rows disagree, the first holds: {name}, {listed(disagreeing)}")
     return rows

@@ -214,10 +214,10 @@ def _has_participants(files: InputFiles) -> bool:
 def _file_notes(files: InputFiles, layout: str) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
-        notes.append(f"{files.dicom_count} DICOM files are left alone: BIDS holds images as NIfTI; convert them")
+        notes.append(f"{counted(files.dicom_count, 'DICOM file')} left alone: BIDS holds images as NIfTI; convert them")
     if files.linked_folders:
         notes.append(
-            f"{len(files.linked_folders)} links to folders are not followed; give the real folder: "
+            f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
             f"{listed(files.linked_folders, 3)}"
         )
     notes += _foreign_notes(files)
@@ -228,12 +228,14 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
         )
     if files.unwritable:
         notes.append(
-            f"{len(files.unwritable)} files and folders are left out because their names are not UTF-8 or hold control "
+            f"{counted(len(files.unwritable), 'file or folder', 'is', 'files and folders')} left out "
+            "because of names that are not UTF-8 or hold control "
             f"characters; rename them: {listed(files.unwritable, 3)}"
         )
     if files.unreadable:
         notes.append(
-            f"{len(files.unreadable)} folders could not be listed (permissions?): {listed(files.unreadable, 3)}"
+            f"{counted(len(files.unreadable), 'folder')} could not be listed (permissions?): "
+            f"{listed(files.unreadable, 3)}"
         )
     return notes
 
@@ -242,6 +244,7 @@ def _foreign_notes(files: InputFiles) -> list[str]:
     if not files.foreign:
         return []
     return [
-        f"{len(files.foreign)} archives, or images neither NIfTI nor DICOM, are left alone; unpack or convert them: "
+        f"{counted(len(files.foreign), 'archive')}, or images neither NIfTI nor DICOM, left alone; unpack "
+        "or convert them: "
         f"{listed(files.foreign, 3)}"
     ]

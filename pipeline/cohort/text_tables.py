@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.candidates import listed
+from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.values import is_missing
 from pipeline.run.errors import BadInputError
 from pipeline.run.regular_files import irregular_kind, read_regular
@@ -64,7 +64,7 @@ def read_text_table(
     header = [name.strip() for name in header]
     positions, ignored = _columns_once(path, header, frame, used)
     frame = frame.iloc[:, positions].set_axis([header[position] for position in positions], axis="columns")
-    text = f"{len(refused)} rows whose cells do not fit the header are left out; correct them"
+    text = f"{counted(len(refused), 'row')} whose cells do not fit the header left out; correct them"
     notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
     if ignored:
         notes.append(f"{path.name}: columns of one name hold different values, the first is used: {listed(ignored)}")
