@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
 from pipeline.attribution.explain_stage import SEEN, Request, explainable, show_scans
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.run.config import Config
@@ -89,7 +90,7 @@ def _tell_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[
     """Say which scans are left out because a file or row is missing, where all scans were asked for."""
     if not (request.participants or request.scans):
         for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
-            print(f"  {count} scans left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:
