@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
 from pipeline.attribution.explain_stage import SEEN, Request, explainable, show_scans
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.splits import Split
 from pipeline.run.config import Config
-from pipeline.run.config_files import read_config
 from pipeline.run.digests import DigestCache
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.executors import open_executor
-from pipeline.run.folder import read_run_input
+from pipeline.run.folder import read_run_config, read_run_input
 from pipeline.run.jobs import Outcome, clear_stale_scratch
 from pipeline.run.layout import ExplanationLayout
 from pipeline.run.lock import run_lock
@@ -44,7 +44,7 @@ def explain_command(arguments: argparse.Namespace) -> int:
 
 
 def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
-    config = read_config(layout.config)
+    config = read_run_config(layout)
     for path in (layout.scans, layout.splits):
         if not path.is_file():
             raise UsageError(
@@ -90,7 +90,7 @@ def _tell_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[
     """Say which scans are left out because a file or row is missing, where all scans were asked for."""
     if not (request.participants or request.scans):
         for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
-            print(f"  {count} scans left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:
