@@ -20,14 +20,14 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.folder import read_run_input
 from pipeline.run.layout import RunLayout
 from pipeline.run.tables import read_table, write_text
-from reports.cautions import find_cautions
+from reports.cautions import find_cautions, missing_stages
 from reports.content.summary import summarise
 from reports.faults import Faults
 from reports.links import PAGES
 from reports.material import Material
 from reports.methods import methods_bibtex, methods_markdown
 from reports.numbering import numbered
-from reports.numbers import is_missing, shortened
+from reports.numbers import is_missing, listing, shortened
 from reports.pages import Frame, NavigationEntry, render, template_files
 from reports.parts import FinishedSection, make_parts
 from reports.viewer.of_run import shared_data
@@ -144,6 +144,8 @@ def write_report(layout: RunLayout, all_formats: bool = False, executor: Executo
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
     for fault in said:
         log.warning("%s", fault)
+    if missing := missing_stages(material.run):
+        log.warning("The run is not finished: there are no results of %s.", listing(missing))
     return Report(layout.report, said)
 
 

@@ -28,7 +28,7 @@ from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.run.config import Config
 from pipeline.run.config_files import load_config
 from pipeline.run.digests import DigestCache
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
 from pipeline.run.executors import open_executor
 from pipeline.run.folder import RunInput, prepare_run_folder, read_run_config, read_run_input, recognise_run_folder
 from pipeline.run.jobs import clear_stale_scratch
@@ -175,12 +175,20 @@ def demo_command(arguments: argparse.Namespace) -> int:
     arguments.preset, arguments.participant_label = "demo", []
     config = load_config("demo", arguments.config, seed_of(arguments))
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
+    _require_demo_folder(arguments.out)
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
     with run_lock(RunLayout(arguments.out.resolve()).lock):
         with open_executor(arguments.n_procs) as executor:
             write_demo_cohort(cohort, config.seed, executor=executor)
         return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+
+
+def _require_demo_folder(folder: Path) -> None:
+    """Nothing but an earlier demo may be there."""
+    expected = {"cohort", "run", *(path.name for path in folder.glob(f"{RunLayout(folder).lock.name}*"))}
+    if folder.is_dir() and any(path.name not in expected for path in folder.iterdir()):
+        raise UsageError(f"{folder}: is not empty and not that of an earlier demo. Choose an empty or new folder.")
 
 
 def report_command(arguments: argparse.Namespace) -> int:
