@@ -42,8 +42,8 @@ class Main:
     def main(begin):
         return 3
 class Late:
-    def __del__(self):
-        os.kill(os.getpid(), signal.{name})
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{name}):
+        kill(process, number)
 sys.modules["workflows.command_line"] = Main
 sys.late = Late()  # goes when Python has taken its signal handlers away
 sys.exit(interrupts.start())
