@@ -30,8 +30,6 @@ _HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest"
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 _WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.attribution.stage")
 """What workers need, the first things first; imported by their server while this process imports the rest."""
-EXIT_PIPE = 141
-"""As the shell reports a command ended by SIGPIPE."""
 _MOST_PROCESSES = 1024
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
@@ -217,6 +215,8 @@ def _path(text: str) -> Path:
     """A path that leads somewhere; `argparse` names the option."""
     try:
         Path(text).resolve()
+    except FileNotFoundError:
+        raise argparse.ArgumentTypeError(f"{text!r}: the current folder has been removed") from None
     except (OSError, RuntimeError):  # RuntimeError until Python 3.12
         raise argparse.ArgumentTypeError(f"{text!r}: its symbolic links lead in a circle") from None
     return Path(text)
@@ -253,9 +253,6 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
             return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
         return _said(str(error), error.exit_code)
-    except BrokenPipeError:  # whoever read the output has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE
     except KeyboardInterrupt:
         return _said("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
     except OSError as error:
@@ -270,10 +267,10 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
 
 
 def _said(line: str, code: int) -> int:
-    print(f"heatlas: {plain(line)}", file=sys.stderr)
+    print(f"heatlas: {line}", file=cast(TextIO, PlainStream(sys.stderr)))
     return code
 
 
 def _defect(error: Exception) -> int:
-    print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    print("".join(traceback.format_exception(error)), end="", file=cast(TextIO, PlainStream(sys.stderr)))
     return _said(f"internal error ({type(error).__name__}: {error}). Please report it.", EXIT_INTERNAL)
