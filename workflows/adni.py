@@ -86,6 +86,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
                 log.warning("note: %s", note)
             work = _begin(layout, source.input, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
+        clear_stale_scratch(layout)  # workers of a killed run may have outlived it at the beginning of this one
     return _exit_code(layout)
 
 
