@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -102,10 +103,22 @@ def _local_pool(n_procs: int) -> Iterator[Executor]:
     except BaseException:
         processes = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
+        _wait_until_cancelled(pool)
         for process in processes:
             process.terminate()
         raise
     pool.shutdown()
+
+
+def _wait_until_cancelled(pool: ProcessPoolExecutor, seconds: float = 2.0) -> None:
+    """Let the pool's own thread forget the work that is cancelled.
+
+    Python before 3.12 tells every work it remembers that the workers are gone, and fails with a traceback at one that
+    is cancelled.
+    """
+    end = time.monotonic() + seconds
+    while getattr(pool, "_cancel_pending_futures", False) and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 def _start_server() -> None:
