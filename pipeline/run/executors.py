@@ -105,7 +105,7 @@ def _local_pool(n_procs: int) -> Iterator[Executor]:
         pool.shutdown(wait=False, cancel_futures=True)
         _wait_until_cancelled(pool)
         for process in processes:
-            process.terminate()
+            process.kill()
         raise
     pool.shutdown()
 
@@ -133,11 +133,12 @@ def _start_server() -> None:
 
 
 def _prepare_worker() -> None:
-    """Leave Ctrl-C to the parent, and exit when the parent dies, even by SIGKILL.
+    """Leave Ctrl-C and termination to the parent, and exit when the parent dies, even by SIGKILL.
 
     Without the second a worker would wait for work for ever.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a group at once
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -96,7 +96,7 @@ def test_an_interrupt_while_the_server_imports_leaves_no_traceback():
 
 
 INTERRUPTED = """
-import time
+import os, signal, time
 from pipeline.run.executors import open_executor
 if __name__ == "__main__":
     try:
@@ -105,6 +105,9 @@ if __name__ == "__main__":
             futures[0].result()
             for future in futures:
                 future.cancel()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)  # as `timeout` and schedulers do
+            time.sleep(0.5)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         time.sleep(0.5)
@@ -114,5 +117,5 @@ if __name__ == "__main__":
 def test_an_interrupt_while_work_waits_leaves_no_traceback(tmp_path):
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED)
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, start_new_session=True)
     assert (ended.returncode, ended.stderr) == (0, "")
