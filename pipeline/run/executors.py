@@ -122,9 +122,9 @@ def _wait_until_cancelled(pool: ProcessPoolExecutor, seconds: float = 2.0) -> No
 
 
 def _start_server() -> None:
-    """Start the server, or find it running, with the environment of a worker and deaf to Ctrl-C."""
-    resource_tracker.ensure_running()  # would unblock Ctrl-C below
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Start the server, or find it running, with the environment of a worker and deaf to Ctrl-C and termination."""
+    resource_tracker.ensure_running()  # would unblock them below
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         with _environment(SINGLE_THREAD):
             forkserver.ensure_running()
