@@ -58,7 +58,7 @@ class PlainStream:
 
     def _lose(self) -> None:
         """Let the file behind the stream be none, since Python tries again when it ends."""
-        nowhere = Path(os.devnull).open("w", encoding="utf-8")
+        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # to the end of the process
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has no file
             os.dup2(nowhere.fileno(), self._stream.fileno())
         self._stream = nowhere
