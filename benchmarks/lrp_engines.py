@@ -105,7 +105,7 @@ def forward_backward(model: nn.Module, volume: Tensor, betas: tuple[float, ...])
 
 
 def heatlas(model: nn.Module, volume: Tensor, betas: tuple[float, ...]) -> Answer:
-    from pipeline.attribution.lrp import lrp_beta
+    from pipeline.attribution.lrp.relevance import lrp_beta
 
     answers = lrp_beta(model, volume, TARGET, betas)
     unexplained = {b: float((a.ledger.residual / a.start_value).abs().max()) for b, a in answers.items()}

@@ -23,22 +23,22 @@ from pathlib import Path
 from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.cohort.manifest import write_comparison
 from pipeline.cohort.reading import InputCohort, read_cohort
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config, read_config
-from pipeline.run.digests import DigestCache
+from pipeline.cohort.sharing.manifest import write_comparison
+from pipeline.run.config.files import load_config, read_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
-from pipeline.run.executors import open_executor
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
-from pipeline.run.jobs import clear_stale_scratch
-from pipeline.run.layout import RunLayout
-from pipeline.run.lock import run_lock
-from pipeline.run.log import open_log
-from pipeline.run.private_paths import last_part
-from pipeline.run.provenance import write_dataset_description, write_provenance
+from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
+from pipeline.run.layout.private_paths import last_part
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
-from reports.build import write_report
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import clear_stale_scratch
+from pipeline.run.work.lock import run_lock
+from pipeline.run.work.log import open_log
+from pipeline.run.work.provenance import write_dataset_description, write_provenance
+from reports.page.build import write_report
 from workflows.check import describe_cohort
 from workflows.explain import explain_command
 from workflows.preflight import Ready, preflight, require_settings, stages_until

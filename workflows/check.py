@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.manifest import MATCHING, Match, write_comparison
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.private_paths import without_home
+from pipeline.run.layout.private_paths import without_home
 from pipeline.run.tables import write_json, write_text
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of

@@ -23,12 +23,12 @@ from pipeline.run.errors import (
     EXIT_USAGE,
     HeatlasError,
 )
-from pipeline.run.executors import import_ahead
 from pipeline.run.plain_text import PlainStream, plain
+from pipeline.run.work.executors import import_ahead
 
 _HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
-_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.attribution.stage")
+_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """What workers need, the first things first; imported by their server while this process imports the rest."""
 EXIT_PIPE = 141
 """As the shell reports a command ended by SIGPIPE."""

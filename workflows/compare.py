@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.run.cells import require_whole
-from pipeline.run.config_files import read_config
+from pipeline.run.config.files import read_config
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.folder import read_run_input
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
 from pipeline.statistics.comparison.runs import (
@@ -24,8 +24,8 @@ from pipeline.statistics.comparison.runs import (
     too_few,
     with_one_name_per_person,
 )
-from pipeline.statistics.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
-from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
+from pipeline.statistics.data.values import RelevanceValues
 
 
 def compare_command(arguments: argparse.Namespace) -> int:

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.explain_stage import SEEN, Request, explainable, show_scans
+from pipeline.cohort.people.splits import Split
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.splits import Split
-from pipeline.run.config import Config
-from pipeline.run.config_files import read_config
-from pipeline.run.digests import DigestCache
+from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
+from pipeline.run.config.files import read_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.executors import open_executor
-from pipeline.run.folder import read_run_input
-from pipeline.run.jobs import Outcome, clear_stale_scratch
-from pipeline.run.layout import ExplanationLayout
-from pipeline.run.lock import run_lock
+from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.run_layout import ExplanationLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import Outcome, clear_stale_scratch
+from pipeline.run.work.lock import run_lock
 
 LISTED = 5
 """Maps without content that are named."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cohort.manifest import make_manifest
 from pipeline.cohort.reading import read_cohort
+from pipeline.cohort.sharing.manifest import make_manifest
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.private_paths import without_home
+from pipeline.run.layout.private_paths import without_home
 from workflows.check import check_command
 from workflows.settings import selection_of, settings_of
 

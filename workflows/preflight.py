@@ -12,15 +12,15 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
 from pipeline.cohort.reading import InputCohort
-from pipeline.cohort.splits import PARTS, Split, make_split, require_both_classes
 from pipeline.models.geometry import weight_count
 from pipeline.models.inputs import configured_input
-from pipeline.registration.given_masks import mask_path
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config import Config, RegistrationConfig
+from pipeline.registration.images.given_masks import mask_path
+from pipeline.registration.images.synthstrip import require_synthstrip
+from pipeline.run.config.settings import Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.private_paths import without_home
+from pipeline.run.layout.private_paths import without_home
 from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 

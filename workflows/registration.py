@@ -11,17 +11,17 @@ import pandas as pd
 
 from atlases.catalogue import find_atlas
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.decisions import require_decisions
-from pipeline.registration.flags import flag_reasons
+from pipeline.registration.quality.decisions import require_decisions
+from pipeline.registration.quality.flags import flag_reasons
 from pipeline.registration.settled import settle_scans
 from pipeline.registration.stage import register_scans, table_row
-from pipeline.registration.volume_tables import gather_volumes, hippocampal_volumes, measure_volumes, volume_job
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Job, Outcome, is_done
-from pipeline.run.layout import RunLayout
+from pipeline.registration.volumes.tables import gather_volumes, hippocampal_volumes, measure_volumes, volume_job
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from reports.overviews import draw_overviews, overview_job
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome, is_done
+from reports.page.overviews import draw_overviews, overview_job
 
 
 def register_and_finish(

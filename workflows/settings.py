@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.anonymise import open_disguise
-from pipeline.cohort.manifest import Manifest
 from pipeline.cohort.reading import Selection
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
+from pipeline.cohort.sharing.anonymise import open_disguise
+from pipeline.cohort.sharing.manifest import Manifest
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 
 

@@ -12,31 +12,31 @@ from pathlib import Path
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.applied import explain_applied
-from pipeline.attribution.stage import APPLIED_STAGE, explain_scans
-from pipeline.cohort.conversion import convert_scans
+from pipeline.cohort.images.conversion import convert_scans
+from pipeline.cohort.people.splits import Split
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.splits import Split
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
+from pipeline.explaining.applied import explain_applied
+from pipeline.explaining.stage import APPLIED_STAGE, explain_scans
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
-from pipeline.registration.faces import without_face
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Job, Outcome
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import map_names
-from pipeline.run.steps import run_step
+from pipeline.registration.images.faces import without_face
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from pipeline.statistics.inputs import files_read
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome
+from pipeline.run.work.steps import run_step
+from pipeline.statistics.data.inputs import files_read
 from pipeline.statistics.stage import analyse
 from pipeline.training.application import apply_networks
 from pipeline.training.stage import train_folds
-from reports.build import build_report, report_inputs, written_files
+from reports.page.build import build_report, report_inputs, written_files
 from reports.people.scan_pictures import draw_scans
-from reports.run_record import read_run
+from reports.read.run_record import read_run
 from workflows.registration import register_and_finish
 
 
@@ -160,9 +160,11 @@ def aggregate(work: Work) -> Result:
 
 
 INFERENCE_PACKAGES = (
-    "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds", "pipeline.training.control",
-    "pipeline.cohort.candidates", "pipeline.cohort.clinical", "pipeline.cohort.persons", "pipeline.cohort.records",
-    "pipeline.cohort.splits", "pipeline.cohort.values", "pipeline.registration.settled",
+    "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.work.seeds",
+    "pipeline.training.control",
+    "pipeline.cohort.candidates", "pipeline.cohort.people.clinical", "pipeline.cohort.people.persons",
+    "pipeline.cohort.records",
+    "pipeline.cohort.people.splits", "pipeline.cohort.cells.values", "pipeline.registration.settled",
 )  # fmt: skip
 """Code that the tables of the statistics stage depend on, beside reading and writing."""
 

@@ -12,9 +12,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.ledger import Ledger
+from pipeline.attribution.lrp.ledger import Ledger
+from pipeline.attribution.network_view import Subject, explaining
 from pipeline.attribution.records import Attribution
-from pipeline.attribution.subject import Subject, explaining
 from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import to_input_grid
 from pipeline.run.errors import BadInputError, UsageError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pipeline.attribution.ledger import Ledger
+from pipeline.attribution.lrp.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ import torch
 from torch import nn
 
 from atlases.brain_box import Box
-from pipeline.attribution.cam import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
-from pipeline.attribution.fake_cam import FakeCam
-from pipeline.attribution.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.integrated_gradients import IntegratedGradients
-from pipeline.attribution.lime import Lime
+from pipeline.attribution.cam.fake_cam import FakeCam
+from pipeline.attribution.cam.opti_cam import OptiCam
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
+from pipeline.attribution.lrp.methods import GuidedBackprop, Lrp
 from pipeline.attribution.method_settings import Setting, build_record
 from pipeline.attribution.methods import Method
-from pipeline.attribution.occlusion import Occlusion, RegionLabels, RegionOcclusion
-from pipeline.attribution.opti_cam import OptiCam
-from pipeline.attribution.propagation_methods import GuidedBackprop, Lrp
-from pipeline.attribution.rise import Rise
-from pipeline.attribution.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
+from pipeline.attribution.perturbation.lime import Lime
+from pipeline.attribution.perturbation.occlusion import Occlusion, RegionLabels, RegionOcclusion
+from pipeline.attribution.perturbation.rise import Rise
 from pipeline.models.contract import StagedModel
 from pipeline.regions.territory import Territory
 from pipeline.run.errors import UsageError

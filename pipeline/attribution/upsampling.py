@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.pooling import triple
-from pipeline.attribution.subject import Subject
+from pipeline.attribution.graph.pooling import triple
+from pipeline.attribution.network_view import Subject
 from pipeline.run.errors import UsageError
 
 POINTWISE = (

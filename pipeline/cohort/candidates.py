@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cohort.headers import check_header
+from pipeline.cohort.images.headers import check_header
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
-from pipeline.run.progress import Progress
+from pipeline.run.work.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.cohort import adni, bids
-from pipeline.cohort.adni_images import parse_image
-from pipeline.cohort.anonymise import Disguise, capped_ages
-from pipeline.cohort.bids_tables import PARTICIPANTS
+from pipeline.cohort.adni import download as adni
+from pipeline.cohort.adni.images import parse_image
+from pipeline.cohort.bids import dataset as bids
+from pipeline.cohort.bids.derivatives import over_template, with_entries
+from pipeline.cohort.bids.tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
     Candidate,
     listed,
@@ -20,16 +21,16 @@ from pipeline.cohort.candidates import (
     with_readable_headers,
     without_duplicates,
 )
-from pipeline.cohort.clinical import Clinical, clinical_table
-from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from pipeline.cohort.derivatives import over_template, with_entries
-from pipeline.cohort.manifest import Manifest, Match, select
-from pipeline.cohort.persons import roll_over_notes
-from pipeline.cohort.ranges import possible_scans
+from pipeline.cohort.cells.ranges import possible_scans
+from pipeline.cohort.people.clinical import Clinical, clinical_table
+from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from pipeline.cohort.people.persons import roll_over_notes
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.segmented_subjects import with_segmented_volumes
+from pipeline.cohort.segmented.subjects import with_segmented_volumes
+from pipeline.cohort.sharing.anonymise import Disguise, capped_ages
+from pipeline.cohort.sharing.manifest import Manifest, Match, select
 from pipeline.cohort.walking import InputFiles, walk_input
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 DEMO_TRUTH = "truth"

@@ -22,7 +22,7 @@ from scipy import stats
 
 from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 
 log = logging.getLogger("heatlas")

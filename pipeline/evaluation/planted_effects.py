@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 
 ALPHA = 0.05

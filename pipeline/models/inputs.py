@@ -19,9 +19,9 @@ from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid, template_grid
 from atlases.templates import Template, load_template
 from pipeline.models.geometry import covering_side, seen_side
-from pipeline.run.config import Config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""

@@ -23,7 +23,7 @@ from pipeline.models.founding import FoundingCNN
 from pipeline.models.geometry import seen_shape
 from pipeline.models.inputs import NetworkInput, Normalisation
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles
+from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import write_json
 
 FORMAT = 1

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.cohort.people.unseen import networks_that_answered
 from pipeline.cohort.records import Scan
-from pipeline.cohort.unseen import networks_that_answered
 from pipeline.regions.metrics import density, gain
 from pipeline.regions.stage import PACKAGES, scan_table
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, text_digest
-from pipeline.run.layout import RunLayout
-from pipeline.run.steps import run_step
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, text_digest
+from pipeline.run.work.steps import run_step
 
 STAGE = "regions-applied"
 

@@ -20,7 +20,7 @@ from atlases.images import write_template_image
 from atlases.spaces import Grid
 from pipeline.regions.partial_sums import add_part
 from pipeline.regions.tables import OUTCOMES
-from pipeline.run.scan_files import sidecar
+from pipeline.run.layout.scan_files import sidecar
 from pipeline.run.tables import write_json
 
 

@@ -27,15 +27,15 @@ from pipeline.regions.tables import (
     bilateral_rows,
     predictions_of,
 )
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import lrp_map_name
-from pipeline.run.scan_files import ScanFiles
-from pipeline.run.steps import run_step
+from pipeline.run.layout.map_names import lrp_map_name
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
+from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from pipeline.run.work.steps import run_step
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"

@@ -19,9 +19,9 @@ from pipeline.cohort.records import Scan
 from pipeline.regions.device_sums import device_labels, device_region_sums
 from pipeline.regions.region_sums import PackedLabels, pack_labels, unpack_rows
 from pipeline.regions.tables import RELEVANCE_COLUMNS, scan_rows
-from pipeline.run.digests import canonical_json, text_digest
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
+from pipeline.run.work.digests import canonical_json, text_digest
 
 PACKAGES = (
     "pipeline.regions.territory",

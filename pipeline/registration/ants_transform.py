@@ -73,7 +73,7 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
     fixed, moving : Volume
         Template and scan.
     transform : str
-        Parameter set (`pipeline.run.config.RegistrationConfig`).
+        Parameter set (`pipeline.run.config.settings.RegistrationConfig`).
     seed : int
         For the sampling of the metric. With one thread it makes the result repeatable to the bit.
     prefix : Path
@@ -220,12 +220,12 @@ def read_displacement(path: Path) -> np.ndarray:
 def require_one_thread() -> None:
     """Refuse to go on if ITK would use several threads: their sums differ from run to run.
 
-    ITK reads the variable when ANTs is loaded, so it must be set before; `pipeline.run.executors` does.
+    ITK reads the variable when ANTs is loaded, so it must be set before; `pipeline.run.work.executors` does.
     """
     if os.environ.get(THREADS_VARIABLE) != "1":
         raise RuntimeError(
             f"{THREADS_VARIABLE} must be 1 for repeatable registration; start workers through "
-            "pipeline.run.executors.open_executor."
+            "pipeline.run.work.executors.open_executor."
         )
 
 

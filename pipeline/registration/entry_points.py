@@ -1,6 +1,7 @@
 """Images that others have worked on: brains already extracted, and brains already in template space.
 
-Where an image enters is decided when the input is read (`pipeline.cohort.derivatives`) and stands in ``scans.tsv``.
+Where an image enters is decided when the input is read (`pipeline.cohort.bids.derivatives`) and stands in
+``scans.tsv``.
 Here it is held to what was said of it: a brain must have the size of one, an image in template space must lie there.
 """
 
@@ -13,12 +14,12 @@ import scipy.ndimage
 
 from atlases.spaces import Grid
 from atlases.templates import Template
-from pipeline.cohort.derivatives import template_space_problem
+from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.registration.ants_transform import Volume
-from pipeline.registration.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
-from pipeline.registration.images import T1wImage
-from pipeline.registration.quality import correlation, dice
-from pipeline.registration.resolution import coarsen
+from pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
+from pipeline.registration.images.resolution import coarsen
+from pipeline.registration.images.t1w import T1wImage
+from pipeline.registration.quality.measures import correlation, dice
 from pipeline.run.errors import BadInputError
 
 MIN_DICE = 0.8
@@ -42,7 +43,7 @@ class PlacedScan:
     source_grid : Grid
         Grid of the image as given.
     correlation, dice : float
-        As `pipeline.registration.quality.RegistrationQuality`.
+        As `pipeline.registration.quality.measures.RegistrationQuality`.
     """
 
     t1w: np.ndarray

@@ -2,7 +2,7 @@
 
 The registration runs on the box of the template that holds the brain (`atlases.brain_box`): the displacement is 0
 outside it, and so is the registered brain. Images are interpolated once, from the data as acquired; only the copy
-that drives the registration is coarser (`pipeline.registration.resolution`).
+that drives the registration is coarser (`pipeline.registration.images.resolution`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pipeline.registration.ants_transform import (
     register,
     resample,
 )
-from pipeline.registration.bias_field import correct_bias_field
-from pipeline.registration.brain_extraction import BrainMask, find_brain
 from pipeline.registration.entry_points import stated_brain
-from pipeline.registration.images import T1wImage, load_t1w
-from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.quality import RegistrationQuality, assess
-from pipeline.registration.resolution import around_brain, closest_ras, coarsen
-from pipeline.run.config import RegistrationConfig
+from pipeline.registration.images.bias_field import correct_bias_field
+from pipeline.registration.images.brain_extraction import BrainMask, find_brain
+from pipeline.registration.images.resolution import around_brain, closest_ras, coarsen
+from pipeline.registration.images.t1w import T1wImage, load_t1w
+from pipeline.registration.quality.measures import RegistrationQuality, assess
+from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from pipeline.run.config.settings import RegistrationConfig
 
 BRAIN_MARGIN_MM = 10.0
 DRIVING_VOXEL = 0.75
@@ -50,7 +50,7 @@ class RegisteredScan:
     brain_mask : numpy.ndarray
         (X, Y, Z), bool, the scan's own mask (the template's for ``template-mask``).
     log_jacobian : numpy.ndarray
-        (X, Y, Z), float32; see `pipeline.registration.jacobian.log_jacobian`. Outside the box, where the
+        (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
         displacement is 0, it is the logarithm of the affine part alone.
     grid : Grid
         The template grid.
@@ -59,7 +59,7 @@ class RegisteredScan:
     brain : BrainMask
         The brain in the scan's own space.
     orientation : str
-        See `pipeline.registration.images.T1wImage`.
+        See `pipeline.registration.images.t1w.T1wImage`.
     """
 
     t1w: np.ndarray
@@ -96,7 +96,7 @@ def register_image(
     entry : {"scan", "brain"}
         ``brain`` for an image that is said to be brain-extracted (`pipeline.cohort.records.Scan.entry`).
     mask_path : Path, optional
-        Where a mask of this scan lies, if there is one (`pipeline.registration.given_masks`).
+        Where a mask of this scan lies, if there is one (`pipeline.registration.images.given_masks`).
 
     Raises
     ------

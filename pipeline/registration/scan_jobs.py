@@ -10,26 +10,26 @@ from typing import Any
 from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
-from pipeline.registration.brain_extraction import find_brain, sidecar_of
 from pipeline.registration.entry_points import PlacedScan, place_in_template
-from pipeline.registration.given_masks import mask_path
-from pipeline.registration.images import load_t1w
+from pipeline.registration.images.brain_extraction import find_brain, sidecar_of
+from pipeline.registration.images.given_masks import mask_path
+from pipeline.registration.images.t1w import load_t1w
 from pipeline.registration.scan import RegisteredScan, register_image
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.group_layout import TEMPLATE
-from pipeline.run.jobs import Job
-from pipeline.run.layout import RunLayout
-from pipeline.run.private_paths import shown_as
-from pipeline.run.provenance import package_versions
-from pipeline.run.seeds import derived_seed
+from pipeline.run.config.settings import RegistrationConfig
+from pipeline.run.layout.group_layout import TEMPLATE
+from pipeline.run.layout.private_paths import shown_as
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job
+from pipeline.run.work.provenance import package_versions
+from pipeline.run.work.seeds import derived_seed
 
 STAGE = "registration"
 PACKAGES = (
     "pipeline.registration",
-    "pipeline.cohort.derivatives",
-    "pipeline.run.seeds",
+    "pipeline.cohort.bids.derivatives",
+    "pipeline.run.work.seeds",
     "atlases.templates",
     "atlases.spaces",
     "atlases.brain_box",

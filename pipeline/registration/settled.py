@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.decisions import DROP, dropped_reason
-from pipeline.run.config import RegistrationConfig
+from pipeline.registration.quality.decisions import DROP, dropped_reason
+from pipeline.run.config.settings import RegistrationConfig
 
 JACOBIAN_SOURCE = "Jacobian of the registration"
 COARSEST_MM = 2.0

@@ -17,23 +17,23 @@ from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.ants_transform import Transforms, Volume, resample
-from pipeline.registration.doubt import DOUBT_COLUMNS, add_doubt
-from pipeline.registration.images import load_labels
-from pipeline.registration.quality import QUALITY_COLUMNS
-from pipeline.registration.region_quality import (
+from pipeline.registration.images.synthstrip import require_synthstrip
+from pipeline.registration.images.t1w import load_labels
+from pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
+from pipeline.registration.quality.measures import QUALITY_COLUMNS
+from pipeline.registration.quality.region_quality import (
     gather_region_quality,
     measure_regions,
     region_quality_job,
 )
 from pipeline.registration.scan_jobs import registration_job
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config import RegionsConfig, RegistrationConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Job, Outcome, is_done, run_jobs
-from pipeline.run.layout import RunLayout
-from pipeline.run.pacing import Paced
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+from pipeline.run.work.pacing import Paced
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -81,7 +81,7 @@ def register_scans(
     seed : int
         Seed of the run; each scan derives its own from its name.
     executor : concurrent.futures.Executor
-        Workers with one ITK thread (`pipeline.run.executors.open_executor`).
+        Workers with one ITK thread (`pipeline.run.work.executors.open_executor`).
     digests : DigestCache
     atlas : str
         Whose regions are looked at one by one; as `atlases.labels.load_atlas`.

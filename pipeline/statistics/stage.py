@@ -17,27 +17,27 @@ import numpy as np
 import pandas as pd
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import Config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.statistics.associations.associations import associations_tables
+from pipeline.statistics.associations.main_effects import main_effects_tables
+from pipeline.statistics.associations.volume_association import volume_association_tables
 from pipeline.statistics.comparison.rankings import ranking_agreement_tables
-from pipeline.statistics.demographics import demographics_tables
+from pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
 from pipeline.statistics.groups.comparisons import comparisons_tables
 from pipeline.statistics.groups.fairness import fairness_tables
 from pipeline.statistics.groups.interactions import interactions_tables
+from pipeline.statistics.groups.region_effects import region_effects_tables
+from pipeline.statistics.groups.region_summary import region_summary_tables
 from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.harmonisation.tables import harmonisation_tables
-from pipeline.statistics.inputs import StatisticsInputs, read_inputs
-from pipeline.statistics.main_effects import main_effects_tables
 from pipeline.statistics.normative.tables import normative_tables
-from pipeline.statistics.performance import performance_tables
+from pipeline.statistics.performance.classification import performance_tables
+from pipeline.statistics.performance.demographics import demographics_tables
 from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
-from pipeline.statistics.region_effects import region_effects_tables
-from pipeline.statistics.region_summary import region_summary_tables
 from pipeline.statistics.shortcuts.tables import shortcuts_tables, site_prediction_tables
-from pipeline.statistics.volume_association import volume_association_tables
 
 Tables = Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]
 """Table by name, each with its data dictionary."""

@@ -5,7 +5,7 @@ network left, that of the fold that tests them; everyone else has all folds' net
 and their answers are averaged:
 the mean of the logits, and the mean of the softmax probabilities (a vote of the networks). With the mean logit, or the
 mean probability, as start value the explanation of the average is the average of the explanations; see
-`pipeline.attribution.ensemble`.
+`pipeline.explaining.ensemble`.
 
 One unit of work per fold: its network, all scans it may be asked about.
 """
@@ -21,18 +21,18 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Split
-from pipeline.cohort.unseen import networks_for, require_unseen
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, unit_key
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import positive_probability
 from pipeline.training.prediction import PREDICTION_COLUMNS, logits_of

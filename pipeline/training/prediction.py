@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.splits import Fold, require_disjoint
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, require_disjoint
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import outcome, positive_probability, predicted_class
 

@@ -12,18 +12,18 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.splits import Fold, Split, require_both_classes, require_disjoint
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split, require_both_classes, require_disjoint
 from pipeline.models.device import chosen_device
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import FoldFiles, RunLayout
-from pipeline.run.seeds import derived_seed
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.seeds import derived_seed
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.numerics import kept_memory, repeatable
@@ -140,7 +140,7 @@ def _job(
         [*parameters, task.seed],
         "pipeline.models",
         "pipeline.training",
-        "pipeline.run.seeds",
+        "pipeline.run.work.seeds",
     )
     files = layout.fold(fold.index)
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}

@@ -16,9 +16,9 @@ import torch
 from torch.nn import functional
 
 from pipeline.models.contract import StagedModel
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
-from pipeline.run.seeds import derived_seed, generator
+from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.training.augmentation import augment
 from pipeline.training.batch_statistics import prepare_step
 from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint

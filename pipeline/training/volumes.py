@@ -16,7 +16,7 @@ import torch
 
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.run.errors import UsageError
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 
 STORED = torch.float16
 

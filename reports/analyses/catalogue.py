@@ -1,6 +1,6 @@
 """The sections of the statistics stage's analyses: what each asks, and which rows and columns answer it.
 
-Adding an analysis to the report is adding a view here and its table to `reports.run_record.STATISTICS`.
+Adding an analysis to the report is adding a view here and its table to `reports.read.run_record.STATISTICS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from reports.analyses import audit_verdicts, planted_verdict, verdicts
 from reports.analyses.charts import Intervals
 from reports.analyses.views import Analysis, View
-from reports.run_record import OUTCOMES
+from reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
 _CI = ("ci_low", "ci_high")

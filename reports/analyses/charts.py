@@ -9,8 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from reports.analyses.columns import CODED, worded
-from reports.numbers import fixed, is_missing, listing, number, shortened
 from reports.vector.intervals import IntervalRow, draw_intervals
+from reports.words.numbers import fixed, is_missing, listing, number, shortened
 
 DRAWN = 20
 """Rows of a chart."""

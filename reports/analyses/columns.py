@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from reports.numbers import fixed, number, p_cell, percent
-from reports.tables import Column, footnote, text
+from reports.page.tables import Column, footnote, text
+from reports.words.numbers import fixed, number, p_cell, percent
 
 Form = Callable[[object], str]
 

@@ -14,8 +14,8 @@ import pandas as pd
 
 from atlases.regions import RegionTable
 from pipeline.regions.region_sums import REST
-from pipeline.statistics.relevance_columns import map_totals, with_shares
-from pipeline.statistics.values import OUTCOMES
+from pipeline.statistics.data.relevance_columns import map_totals, with_shares
+from pipeline.statistics.data.values import OUTCOMES
 
 BILATERAL = "bilateral"
 

@@ -10,7 +10,7 @@ from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from reports.figures.brain import (
     AXIS,
     COORDINATE,

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from reports.figures.style import BLUE, INK, VERMILION, new_figure
-from reports.numbers import shortened
+from reports.words.numbers import shortened
 
 
 def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.persons import name_of_person
-from pipeline.statistics.relevance_columns import with_shares
-from reports.run_record import RunRecord
+from pipeline.cohort.people.persons import name_of_person
+from pipeline.statistics.data.relevance_columns import with_shares
+from reports.read.run_record import RunRecord
 
 FEWEST_CONTROLS = 5
 """Controls without whom a person is compared with nobody."""

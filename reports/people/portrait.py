@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from atlases.labels import Atlas
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from reports.figures.brain import AXIS, PERSON_PERCENTILES, BrainImage, Cut, MapView
 from reports.figures.lettering import write
 from reports.figures.maps import slice_name

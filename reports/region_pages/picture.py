@@ -15,15 +15,15 @@ from PIL import Image
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from reports.figures.brain import AXIS, GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, Cut, Plane
 from reports.figures.lettering import write
 from reports.figures.maps import slice_name
 from reports.figures.palette import NIGHT, reduced
 from reports.figures.panels import Plan, grey_panel, outlined_bodies, with_map, with_outlines
-from reports.material import Material
-from reports.numbers import shortened
+from reports.page.material import Material
 from reports.people.pictures import Snapshot
+from reports.words.numbers import shortened
 
 PIXELS, HEAD, GAP = 170, 18, 4
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import pandas as pd
 
 from pipeline.run.errors import HeatlasError
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
 from reports.analyses.verdicts import rows_where
 from reports.analyses.views import rows_in_words
-from reports.content.effects import difference_in_words
-from reports.numbers import fixed, p_cell
-from reports.run_record import RunRecord
-from reports.tables import Column, PageTable, footnote, numeric, page_table
+from reports.content.relevance.effects import difference_in_words
+from reports.page.tables import Column, PageTable, footnote, numeric, page_table
+from reports.read.run_record import RunRecord
+from reports.words.numbers import fixed, p_cell
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]

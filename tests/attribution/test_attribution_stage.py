@@ -17,20 +17,20 @@ from torch import nn
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.ledger import LEDGER_COLUMNS, LOSSES
-from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.stage import CONSERVATION_COLUMNS, explain_scans
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from pipeline.attribution.lrp.relevance import lrp_beta
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
+from pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
-from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 
 BOX = Box((5, 7, 3), (29, 31, 33))
 SPEC = NetworkInput(4.0, BOX)

@@ -11,7 +11,10 @@ import torch
 from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, subject, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.cam import (
+from pipeline.attribution.cam.fake_cam import FakeCam
+from pipeline.attribution.cam.opti_cam import OptiCam
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from pipeline.attribution.cam.weighted_maps import (
     Cam,
     GradCam,
     GradCamPlusPlus,
@@ -22,11 +25,8 @@ from pipeline.attribution.cam import (
     grad_cam_plus_plus_weights,
     xgrad_cam_weights,
 )
-from pipeline.attribution.fake_cam import FakeCam
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.opti_cam import OptiCam
-from pipeline.attribution.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
 from pipeline.run.errors import UsageError
 
 LINEAR_HEADS = ("gap", "average", "conv")

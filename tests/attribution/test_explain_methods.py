@@ -18,22 +18,22 @@ import pipeline.attribution
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.explanations import Explanation
-from pipeline.attribution.masking import Masking
 from pipeline.attribution.method_settings import build_record, read_settings
-from pipeline.attribution.occlusion import RegionOcclusion
+from pipeline.attribution.perturbation.masking import Masking
+from pipeline.attribution.perturbation.occlusion import RegionOcclusion
 from pipeline.attribution.registry import ENTRIES, METHODS, Surroundings, find_method, last_spatial_stage
+from pipeline.explaining.explanations import Explanation
 from pipeline.models.founding import FoundingCNN
 from pipeline.regions.territory import Territory
 from pipeline.run.errors import UsageError
-from pipeline.run.map_names import is_map_of_a_run
+from pipeline.run.layout.map_names import is_map_of_a_run
 
 USUAL = {"target": "AD", "stage": 0, "start": "logit"}
 
 
 def methods_of_the_package() -> set[type]:
     found = set()
-    for module in pkgutil.iter_modules(pipeline.attribution.__path__, "pipeline.attribution."):
+    for module in pkgutil.walk_packages(pipeline.attribution.__path__, "pipeline.attribution."):
         for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             own = value.__module__ == module.name and dataclasses.is_dataclass(value)
             if own and isinstance(getattr(value, "name", None), str) and callable(getattr(value, "maps", None)):

@@ -13,25 +13,25 @@ import torch
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.cam import GradCam
-from pipeline.attribution.explain_stage import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
-from pipeline.attribution.ledger import LEDGER_COLUMNS
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.cam.weighted_maps import GradCam
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS
+from pipeline.attribution.lrp.relevance import lrp_beta
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.occlusion import Occlusion
+from pipeline.attribution.perturbation.occlusion import Occlusion
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
+from pipeline.explaining.on_demand import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import load_model, save_model
 from pipeline.regions.region_sums import index_labels, region_sums
-from pipeline.run.config import Config, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
+from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from pipeline.run.errors import UsageError
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import ExplanationLayout
-from pipeline.run.scan_files import sidecar
+from pipeline.run.layout.run_layout import ExplanationLayout
+from pipeline.run.layout.scan_files import sidecar
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 
 GRID = template_grid(4.0)
 BOX = Box((5, 7, 3), (29, 31, 33))

@@ -7,10 +7,10 @@ import torch
 from gradient_toys import LinearScore, network, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.gradients import Gradient, InputTimesGradient, score_and_gradient, score_gradient
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient, score_and_gradient, score_gradient
+from pipeline.attribution.lrp.relevance import lrp_beta
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
 from pipeline.run.errors import UsageError
 
 

@@ -7,8 +7,8 @@ import torch
 from lrp_toys import staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.lrp.relevance import lrp_beta
 
 
 def gradient(net: nn.Module, volumes: torch.Tensor, target: int) -> torch.Tensor:

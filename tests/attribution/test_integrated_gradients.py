@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.attribution.gradients import InputTimesGradient
-from pipeline.attribution.integrated_gradients import IntegratedGradients, completeness_delta, path_integral
-from pipeline.attribution.masking import Masking
+from pipeline.attribution.gradient.gradients import InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, completeness_delta, path_integral
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.run.errors import UsageError
 
 FAIR = IntegratedGradients(steps=400, batch=64)

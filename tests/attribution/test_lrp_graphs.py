@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipeline.attribution.composites import Composite, composite, founding
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp, lrp_beta
-from pipeline.attribution.memory import memory_need
-from pipeline.attribution.planner import plan_relevance
-from pipeline.attribution.rules import EpsilonRule
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.graph.memory import memory_need
+from pipeline.attribution.graph.planner import plan_relevance
+from pipeline.attribution.lrp.composites import Composite, composite, founding
+from pipeline.attribution.lrp.relevance import lrp, lrp_beta
+from pipeline.attribution.lrp.rules import EpsilonRule
 from pipeline.run.errors import UsageError
 
 ZERO = EpsilonRule(0.0)

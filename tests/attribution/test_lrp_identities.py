@@ -10,10 +10,10 @@ from lrp_branching_toys import DenseToy, ResidualToy, branching_toy
 from lrp_toys import staged, toy_network, toy_volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.composites import Composite, composite, focus, founding
-from pipeline.attribution.contributions import Rule
-from pipeline.attribution.lrp import lrp, lrp_beta
-from pipeline.attribution.rules import EpsilonRule, FlatRule, GammaRule, WSquareRule, ZBoxRule, ZPlusRule
+from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from pipeline.attribution.lrp.contributions import Rule
+from pipeline.attribution.lrp.relevance import lrp, lrp_beta
+from pipeline.attribution.lrp.rules import EpsilonRule, FlatRule, GammaRule, WSquareRule, ZBoxRule, ZPlusRule
 from pipeline.models.contract import pre, rest
 
 LOW, HIGH = toy_volumes(2).amin(0, keepdim=True), toy_volumes(2).amax(0, keepdim=True)

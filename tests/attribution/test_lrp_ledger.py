@@ -6,8 +6,8 @@ import pytest
 import torch
 from lrp_toys import toy_network, toy_volumes
 
-from pipeline.attribution.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
+from pipeline.attribution.lrp.relevance import lrp_beta
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])

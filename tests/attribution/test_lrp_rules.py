@@ -11,10 +11,10 @@ from lrp_brute_force import conv_matrix, share
 from lrp_toys import CONVOLUTIONS
 from torch import nn
 
-from pipeline.attribution.contributions import Rule, contribution_floor, merge_copies, products
-from pipeline.attribution.linear_maps import Convolution
-from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.rules import (
+from pipeline.attribution.graph.linear_maps import Convolution
+from pipeline.attribution.lrp.contributions import Rule, contribution_floor, merge_copies, products
+from pipeline.attribution.lrp.relevance import lrp_beta
+from pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
     GammaRule,

@@ -26,10 +26,9 @@ from lrp_rules_brute_force import (
 from lrp_toys import CONVOLUTIONS, SHAPE, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp import lrp
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.rules import (
+from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from pipeline.attribution.lrp.relevance import lrp
+from pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
     FlatRule,
@@ -38,6 +37,7 @@ from pipeline.attribution.rules import (
     ZBoxRule,
     ZPlusRule,
 )
+from pipeline.attribution.records import Attribution
 
 LOSSES = {"bias": "absorbed_by_bias", "stabiliser": "stabiliser", "lost": "lost_no_contribution"}
 

@@ -6,8 +6,8 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import nn
 
-from pipeline.attribution.masking import Blurred, Masking, Reference, blurred, mixed
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Blurred, Masking, Reference, blurred, mixed
 from pipeline.run.errors import BadInputError, UsageError
 
 

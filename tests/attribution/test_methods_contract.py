@@ -12,11 +12,11 @@ from gradient_toys import LinearScore, network, volumes
 from model_snapshot import snapshot
 from torch import Tensor
 
-from pipeline.attribution.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.integrated_gradients import IntegratedGradients
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
 from pipeline.attribution.methods import Method, attribute
-from pipeline.attribution.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
-from pipeline.attribution.subject import Subject
+from pipeline.attribution.network_view import Subject
 from pipeline.run.errors import BadInputError, UsageError
 
 METHODS: list[Method] = [

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perturbation_toys import GRID, Score, linear, random_volumes, random_weight, small_network, unchanged
 
-from pipeline.attribution.masking import Masking, Reference
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.occlusion import Occlusion, RegionLabels, RegionOcclusion, boxes, painted
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking, Reference
+from pipeline.attribution.perturbation.occlusion import Occlusion, RegionLabels, RegionOcclusion, boxes, painted
 from pipeline.run.errors import BadInputError, UsageError
 
 

@@ -10,12 +10,12 @@ import torch
 from cam_toys import GRID, SHAPE, STAGE, network, subject, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.map_range import normalised
-from pipeline.attribution.masking import Blurred, Masking
+from pipeline.attribution.cam.map_range import normalised
+from pipeline.attribution.cam.opti_cam import OptiCam, climbed, mixture
+from pipeline.attribution.cam.score_cam import ScoreCam
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.opti_cam import OptiCam, climbed, mixture
-from pipeline.attribution.score_cam import ScoreCam
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Blurred, Masking
 from pipeline.attribution.upsampling import to_input_grid
 from pipeline.run.errors import UsageError
 

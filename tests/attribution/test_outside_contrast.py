@@ -13,14 +13,14 @@ import pytest
 import torch
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
-from pipeline.attribution import ensemble
-from pipeline.attribution.explained_scan import ExplainedScan, ScanToExplain, explained_scan
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.ledger import LOSSES
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.lrp.ledger import LOSSES
+from pipeline.attribution.lrp.relevance import lrp_beta
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.cohort.unseen import networks_for, require_unseen
+from pipeline.explaining import ensemble
+from pipeline.explaining.explained_scan import ExplainedScan, ScanToExplain, explained_scan
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.run.errors import BadInputError

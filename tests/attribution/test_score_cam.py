@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipeline.attribution.map_range import by_max, by_range, normalised
-from pipeline.attribution.masking import Masking
+from pipeline.attribution.cam.map_range import by_max, by_range, normalised
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.run.errors import UsageError
 
 

@@ -7,7 +7,7 @@ import torch
 from gradient_toys import network, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.subject import explaining, open_parts, split_layers
+from pipeline.attribution.network_view import explaining, open_parts, split_layers
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import BadInputError, UsageError
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.attribution.gradients import Gradient
+from pipeline.attribution.gradient.gradients import Gradient
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining, open_parts
+from pipeline.attribution.network_view import explaining, open_parts
 from pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from pipeline.models.contract import StagedModel
 from pipeline.models.founding import FoundingCNN

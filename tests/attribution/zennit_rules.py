@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from zennit_oracle import one_hot, stub_torchvision
 
-from pipeline.attribution.composites import Composite
-from pipeline.attribution.contributions import Rule
-from pipeline.attribution.rules import EpsilonRule, FlatRule, GammaRule, WSquareRule, ZBoxRule, ZPlusRule
+from pipeline.attribution.lrp.composites import Composite
+from pipeline.attribution.lrp.contributions import Rule
+from pipeline.attribution.lrp.rules import EpsilonRule, FlatRule, GammaRule, WSquareRule, ZBoxRule, ZPlusRule
 
 FROZEN = Path(__file__).parent / "data" / "zennit_lrp_rules.npz"
 TARGET = 1

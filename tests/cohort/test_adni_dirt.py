@@ -6,9 +6,9 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from pipeline.cohort.adni_files import newest_tables
-from pipeline.cohort.splits import make_split
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.adni.files import newest_tables
+from pipeline.cohort.people.splits import make_split
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 P, Q = "002_S_0295", "002_S_0300"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.contrast import participant_classes, shuffled_labels, with_labels
+from pipeline.cohort.people.contrast import participant_classes, shuffled_labels, with_labels
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 

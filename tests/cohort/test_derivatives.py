@@ -10,7 +10,7 @@ import pytest
 from input_trees import BidsTree
 
 from atlases.spaces import Grid, template_grid
-from pipeline.cohort.derivatives import template_space_problem
+from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.cohort.reading import InputCohort
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}

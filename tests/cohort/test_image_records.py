@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree
 
-from pipeline.cohort.image_records import ImageRecord
-from pipeline.cohort.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
+from pipeline.cohort.adni.image_records import ImageRecord
+from pipeline.cohort.adni.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
 from pipeline.cohort.records import Scan
 
 P = "002_S_0295"

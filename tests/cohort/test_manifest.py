@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from input_trees import BidsTree, image_bytes
 
-from pipeline.cohort.manifest import Manifest, image_digest, make_manifest
 from pipeline.cohort.reading import InputCohort, Selection, read_cohort
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.sharing.manifest import Manifest, image_digest, make_manifest
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 SEX = CohortConfig(contrast_column="sex", negative="F", positive="M")

@@ -6,9 +6,9 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.aseg import read_aseg
 from pipeline.cohort.records import Scan
-from pipeline.cohort.segmented_volumes import checked, joined
+from pipeline.cohort.segmented.aseg import read_aseg
+from pipeline.cohort.segmented.volumes import checked, joined
 from pipeline.run.errors import BadInputError
 
 P = "002_S_0295"

@@ -11,7 +11,7 @@ from other_user import nobody
 
 from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.walking import walk_input
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 

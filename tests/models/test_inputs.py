@@ -15,9 +15,9 @@ from pipeline.models.inputs import (
     scale_in_mask,
     to_network,
 )
-from pipeline.run.config import Config, ModelConfig, RegistrationConfig
+from pipeline.run.config.settings import Config, ModelConfig, RegistrationConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 
 COARSE = 4.0
 BOX = Box((3, 8, 5), (31, 40, 33))

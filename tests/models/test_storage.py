@@ -8,7 +8,7 @@ from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles
+from pipeline.run.layout.run_layout import FoldFiles
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))
 POOLS = (2, 2, 1, 1)

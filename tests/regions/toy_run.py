@@ -17,9 +17,9 @@ from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.audit import write_audit_table
 from pipeline.regions.territory import Territory, write_region_table
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
 
 # PSR: first axis to posterior, second to superior, third to right; unequal sides and spacings.
 PSR = np.array([[0, 0, 2.0, -8], [-1.5, 0, 0, 6], [0, 1.0, 0, -4], [0, 0, 0, 1]])

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pipeline.cohort.records import Scan
-from pipeline.registration import brain_extraction
-from pipeline.registration.brain_extraction import find_brain
-from pipeline.registration.given_masks import mask_path, read_mask
-from pipeline.registration.images import T1wImage
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config_files import load_config
+from pipeline.registration.images import brain_extraction
+from pipeline.registration.images.brain_extraction import find_brain
+from pipeline.registration.images.given_masks import mask_path, read_mask
+from pipeline.registration.images.synthstrip import require_synthstrip
+from pipeline.registration.images.t1w import T1wImage
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, MissingDataError, UsageError
 
 AFFINE = np.array([[-3.0, 0, 0, 110], [0, 3, 0, -120], [0, 0, 4, -100], [0, 0, 0, 1]])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from pipeline.registration.label_overlap import dice_per_label
-from pipeline.registration.quality import (
+from pipeline.registration.quality.measures import (
     QUALITY_COLUMNS,
     assess,
     correlation,

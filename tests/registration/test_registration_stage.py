@@ -20,11 +20,11 @@ from atlases.templates import load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.label_overlap import dice_per_label
 from pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans, warp_labels
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.executors import open_executor
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.settings import RegistrationConfig
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
 
 CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False)
 

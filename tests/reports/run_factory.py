@@ -14,21 +14,21 @@ import numpy as np
 import pandas as pd
 
 from atlases.spaces import template_grid
-from pipeline.attribution.stage import CONSERVATION_COLUMNS
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
+from pipeline.explaining.stage import CONSERVATION_COLUMNS
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.metrics import negative_class_reference
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.tables import BILATERAL_COLUMNS
 from pipeline.registration.stage import REGISTRATION_COLUMNS
-from pipeline.run.config import Config
-from pipeline.run.config_files import config_to_toml, load_config
-from pipeline.run.jobs import FAILURE_COLUMNS
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import lrp_map_name
-from pipeline.run.provenance import write_provenance
+from pipeline.run.config.files import config_to_toml, load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.map_names import lrp_map_name
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table, write_text
+from pipeline.run.work.jobs import FAILURE_COLUMNS
+from pipeline.run.work.provenance import write_provenance
 from pipeline.statistics.stage import analyse
 from pipeline.training.metrics import outcome
 from pipeline.training.prediction import PREDICTION_COLUMNS

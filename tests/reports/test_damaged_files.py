@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from run_factory import RunPlan, make_run
 
-from pipeline.run.layout import RunLayout
-from reports.cautions import find_cautions
-from reports.content.summary import summarise
+from pipeline.run.layout.run_layout import RunLayout
+from reports.cautions.all_cautions import find_cautions
+from reports.content.run.summary import summarise
 from reports.figures import gallery
-from reports.links import Links
-from reports.material import Material
-from reports.parts import PARTS, finished_sections, people_pages, region_pages
-from reports.run_record import FOUNDATIONS, TABLES, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from reports.sections import SECTIONS
-from reports.table_faults import COUNTS, FLAGS, REMEDY, TEXT, TEXT_HERE
-from reports.written_tables import COLUMNS
+from reports.page.links import Links
+from reports.page.material import Material
+from reports.page.parts import PARTS, finished_sections, people_pages, region_pages
+from reports.page.sections import SECTIONS
+from reports.read.run_record import FOUNDATIONS, TABLES, WRITTEN_BEFORE, RunRecord, read_run, read_usable
+from reports.read.table_faults import COUNTS, FLAGS, REMEDY, TEXT, TEXT_HERE
+from reports.read.written_tables import COLUMNS
 from workflows.command_line import main
 
 PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
@@ -272,7 +272,7 @@ def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp
     MAPS[way](path)
     drawn = []
     monkeypatch.setattr(
-        "reports.content.maps.draw_map_grid", lambda rows, *rest: drawn.append(rows) or gallery.Figure()
+        "reports.content.relevance.maps.draw_map_grid", lambda rows, *rest: drawn.append(rows) or gallery.Figure()
     )
     try:
         material = fast_material(record, monkeypatch)

@@ -14,7 +14,6 @@ from run_factory import RunPlan, make_run
 from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import ScanTable
-from reports.build import build_report
 from reports.figures.brain import BrainImage
 from reports.figures.registration_overview import (
     BAR_PIXELS,
@@ -24,7 +23,8 @@ from reports.figures.registration_overview import (
     _panel,
     draw_overview,
 )
-from reports.overviews import caption_lines, draw_overviews
+from reports.page.build import build_report
+from reports.page.overviews import caption_lines, draw_overviews
 
 TEMPLATE = load_template(4.0)
 

@@ -17,23 +17,23 @@ from markupsafe import escape
 from run_factory import RunPlan, make_run
 
 from pipeline.regions.maps import read_map
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
-from reports.build import build_report, report_inputs, written_files
-from reports.cautions import find_cautions
+from reports.cautions.all_cautions import find_cautions
+from reports.cautions.headline import small_regions
+from reports.cautions.method_cautions import cautions_of_maps
 from reports.figures.brain import BrainImage, view_of
-from reports.headline import small_regions
-from reports.links import participant_file, region_files
-from reports.material import Material
-from reports.method_cautions import cautions_of_maps
-from reports.numbers import fixed, number, percent
+from reports.page.build import build_report, report_inputs, written_files
+from reports.page.links import participant_file, region_files
+from reports.page.material import Material
 from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
 from reports.people.page import _maps_of_mistakes, _rightly
+from reports.read.run_record import read_run
+from reports.read.written_tables import COLUMNS
 from reports.region_pages.page import RegionMaterial, region_content
-from reports.run_record import read_run
 from reports.viewer.of_run import viewing_space
 from reports.viewer.scan_pages import scan_page
-from reports.written_tables import COLUMNS
+from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
 HARMLESS = {"invalid-character-reference"}

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from run_factory import RunPlan, make_run
 
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.analyses.catalogue import ANALYSES
-from reports.build import build_report
-from reports.cautions import find_cautions
-from reports.content.summary import summarise
-from reports.run_record import TABLES, RunRecord, read_run
-from reports.written_tables import COLUMNS, of_another_version
+from reports.cautions.all_cautions import find_cautions
+from reports.content.run.summary import summarise
+from reports.page.build import build_report
+from reports.read.run_record import TABLES, RunRecord, read_run
+from reports.read.written_tables import COLUMNS, of_another_version
 
 PLAN = RunPlan(people=3, betas=(0.0,), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
 REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"

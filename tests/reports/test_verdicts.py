@@ -8,27 +8,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput
-from pipeline.run.layout import RunLayout
-from pipeline.statistics.volume_association import ADJUSTED
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.statistics.associations.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
 from reports.analyses.columns import column_of, worded
 from reports.analyses.views import View, _titled, show_view
-from reports.audit_cautions import _gathered_outside
-from reports.content.beta import _by_chance, _hippocampus
-from reports.content.cohort import _split
-from reports.content.effects import difference_in_words
-from reports.content.summary import interval_against_p, smaller_shares
+from reports.cautions.audit_cautions import _gathered_outside
+from reports.cautions.findings import Estimate
+from reports.cautions.headline import leaders, map_shares, small_regions
+from reports.cautions.method_cautions import _several_networks
+from reports.content.relevance.beta import _by_chance, _hippocampus
+from reports.content.relevance.effects import difference_in_words
+from reports.content.run.cohort import _split
+from reports.content.run.summary import interval_against_p, smaller_shares
 from reports.figures.gallery import Gallery
-from reports.findings import Estimate
-from reports.glossary import GLOSSARY, linked
-from reports.headline import leaders, map_shares, small_regions
-from reports.material import Material
-from reports.method_cautions import _several_networks
+from reports.page.material import Material
+from reports.read.run_record import RunRecord
 from reports.region_pages.tables import associations_by_group
-from reports.run_record import RunRecord
-from reports.volume_sources import OWN, hippocampal_source
+from reports.words.glossary import GLOSSARY, linked
+from reports.words.volume_sources import OWN, hippocampal_source
 
 FOLDER = Path("nowhere")
 

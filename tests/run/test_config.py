@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from other_user import nobody
 
-from pipeline.run.config import Config
-from pipeline.run.config_files import PRESETS, config_to_toml, load_config, read_config, toml_value
+from pipeline.run.config.files import PRESETS, config_to_toml, load_config, read_config, toml_value
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
-from pipeline.run.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
 
 
 @pytest.mark.parametrize("preset", ["default", "bohle2019", "demo"])

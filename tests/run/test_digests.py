@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pipeline.run.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
+from pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
 
 
 def test_file_digest_is_sha256(tmp_path):
@@ -21,7 +21,7 @@ def test_cache_reads_a_file_again_only_when_it_changed(tmp_path, monkeypatch):
     cache = DigestCache(tmp_path / "digests.json")
     one = cache.digest(path)
     cache.save()
-    monkeypatch.setattr("pipeline.run.digests.file_digest", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("pipeline.run.work.digests.file_digest", lambda _: pytest.fail("read again"))
     cache = DigestCache(tmp_path / "digests.json")
     assert cache.digest(path) == one
     monkeypatch.undo()

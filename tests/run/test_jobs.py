@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.digests import file_digest
 from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import file_digest
+from pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 
 CALLS: list[str] = []
 
@@ -112,7 +112,7 @@ def test_a_copied_run_is_read_once_and_not_made_again(layout, executor, tmp_path
     copy = RunLayout(tmp_path / "copy")
     shutil.copytree(layout.root, copy.root, copy_function=shutil.copyfile)
     read = []
-    monkeypatch.setattr("pipeline.run.digests.file_digest", lambda path: read.append(path) or file_digest(path))
+    monkeypatch.setattr("pipeline.run.work.digests.file_digest", lambda path: read.append(path) or file_digest(path))
     for _ in range(3):
         assert is_done(copy, job(copy, "one")) == {"length": 3}
     assert read == [copy.root / "a" / "u.txt"]

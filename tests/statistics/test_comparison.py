@@ -31,7 +31,7 @@ from pipeline.statistics.comparison.runs import (
     votes,
     with_one_name_per_person,
 )
-from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.data.values import RelevanceValues
 
 
 def test_one_person_under_two_names_has_one_vote() -> None:

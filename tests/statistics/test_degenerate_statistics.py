@@ -10,15 +10,15 @@ from made_up import GROUPS, inputs_of, people, predictions_of, relevance_of, set
 from mci_cohort import applied_to, mci_people
 from scipy.stats import beta
 
-from pipeline.statistics.bootstrap import FLAT, Intervals
 from pipeline.statistics.groups.comparisons import comparisons_tables
 from pipeline.statistics.groups.fairness import fairness_tables
 from pipeline.statistics.groups.members import hedges_g, reported_g
+from pipeline.statistics.groups.region_effects import region_effects
 from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.prediction import progression_table
-from pipeline.statistics.proportions import with_exact_shares
-from pipeline.statistics.region_effects import region_effects
+from pipeline.statistics.resampling.bootstrap import FLAT, Intervals
+from pipeline.statistics.resampling.proportions import with_exact_shares
 
 FEW = "degrees of freedom for its standard deviation, fewer than 8"
 

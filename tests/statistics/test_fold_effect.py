@@ -13,13 +13,13 @@ from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.associations.associations import associations_tables
-from pipeline.statistics.fold_effect import centred_within, model_within_folds
+from pipeline.statistics.associations.main_effects import main_effects_tables
+from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.groups.members import difference_within, hedges_g
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.groups.region_effects import region_effects
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.main_effects import main_effects_tables
-from pipeline.statistics.region_effects import region_effects
 
 DATA_SETS, PERMUTATIONS = 400, 199
 

@@ -10,9 +10,10 @@ import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
 
 from pipeline.cohort.records import Scan
+from pipeline.run.config.statistics import SubgroupsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.statistics_config import SubgroupsConfig
-from pipeline.statistics.covariates import CovariateColumns
+from pipeline.statistics.data.inputs import one_name_per_person
+from pipeline.statistics.data.region_features import FoldedScans
 from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.harmonisation.fold_wise import fold_model
 from pipeline.statistics.harmonisation.site_effect import site_effect
@@ -24,9 +25,8 @@ from pipeline.statistics.harmonisation.tables import (
     VOLUME_COLUMNS,
     harmonisation_tables,
 )
-from pipeline.statistics.inputs import one_name_per_person
+from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.region_features import FoldedScans
 
 
 def site_cohort(n=90, shift=2.0, stretch=2.0, config=None, seed=5):

@@ -10,8 +10,8 @@ import pytest
 import statsmodels.api as sm
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
+from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
+from pipeline.statistics.data.inputs import StatisticsInputs
 
 PUTAMEN = GROUPS.index("Putamen")
 

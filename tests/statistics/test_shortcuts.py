@@ -16,12 +16,13 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.tables import write_table
-from pipeline.statistics.bootstrap import FLAT
-from pipeline.statistics.inputs import StatisticsInputs, files_read
+from pipeline.statistics.data.inputs import StatisticsInputs, files_read
+from pipeline.statistics.data.values import RelevanceValues
+from pipeline.statistics.resampling.bootstrap import FLAT
 from pipeline.statistics.shortcuts.compartments import _difference, shortcut_table
 from pipeline.statistics.shortcuts.site_prediction import (
     Scans,
@@ -33,7 +34,6 @@ from pipeline.statistics.shortcuts.site_prediction import (
     within_classes,
 )
 from pipeline.statistics.shortcuts.tables import shortcuts_tables
-from pipeline.statistics.values import RelevanceValues
 
 
 def scans_of(n: int = 24, repeats: int = 2) -> list[Scan]:

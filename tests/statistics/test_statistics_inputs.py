@@ -10,12 +10,12 @@ import pytest
 from made_up import fast, made_up_run, people, predictions_of, relevance_of
 
 import pipeline.statistics.stage as stage
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.splits import Fold, Split
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.inputs import files_read, read_inputs, without_contradictions
+from pipeline.statistics.data.inputs import files_read, read_inputs, without_contradictions
 from pipeline.statistics.stage import Analysis, analyse
 
 

@@ -10,9 +10,9 @@ import pytest
 from made_up import MAPS, fast, made_up_run, people, predictions_of, relevance_of
 
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from pipeline.statistics.demographics import demographics
+from pipeline.statistics.performance.demographics import demographics
 from pipeline.statistics.stage import analyse
 
 TABLES = (

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pipeline.models.founding import FoundingCNN
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.volumes import STORED, LabelledVolumes
 
 SHAPE = (22, 26, 24)

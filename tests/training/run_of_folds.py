@@ -12,11 +12,11 @@ import nibabel as nib
 import numpy as np
 
 from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.run.config import Config, ModelConfig, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.settings import Config, ModelConfig, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.digests import DigestCache
 from pipeline.training import trainer
 from pipeline.training.stage import train_folds
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.selection import Selection
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.cohort.splits import Fold, Split
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
-from pipeline.run.config import ModelConfig
+from pipeline.run.config.settings import ModelConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles, RunLayout
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table
 from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
 from pipeline.training.stage import HISTORY_COLUMNS

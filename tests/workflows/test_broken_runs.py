@@ -19,15 +19,15 @@ import workflows.explain
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.manifest import Manifest
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.splits import Fold, Split
+from pipeline.cohort.sharing.manifest import Manifest
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput, prepare_run_folder
-from pipeline.run.layout import ExplanationLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.run_layout import ExplanationLayout
 from pipeline.run.tables import read_table
 from workflows.command_line import main
 

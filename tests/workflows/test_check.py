@@ -13,7 +13,7 @@ import pytest
 
 import workflows.adni
 from pipeline.cohort.records import ScanTable
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.run.tables import read_table
 from workflows.command_line import STAGES, main
 from workflows.preflight import stages_until

@@ -13,10 +13,10 @@ import pytest
 from other_user import nobody
 
 import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
-from pipeline.run.config import Config
-from pipeline.run.folder import RunInput, prepare_run_folder
-from pipeline.run.layout import RunLayout
-from pipeline.run.lock import run_lock
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.lock import run_lock
 from workflows.command_line import build_parser, main
 
 

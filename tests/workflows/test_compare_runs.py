@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput, prepare_run_folder
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from workflows.command_line import main
 

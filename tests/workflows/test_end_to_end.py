@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 
 CONFIG = Path(__file__).with_name("mini.toml")

@@ -24,5 +24,5 @@ def test_every_module_that_statistics_import_is_in_the_key() -> None:
     covered = {name for name in used if any(name == one or name.startswith(f"{one}.") for one in INFERENCE_PACKAGES)}
     left = {name for name in used - covered if not name.startswith(PLUMBING)}
     assert left == set()
-    assert "pipeline.run.seeds" in covered
+    assert "pipeline.run.work.seeds" in covered
     assert "pipeline.training.control" in covered

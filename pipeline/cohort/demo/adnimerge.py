@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.cohort.demo.effects import clinical_scores
 from pipeline.cohort.demo.people import Person, Visit
-from pipeline.run.seeds import generator
+from pipeline.run.work.seeds import generator
 
 FILE_NAME = "ADNIMERGE_11Nov2025.csv"
 VOLUME_NOISE = 0.05

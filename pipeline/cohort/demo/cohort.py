@@ -27,11 +27,11 @@ from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sampl
 from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
 from pipeline.cohort.demo.people import Person, Visit, draw_people
 from pipeline.cohort.demo.scanner import draw_acquisition, scan
-from pipeline.run.digests import unit_key
 from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.progress import Progress
-from pipeline.run.seeds import generator
 from pipeline.run.tables import write_json, write_table, write_text
+from pipeline.run.work.digests import unit_key
+from pipeline.run.work.progress import Progress
+from pipeline.run.work.seeds import generator
 
 SEVERITY_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -104,7 +104,7 @@ def write_demo_cohort(
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
-    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo", "pipeline.run.seeds")
+    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo", "pipeline.run.work.seeds")
     if _claim(folder, settings, key):
         return folder
     try:

@@ -16,23 +16,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
+from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
-from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
-from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
-from pipeline.statistics.fold_effect import fold_of_units, model_within_folds
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest
 from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
-from pipeline.statistics.notes import joined
-from pipeline.statistics.relevance_columns import RelevanceColumns
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 Floats = NDArray[np.float64]
 

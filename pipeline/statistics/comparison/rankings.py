@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.comparison.agreement import agreement
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

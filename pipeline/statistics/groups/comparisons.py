@@ -7,7 +7,7 @@ for outcomes they are left out. Both are counted.
 The difference is tested by permuting participants with one residual variance per group (Welch's t without covariates),
 since patients vary more than controls; the same permutation for all regions and maps gives family-wise p values. A
 metric is a family of its own, so the density rows are those of ``region_effects.tsv``. The same test is done with
-covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.fold_effect`).
+covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
-from pipeline.statistics.fold_effect import FoldModel, fold_of_units, model_within_folds
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.relevance_columns import RelevanceColumns
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
 from pipeline.statistics.groups.members import TwoGroups, difference_within, label_of, reported_g
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from pipeline.statistics.notes import joined
-from pipeline.statistics.relevance_columns import RelevanceColumns
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 
 Floats = NDArray[np.float64]
 

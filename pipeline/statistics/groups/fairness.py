@@ -13,18 +13,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
-from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import two_sided_p
-from pipeline.statistics.notes import joined
-from pipeline.statistics.performance import weighted_auc
-from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.performance.classification import weighted_auc
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 
 Floats = NDArray[np.float64]
 

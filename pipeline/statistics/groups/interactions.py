@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.fold_effect import model_within_folds
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.levels import COURSE, Levels, of_person, subgroup_levels
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.notes import joined
-from pipeline.statistics.relevance_columns import RelevanceColumns
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",

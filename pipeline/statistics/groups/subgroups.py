@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
-from pipeline.statistics.fold_effect import fold_of_participants
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.notes import joined
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.linear.fold_effect import fold_of_participants
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 
 Floats = NDArray[np.float64]
 

@@ -10,20 +10,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.values import code_text
-from pipeline.run.config import Config
+from pipeline.cohort.cells.values import code_text
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.statistics.covariates import refuse_class
-from pipeline.statistics.fold_effect import FOLD
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined as joined_notes
+from pipeline.statistics.data.region_features import VOLUME, FoldedScans
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.covariates import refuse_class
+from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.linear.freedman_lane import PermutationTest
-from pipeline.statistics.notes import joined as joined_notes
-from pipeline.statistics.region_features import VOLUME, FoldedScans
 
 _SCAN = {
     "participant_id": "BIDS participant, with the prefix sub-",

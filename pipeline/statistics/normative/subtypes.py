@@ -14,11 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config import Config
+from pipeline.run.config.settings import Config
+from pipeline.run.config.statistics import NormativeConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import NormativeConfig
-from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.notes import so_many
+from pipeline.statistics.data.region_features import VOLUME
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -30,9 +32,7 @@ from pipeline.statistics.normative.clustering import (
     gap_statistic,
     stability,
 )
-from pipeline.statistics.notes import so_many
-from pipeline.statistics.region_features import VOLUME
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 Floats = NDArray[np.float64]
 

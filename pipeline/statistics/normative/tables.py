@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.covariates import refuse_class
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.region_features import FoldedScans
+from pipeline.statistics.linear.covariates import refuse_class
 from pipeline.statistics.normative.subtypes import (
     COMPARISON_COLUMNS,
     NUMBER_COLUMNS,
@@ -28,7 +29,6 @@ from pipeline.statistics.normative.w_scores import (
     score,
     score_table,
 )
-from pipeline.statistics.region_features import FoldedScans
 
 
 def normative_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config import Config
-from pipeline.statistics.covariates import CovariateColumns
+from pipeline.run.config.settings import Config
+from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
+from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
-from pipeline.statistics.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
 
 Floats = NDArray[np.float64]
 

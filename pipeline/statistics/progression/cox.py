@@ -20,12 +20,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.correction_family import add_false_discovery_rate
-from pipeline.statistics.fold_effect import centred_within
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.notes import so_many
+from pipeline.statistics.linear.fold_effect import centred_within
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
 from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, counted
 from pipeline.statistics.progression.hazards import (
@@ -35,6 +34,7 @@ from pipeline.statistics.progression.hazards import (
     martingale_residuals,
     score_statistics,
 )
+from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.notes import joined
 from pipeline.statistics.progression.concordance import (
     CHANCE,
     Pairs,
@@ -28,7 +27,8 @@ from pipeline.statistics.progression.concordance import (
     permuted_concordance,
 )
 from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
-from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

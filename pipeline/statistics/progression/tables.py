@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.cox import COX_COLUMNS, cox_table
 from pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS, progression_table

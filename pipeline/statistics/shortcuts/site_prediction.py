@@ -25,12 +25,12 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.run.seeds import derived_seed, generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import bootstrap_intervals
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.work.seeds import derived_seed, generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
-from pipeline.statistics.values import participant_codes
+from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 from pipeline.training.control import control_of
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.shortcuts.compartments import SHORTCUT_COLUMNS, shortcut_table
 from pipeline.statistics.shortcuts.site_prediction import SITE_COLUMNS, site_prediction_table
 

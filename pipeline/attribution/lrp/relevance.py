@@ -1,0 +1,133 @@
+"""Layer-wise relevance propagation through a 3D network, with several rules at once.
+
+Choices (each changes maps; see `pipeline.attribution.lrp.rules` for those of the rules): batch normalisation is folded
+into
+the convolution before it, or passed as identity; relevance of a pooling window goes to its winner; ReLU, dropout and
+changes of shape pass relevance on; a sum shares it among its terms and an average pooling among its voxels, by the
+rule of a layer with equal weights; a gate (squeeze and excitation) counts as a constant and gets none. One forward
+pass, one tape and one set of contribution sums serve all rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.graph.memory import rules_within
+from pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
+from pipeline.attribution.graph.tape import record_forward
+from pipeline.attribution.lrp.composites import Composite, founding
+from pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
+from pipeline.attribution.lrp.propagation import propagate
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import StartValue, require_explainable, start_values
+from pipeline.run.errors import UsageError
+
+
+def lrp(
+    model: nn.Module,
+    volumes: Tensor,
+    target: int,
+    composites: Sequence[Composite],
+    start: StartValue = "logit",
+    batch_norm: BatchNormMode = "fold",
+    stage: int | str = 0,
+    memory_budget: int | None = None,
+) -> tuple[Attribution, ...]:
+    """Explain one output of a model with LRP, by several composites of rules in one call.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode; not changed in any way.
+    volumes : Tensor
+        (B, 1, D, H, W), in the precision and on the device of the model.
+    target : int
+        Output unit to explain.
+    composites : sequence of Composite
+        See `pipeline.attribution.lrp.composites`.
+    start : {"logit", "probability"}
+        Value that relevance starts from; a negative logit gives a negated map.
+    batch_norm : {"fold", "identity"}
+    stage : int or str
+        Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
+    memory_budget : int, optional
+        Bytes that the call may use beside the model and the volumes, by estimate: work space that a convolution takes
+        for itself is not known beforehand. Rules are worked off in as few rounds as fit; the result does not depend
+        on it. None: all in one round.
+
+    Returns
+    -------
+    tuple of Attribution
+        One per composite. In each, start value = sum of the map + losses of the ledger. At a later stage the values are
+        (B, C, d, h, w), relevance per feature.
+
+    Raises
+    ------
+    UsageError
+        For a layer, option, target or mode that is not supported, a stage that relevance passes by, or a budget that is
+        too small for a single rule, before any work.
+    BadInputError
+        For volumes that do not fit the model or are not finite.
+    """
+    if not composites:
+        raise UsageError("composites: name at least one.")
+    plan = plan_relevance(model, batch_norm, stage)
+    require_explainable(model, volumes)
+    together = rules_within(memory_budget, plan, volumes, len(composites))
+    answers: list[Attribution] = []
+    with torch.no_grad(), exact_float32(volumes.device):
+        tape = record_forward(plan, volumes)
+        start_value = start_values(tape.logits, target, start)
+        seed = torch.zeros_like(tape.logits)
+        seed[:, target] = start_value
+        for first in range(0, len(composites), together):
+            chunk = composites[first : first + together]
+            maps, entries = propagate(plan, tape, seed, chunk)
+            for composite, values, accounts in zip(chunk, maps, entries, strict=True):
+                ledger = Ledger(start_value, sum_per_volume(values), accounts)
+                parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
+                answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
+    return tuple(answers)
+
+
+def lrp_beta(
+    model: nn.Module,
+    volumes: Tensor,
+    target: int,
+    betas: Sequence[float],
+    start: StartValue = "logit",
+    batch_norm: BatchNormMode = "fold",
+    memory_budget: int | None = None,
+) -> dict[float, Attribution]:
+    """Explain one output of a model with the LRP β-rule, for several β in one call.
+
+    Parameters
+    ----------
+    betas : sequence of float
+        Any real numbers; 0 uses positive contributions only.
+    model, volumes, target, start, batch_norm, memory_budget
+        As for `lrp`.
+
+    Returns
+    -------
+    dict of float to Attribution
+        One per β, in the order asked for. In each, start value = sum of the map + losses of the ledger.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As `lrp`.
+    """
+    if not betas or not torch.isfinite(torch.tensor(list(betas), dtype=torch.float64)).all():
+        raise UsageError(f"betas = {list(betas)}: name at least one, all finite.")
+    composites = [founding(beta) for beta in betas]
+    answers = lrp(model, volumes, target, composites, start, batch_norm, memory_budget=memory_budget)
+    parameters: dict[str, str | float] = {"start": start, "batch_norm": batch_norm}
+    return {
+        beta: Attribution(a.values, "lrp-beta", a.target, a.start_value, {"beta": beta, **parameters}, a.ledger)
+        for beta, a in zip(betas, answers, strict=True)
+    }

@@ -1,0 +1,263 @@
+"""What a download says about an image besides the image itself: the collection list and the XML file of each image.
+
+LONI gives a CSV list of each image collection, and on request one XML file per image. Both name the image by its
+number and say whose it is, of which visit, and how it was acquired. Here the two become one record, and where they
+contradict each other or the folder the image lies in, this is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import date
+from pathlib import Path
+
+from pipeline.cohort.candidates import listed
+from pipeline.cohort.cells import values
+from pipeline.cohort.cells.dates import with_iso_dates
+from pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
+from pipeline.cohort.people.visits import Visit, visit_of
+from pipeline.cohort.records import Scan
+from pipeline.run.errors import BadInputError
+
+_COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
+"""Columns of a collection list that are used, as `_squeezed` spells them; only the first is always needed."""
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """What a list or an XML file says about one image; None where it is silent.
+
+    Parameters
+    ----------
+    ptid : str or None
+        ADNI participant, in capitals.
+    sex : str or None
+        F or M.
+    age : float or None
+        Years, at the scan.
+    visit : Visit or None
+    date : date or None
+        Of the acquisition.
+    modality : str or None
+        ``MRI``, ``PET`` ...
+    sequence : str or None
+        What the scanner, or ADNI's processing, calls the image.
+    field_strength : float or None
+        Tesla.
+    """
+
+    ptid: str | None = None
+    sex: str | None = None
+    age: float | None = None
+    visit: Visit | None = None
+    date: date | None = None
+    modality: str | None = None
+    sequence: str | None = None
+    field_strength: float | None = None
+
+
+SILENT = ImageRecord()
+"""The record of an image that nothing describes."""
+AGE_TOLERANCE_YEARS = 2.0
+"""ADNIMERGE counts from the age at baseline, which is rounded in some versions; LONI gives whole years in lists."""
+_WORDS = {"ptid": "participant", "sex": "sex", "date": "date", "visit": "visit"}
+"""Fields that two sources must agree on, and what they are called."""
+
+
+def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
+    """Read LONI's lists of image collections.
+
+    Parameters
+    ----------
+    root : Path
+    tables : sequence of str
+        CSV files of the input; those without Image Data ID are no such lists.
+
+    Returns
+    -------
+    records : dict of str to ImageRecord
+        By image id with its letter.
+    notes : list of str
+        Lists that cannot be read, ids that two rows describe differently (the first row holds), unknown visits.
+    """
+    found: dict[str, ImageRecord] = {}
+    notes: list[str] = []
+    contradicted: list[str] = []
+    codes: set[str] = set()
+    for name in tables:
+        header = {_squeezed(column) for column in read_header(root / name)}
+        if "imagedataid" not in header or not header & set(_COLUMNS[1:]):
+            continue
+        try:
+            frame, row_notes = read_text_table(root / name)
+            frame, date_notes = with_iso_dates(root / name, frame.rename(columns=_squeezed), ("acqdate",))
+        except BadInputError as error:
+            notes.append(f"{name} is not used: {error}")
+            continue
+        notes += [*row_notes, *date_notes]
+        problems: list[str] = []
+        rows = [possible_cells(name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
+        notes += problem_notes(problems)
+        nameless = sum("imagedataid" not in cells for cells in rows)
+        notes += [f"{name}: {nameless} rows without Image Data ID are left out"] if nameless else []
+        for cells in rows:
+            if "imagedataid" in cells:
+                number, record = image_id(cells["imagedataid"]), _of_row(cells)
+                codes |= {cells["visit"]} if record.visit is not None and not record.visit.known else set()
+                contradicted += [number] if _differences(found.get(number, record), record) else []
+                found.setdefault(number, record)
+    if contradicted:
+        text = f"collection lists describe {len(contradicted)} images twice and differently, the first row holds"
+        notes.append(f"{text}: {listed(contradicted)}")
+    if codes:
+        notes.append(f"visits of collection lists that are not ADNI's, matched by date only: {listed(sorted(codes))}")
+    return found, notes
+
+
+def _of_row(cells: Mapping[str, str]) -> ImageRecord:
+    return ImageRecord(
+        ptid=participant(cells.get("subject")),
+        sex=values.sex(cells.get("sex")),
+        age=values.positive(cells.get("age")),
+        visit=visit_of(cells["visit"]) if "visit" in cells else None,
+        date=values.calendar_date(cells.get("acqdate")),
+        modality=cells.get("modality"),
+        sequence=cells.get("description"),
+    )
+
+
+def combined(
+    listed_records: Mapping[str, ImageRecord], described: Mapping[str, ImageRecord]
+) -> tuple[dict[str, ImageRecord], list[str]]:
+    """One record per image from list and XML; where both speak, the XML file, which travels with the image, holds.
+
+    Returns
+    -------
+    records : dict of str to ImageRecord
+    notes : list of str
+        Images that the two describe differently, by what they differ in.
+    """
+    differing: dict[str, list[str]] = {}
+    both: dict[str, ImageRecord] = {**listed_records, **described}
+    for number in sorted(listed_records.keys() & described.keys()):
+        first, second = listed_records[number], described[number]
+        for word in _differences(first, second):
+            differing.setdefault(word, []).append(number)
+        both[number] = ImageRecord(
+            **{f.name: getattr(first if getattr(second, f.name) is None else second, f.name) for f in fields(first)}
+        )
+    return both, [
+        f"collection list and XML disagree on the {word} of {len(numbers)} images, the XML holds: {listed(numbers)}"
+        for word, numbers in differing.items()
+    ]
+
+
+def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -> str | None:
+    """Why an image may not be its folder's participant's, or None.
+
+    Parameters
+    ----------
+    record : ImageRecord
+    ptid : str
+        Participant of the folder.
+    header_patient : str
+        PatientID of a DICOM header; only compared where it is an ADNI participant's, and never repeated.
+    """
+    if record.ptid is not None and _person(record.ptid) != _person(ptid):
+        return f"whose image it is cannot be told: its folder says {ptid}, the collection list or XML {record.ptid}"
+    in_header = participant(header_patient)
+    if in_header is not None and _person(in_header) != _person(ptid):
+        return f"whose image it is cannot be told: its folder says {ptid}, its DICOM header another participant"
+    return None
+
+
+def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]:
+    """Images whose folder and record give dates more than a day apart (a scan may end past midnight).
+
+    Parameters
+    ----------
+    dates : mapping of str to pair of dates
+        By image id, of folder and record.
+    """
+    apart = [
+        number
+        for number, (folder, record) in dates.items()
+        if folder is not None and record is not None and abs((folder - record).days) > 1
+    ]
+    text = "images are dated differently by their folder and the collection list or XML, the folder holds"
+    return [f"{len(apart)} {text}: {listed(apart)}"] if apart else []
+
+
+def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
+    """Scans of which ADNIMERGE and the image's own record say different things, as a mix-up would make them.
+
+    Parameters
+    ----------
+    said : mapping of str to pair of Scan and ImageRecord
+        By image id.
+    """
+    sex = [number for number, (scan, record) in said.items() if _differ(scan.sex, record.sex)]
+    age = [
+        number
+        for number, (scan, record) in said.items()
+        if scan.age is not None and record.age is not None and abs(scan.age - record.age) > AGE_TOLERANCE_YEARS
+    ]
+    both = "the collection list or XML and ADNIMERGE disagree on the"
+    notes = [f"{both} sex of {len(sex)} scans, ADNIMERGE holds: {listed(sex)}"] if sex else []
+    if age:
+        years = f"by more than {AGE_TOLERANCE_YEARS:g} years"
+        notes.append(f"{both} age of {len(age)} scans {years}, ADNIMERGE holds: {listed(age)}")
+    return notes
+
+
+def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> list[str]:
+    """Images of the list without a file, and files without a row in it."""
+    if not records:
+        return []
+    absent = sorted(records.keys() - present)
+    unlisted = sorted(present - records.keys())
+    notes = []
+    if absent:
+        notes.append(f"{len(absent)} images of the collection list or XML have no file here: {listed(absent)}")
+    if unlisted:
+        notes.append(f"{len(unlisted)} images here are in no collection list or XML: {listed(unlisted)}")
+    return notes
+
+
+def participant(text: str | None) -> str | None:
+    """An ADNI participant, in capitals; None for anything else.
+
+    Examples
+    --------
+    >>> participant(" 002_s_0295 "), participant("Doe^John")
+    ('002_S_0295', None)
+    """
+    cleaned = (text or "").strip().upper()
+    return cleaned if re.fullmatch(r"\d{3}_S_\d{4,}", cleaned) else None
+
+
+def image_id(text: str) -> str:
+    """Image id with its letter: ``118690`` and ``I118690`` are one."""
+    cleaned = text.strip().upper()
+    return cleaned if cleaned[:1].isalpha() else f"I{cleaned}"
+
+
+def _person(ptid: str) -> int:
+    """RID: a participant who rolled over to another site has another PTID and the same RID."""
+    return int(ptid.rsplit("_", 1)[1])
+
+
+def _differ(first: str | None, second: str | None) -> bool:
+    return first is not None and second is not None and first != second
+
+
+def _differences(first: ImageRecord, second: ImageRecord) -> list[str]:
+    pairs = {word: (getattr(first, name), getattr(second, name)) for name, word in _WORDS.items()}
+    return [word for word, (a, b) in pairs.items() if a is not None and b is not None and a != b]
+
+
+def _squeezed(column: str) -> str:
+    return re.sub(r"[^a-z]", "", column.lower())

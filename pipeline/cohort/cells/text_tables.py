@@ -1,0 +1,213 @@
+"""Tables as others write them, read as text: any encoding, separator and quoting that people send.
+
+`pipeline.run.tables` reads the tables of this project; here nothing may be assumed, and no cell is turned into a
+number before the column's meaning is known (``0012`` is an identifier, ``-4`` a code for missing).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.candidates import listed
+from pipeline.cohort.cells.values import is_missing
+from pipeline.run.errors import BadInputError
+from pipeline.run.regular_files import irregular_kind, read_regular
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_text_table(
+    path: Path, separator: str | None = None, used: Collection[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Read a table, every cell as text.
+
+    Parameters
+    ----------
+    path : Path
+        UTF-8 with or without byte-order mark, UTF-16 (a spreadsheet's "Unicode text"), or Latin-1.
+    separator : str, optional
+        Told from the header line (comma, semicolon or tab) if not given. In a table with semicolons ``7123,5`` is a
+        number with a decimal comma and becomes ``7123.5``.
+    used : collection of str, optional
+        Columns that matter, in any case. Of others that the header names twice, only the first is kept.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        Its index holds the line of the file that each row begins in. A column that the header names twice is there
+        once if both hold the same.
+    notes : list of str
+        Rows that are left out because their cells do not fit the header, by line.
+
+    Raises
+    ------
+    BadInputError
+        If the file cannot be opened, is empty, is not a table, has no row that fits its header, or names a used column
+        twice with different cells.
+    """
+    text = _decoded(path)
+    if not text.strip():
+        raise BadInputError(f"{path}: empty table. Download or export it again.")
+    separator = separator or header_separator(text.lstrip("\r\n").split("\n", 1)[0])
+    rows, refused = _rows(text, separator)
+    (_, header), *body = rows or [(1, [""])]
+    if refused and not body:
+        raise BadInputError(f"{path}: not a readable table ({refused[0]}). Download or export it again.")
+    columns = zip(*(cells for _, cells in body), strict=True) if body else [()] * len(header)
+    frame = pd.DataFrame(dict(enumerate(columns)), index=[line for line, _ in body], dtype=str)
+    header = [name.strip() for name in header]
+    frame = frame.iloc[:, _columns_once(path, header, frame, used)]
+    frame = frame.set_axis(list(dict.fromkeys(header)), axis="columns")
+    text = f"{len(refused)} rows whose cells do not fit the header are left out; correct them"
+    notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
+    return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
+
+
+def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Line number and cells of the header and of each row that has as many cells; what is wrong with the others.
+
+    A quote that is not closed where it should be merges cells or whole lines, so that values end up in other columns.
+    After a row that is refused, reading goes on in the next line. A refused header ends it.
+    """
+    lines = _Lines(text)
+    # Tab-separated text is often written without quoting: a quoted word at the start of a cell is no mistake there.
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=separator != "\t")
+    rows: list[tuple[int, list[str]]] = []
+    refused: list[str] = []
+    while True:
+        start = lines.position
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return rows, refused
+        except csv.Error:
+            problem: str | None = "a quote in it is not closed or not doubled"
+        else:
+            if not any(cells):
+                continue
+            problem = _row_problem(cells, lines.lines[start : lines.position], rows[0][1] if rows else cells, separator)
+        if problem is None:
+            rows.append((start + 1, cells))
+            continue
+        refused.append(f"line {start + 1} ({problem})")
+        if not rows:
+            return rows, refused
+        lines.position = start + 1
+
+
+def _row_problem(cells: Sequence[str], own: Sequence[str], header: Sequence[str], separator: str) -> str | None:
+    """Why the cells of a row may not be those of its columns; `own` are its lines in the file."""
+    if len(cells) != len(header):
+        return f"{len(cells)} cells, the header has {len(header)}"
+    # If the first line and a later one could each be a row, the quote swallowed one; else a cell holds a line break.
+    whole = [len(_cells(line, separator)) <= len(header) <= line.count(separator) + 1 for line in own]
+    return "a quote in it takes in the next row" if whole[0] and any(whole[1:]) else None
+
+
+class _Lines(Iterator[str]):
+    """Lines of a text with their ends; `position` counts those that were read, and may be set back."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = list(io.StringIO(text, newline=""))
+        self.position = 0
+
+    def __next__(self) -> str:
+        if self.position == len(self.lines):
+            raise StopIteration
+        self.position += 1
+        return self.lines[self.position - 1]
+
+
+def _columns_once(path: Path, header: Sequence[str], body: pd.DataFrame, used: Collection[str] | None) -> list[int]:
+    """Positions of the columns to keep: the first of each name."""
+    first: dict[str, int] = {}
+    for position, name in enumerate(header):
+        if first.setdefault(name, position) == position or body[first[name]].equals(body[position]):
+            continue
+        if used is None or name.upper() in {column.upper() for column in used}:
+            raise BadInputError(
+                f"{path}: two columns are named {name or '(nothing)'} and hold different values. Rename or remove one."
+            )
+    return list(first.values())
+
+
+def _with_decimal_points(column: pd.Series[str]) -> pd.Series[str]:
+    return column.str.replace(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", regex=True)
+
+
+def header_separator(header: str) -> str:
+    """The separator that splits a header line into most columns, quoted cells left whole; comma if none does."""
+    return max(",;\t", key=lambda separator: len(_cells(header, separator)))
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line.rstrip("\r\n")], delimiter=separator, skipinitialspace=True), [""])
+    except csv.Error:  # no text: an image or an archive named .csv
+        return [line]
+
+
+def read_header(path: Path) -> list[str]:
+    """Column names of a comma-, semicolon- or tab-separated file; empty if it cannot be read."""
+    try:
+        if irregular_kind(path) is not None:
+            return []
+        with path.open("rb") as handle:
+            start = handle.readline(100_000)
+            if start.startswith(_UTF16):
+                handle.seek(0)
+                start = handle.read(100_000)
+    except OSError:
+        return []
+    encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
+    line = start.decode(encoding, errors="replace").split("\n", 1)[0]
+    return [cell.strip() for cell in _cells(line.strip(), header_separator(line.strip()))]
+
+
+def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], remedy: str) -> None:
+    """Refuse a table that lacks a column, naming it.
+
+    Raises
+    ------
+    BadInputError
+        Naming the missing columns, those found, and the remedy.
+    """
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        found = ", ".join(map(str, frame.columns[:20])) + (" ..." if len(frame.columns) > 20 else "")
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {found}. {remedy}")
+
+
+def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a table, each by its line of the file and with only the cells that hold something."""
+    columns = [_filled_cells(frame[name].tolist()) for name in frame.columns]
+    names = [str(name) for name in frame.columns]
+    return [
+        (line, {name: cell for name, cell in zip(names, row, strict=True) if cell is not None})
+        for line, row in zip(frame.index, zip(*columns, strict=True), strict=True)
+    ]
+
+
+def _filled_cells(cells: Sequence[object]) -> list[str | None]:
+    """Cells without blanks around them, None for those that hold nothing; each distinct text is looked at once."""
+    held = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
+    return [held.get(text) if isinstance(text, str) else None for text in cells]
+
+
+def _decoded(path: Path) -> str:
+    try:
+        content = read_regular(path)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
+    try:
+        if content.startswith(_UTF16):
+            return content.decode("utf-16")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")

@@ -1,0 +1,123 @@
+"""What became of someone after a scan: conversion to AD, when, and the course of MCI within a horizon.
+
+Conversion has one meaning, that of `_later`: AD was diagnosed after the scan, and the last diagnosis is AD. It happened
+at the first diagnosis of AD. A return to CN or MCI in between does not matter; a last diagnosis that is not AD means
+that AD was withdrawn, which is no conversion and no time without one. A dementia of another cause ends what counts: AD
+before it stays a conversion (the dementia had come, and its cause was judged anew), AD after it does not make one.
+
+The courses count from the diagnosis of the scan. The visit of the horizon may lie up to `WINDOW_DAYS` to either side
+of it, as visits do:
+
+=====  ===============================================================================================================
+pMCI   converted, by the visit of the horizon
+sMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is MCI
+rMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is CN: reverted
+uMCI   unknown: follow-up ends before the horizon without AD (drop-outs are not stable people); or no visit falls at the
+       horizon and the next has AD, so that it cannot be said on which side the conversion lies; or AD was diagnosed by
+       then and withdrawn, be it later; or a dementia of another cause came first
+=====  ===============================================================================================================
+
+Where no visit falls at the horizon the first one after it stands in for it, unless it is one with a dementia.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.cohort.adni.visit_tables import WINDOW_DAYS
+from pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
+from pipeline.cohort.records import FollowUp
+
+_DAYS_PER_MONTH = 30.4375
+COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
+
+
+@dataclass(frozen=True)
+class _Later:
+    """Diagnoses after a scan; times in days from the diagnosis at the scan.
+
+    Parameters
+    ----------
+    known : tuple of (float, str)
+        Times and diagnoses before any dementia of another cause, in order of time.
+    first_ad : float or None
+        Time of the first AD of these.
+    withdrawn : bool
+        There is such an AD, and the last of these diagnoses is another: no conversion.
+    other : float or None
+        Time of the first dementia of another cause.
+    """
+
+    known: tuple[tuple[float, str], ...]
+    first_ad: float | None
+    withdrawn: bool
+    other: float | None
+
+
+def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
+    """The one reading of a history that tells of conversion; rule in the module's docstring."""
+    timed = ((_days_after(at, one), one.value) for one in history)
+    # Histories sort undated visits last, whatever their months.
+    after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda one: one[0])
+    other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
+    known = tuple(one for one in after if other is None or one[0] < other)
+    first_ad = next((days for days, value in known if value == "AD"), None)
+    return _Later(known, first_ad, first_ad is not None and known[-1][1] != "AD", other)
+
+
+def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
+    """Time to AD or to the end of follow-up, as survival analysis needs it.
+
+    None for someone whose diagnosis at the scan is neither CN nor MCI, and where AD was diagnosed and withdrawn: that
+    is neither a conversion nor a time without one.
+
+    Parameters
+    ----------
+    history : sequence of Diagnosis
+        Of the person.
+    at : Diagnosis or None
+        The scan's.
+    """
+    if at is None or at.value not in ("CN", "MCI"):
+        return None
+    later = _later(history, at)
+    if later.withdrawn:
+        return None
+    last = later.other if later.other is not None else later.known[-1][0] if later.known else 0.0
+    converted = later.first_ad is not None
+    months = None if later.first_ad is None else round(later.first_ad / _DAYS_PER_MONTH, 2)
+    return FollowUp(converted, months, round(last / _DAYS_PER_MONTH, 2), later.other is not None and not converted)
+
+
+def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
+    """Course of MCI after a scan; None if its diagnosis is not MCI.
+
+    Parameters
+    ----------
+    history : sequence of Diagnosis
+        Of the person.
+    at : Diagnosis or None
+        The scan's.
+    horizon_months : int
+    """
+    if at is None or at.value != "MCI":
+        return None
+    later, horizon = _later(history, at), horizon_months * _DAYS_PER_MONTH
+    end = horizon + WINDOW_DAYS
+    if later.first_ad is not None and later.first_ad <= end:
+        return "uMCI" if later.withdrawn else "pMCI"
+    if later.other is not None and later.other <= end:
+        return "uMCI"
+    there = [value for days, value in later.known if horizon - WINDOW_DAYS <= days <= end]
+    beyond = next((value for days, value in later.known if days > end), None)
+    last = there[-1] if there else beyond
+    return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
+
+
+def _days_after(at: Diagnosis, one: Diagnosis) -> float | None:
+    if at.when is not None and one.when is not None:
+        return (one.when - at.when).days
+    if at.months is not None and one.months is not None:
+        return (one.months - at.months) * _DAYS_PER_MONTH
+    return None

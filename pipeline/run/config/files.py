@@ -1,0 +1,190 @@
+"""Configurations as TOML: presets and a user's file in, the resolved configuration of a run out.
+
+Presets are files in ``pipeline/run/config/presets``; what a preset does not name is a default. The resolved
+configuration
+is written to the run folder and repeats the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pipeline.run.config.nearest import did_you_mean, nearest_setting
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import UsageError
+from pipeline.run.regular_files import read_regular
+
+Record = TypeVar("Record")
+
+PRESETS = Path(__file__).parent / "presets"
+LARGEST = 2**53
+"""Largest whole number that a float holds exactly; no setting comes near it."""
+
+
+def load_config(
+    preset: str = "default", file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Build the configuration: defaults, then a preset, then a file, then single values.
+
+    Parameters
+    ----------
+    preset : str
+        ``default`` or the name of a file in ``pipeline/run/config/presets``.
+    file : Path, optional
+        TOML with the sections of `Config`; only what differs need be named.
+    overrides : mapping, optional
+        As the parsed file, e.g. ``{"seed": 7}``.
+
+    Raises
+    ------
+    UsageError
+        For an unknown preset, section, setting, type or value; the message names it and the file it stands in.
+    """
+    values: dict[str, Any] = {}
+    sources = []
+    if preset != "default":
+        presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
+        if preset not in presets:  # a path is no name, even where it leads to a preset
+            raise UsageError(f"--preset {preset}: unknown; known are {', '.join(['default', *presets])}.")
+        sources.append(f"preset {preset}")
+        _merge(values, _checked(Config, _read_toml(presets[preset]), "", sources[-1]))
+    if file is not None:
+        sources.append(str(file))
+        _merge(values, _checked(Config, _read_settings(file), "", sources[-1]))
+    if overrides:
+        sources.append("options")
+        _merge(values, _checked(Config, overrides, "", sources[-1]))
+    return _configuration(values, sources)
+
+
+def read_config(path: Path) -> Config:
+    """Read the configuration that a run wrote."""
+    return _configuration(_checked(Config, _read_settings(path), "", str(path)), [str(path)])
+
+
+def config_to_toml(config: Config) -> str:
+    """Write a configuration as TOML; `read_config` gives it back.
+
+    The standard library reads TOML but does not write it; these records hold only text, numbers, booleans and
+    flat tuples, so a dependency would be heavier than the ten lines.
+    """
+    return "\n".join(_toml_lines(config, "")) + "\n"
+
+
+def _toml_lines(record: Any, where: str) -> list[str]:
+    """Lines of a record: its values, then its sections, ``where`` being the path to it (``statistics.``)."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if not dataclasses.is_dataclass(value)]
+    for name, value in values.items():
+        if dataclasses.is_dataclass(value):
+            lines += ["", f"[{where}{name}]", *_toml_lines(value, f"{where}{name}.")]
+    return lines
+
+
+def toml_value(value: Any) -> str:
+    """Return a text, number, boolean or flat tuple as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(f"\\u{ord(one):04x}" if _is_control(one) else one for one in escaped) + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Settings of a file; what a run's own file says of its input is none of them."""
+    values = _read_toml(path)
+    values.pop("run", None)
+    return values
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such configuration file.") from error
+    except OSError as error:
+        raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:  # besides its own errors tomllib passes on int's, of too many digits
+        raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    for name, value in new.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
+    """Make the record from checked values; settings that make no sense are refused with where they come from."""
+    try:
+        return _record(Config, values)
+    except UsageError as error:
+        raise UsageError(f"{error} (settings from {', '.join(sources)})" if sources else str(error)) from error
+
+
+def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
+    types = get_type_hints(record)
+    return record(
+        **{name: _record(types[name], value) if isinstance(value, Mapping) else value for name, value in values.items()}
+    )
+
+
+def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
+    """Values of one source, each of the type of its setting; sections as mappings."""
+    types = get_type_hints(record)
+    for name in values:
+        if name not in types:
+            meant = did_you_mean(nearest_setting(where + name, setting_names(Config)))
+            raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
+    return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
+
+
+def setting_names(record: type[Any], where: str = "") -> list[str]:
+    """Names of all sections and settings: ``training``, ``training.learning_rate``."""
+    names = []
+    for name, kind in get_type_hints(record).items():
+        names.append(where + name)
+        if dataclasses.is_dataclass(kind):
+            names += setting_names(kind, f"{where}{name}.")  # type: ignore[arg-type]
+    return names
+
+
+def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
+    """Check one value against its type; integers are accepted as floats, lists as tuples."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{source}: {name} is a section, not a value.")
+        return _checked(kind, value, name + ".", source)  # type: ignore[arg-type]
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UsageError(f"{source}: {name} = {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}.")
+        return value
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{source}: {name} must be a list.")
+        return tuple(_convert(get_args(kind)[0], item, name, source) for item in value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise UsageError(f"{source}: {name} is too large a number.")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UsageError(f"{source}: {name} = {value!r} must be of type {kind.__name__}.")
+    if kind is float and not math.isfinite(value):
+        raise UsageError(f"{source}: {name} = {value} must be a finite number.")
+    if kind is str and any(map(_is_control, value)):
+        raise UsageError(f"{source}: {name} = {value!r} must be one line of text without control characters.")
+    return value
+
+
+def _is_control(character: str) -> bool:
+    return ord(character) < 32 or ord(character) == 127

@@ -1,0 +1,241 @@
+"""The settings of a run: one frozen record per stage, checked as one before any work starts.
+
+The defaults of the records are the preset ``default``; `pipeline.run.config.files` reads the others from TOML.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.errors import UsageError
+
+SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
+"""What a pattern of file names may refer to; ``name`` is participant and session as in BIDS names."""
+
+
+@dataclass(frozen=True)
+class CohortConfig:
+    """Who takes part, what is told apart, who trains and who tests."""
+
+    contrast_column: str = "diagnosis"
+    negative: str = "CN"
+    positive: str = "AD"
+    split: Literal["folds", "single"] = "folds"
+    folds: int = 5
+    validation_fraction: float = 0.2
+    test_participants_per_class: int = 30
+    validation_participants_per_class: int = 18
+    shuffle_labels: bool = False
+    start_at: Literal["auto", "scan", "brain", "template"] = "auto"
+    """Where images enter: as recognised one by one (auto), or all as scans, as brains already extracted, or as brains
+    already in template space."""
+    max_voxel_mm: float = 5.0
+    """Scans with thicker slices are dropped: the hippocampus is some 8 mm high."""
+    diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
+    """What makes someone CN or AD at a visit: the diagnosis, or the CDR (0, above 0.5) as the founding study's text has
+    it; docs/founding_study.md."""
+    mci_horizon_months: int = 36
+    """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed so long."""
+    preferred_protocol: Literal["full", "accelerated"] = "full"
+    preferred_field_strength: Literal["1.5", "3"] = "1.5"
+    failed_quality: Literal["drop", "keep"] = "drop"
+    """Scans that ADNI's own quality control failed; kept ones are used only if the visit has no other."""
+    freesurfer_folder: str = ""
+    """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
+    apply_outside_contrast: bool = True
+    """Ask the networks about scans outside the contrast (MCI) too, and explain their answers; off, they are dropped."""
+    clinical_columns: tuple[str, ...] = ()
+    """Further columns of the source tables for ``clinical.tsv``, by their names there."""
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What outputs do not tell; the secret behind it is a file of its own (`pipeline.cohort.sharing.anonymise`)."""
+
+    shift_dates: bool = False
+    pseudonyms: tuple[str, ...] = ()
+    """``sites``, ``ids`` (of participants and images), both or none."""
+    faces: Literal["auto", "keep", "remove"] = "auto"
+    """Of heads converted from DICOM, the only ones that a run keeps: ``auto`` removes them if anything is hidden."""
+
+    @property
+    def removes_faces(self) -> bool:
+        return self.faces == "remove" or (self.faces == "auto" and (self.shift_dates or bool(self.pseudonyms)))
+
+
+@dataclass(frozen=True)
+class RegistrationConfig:
+    """How a scan is brought to template space."""
+
+    resolution_mm: float = 1.0
+    brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
+    bias_correction: bool = True
+    transform: Literal[
+        "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]",
+        "antsRegistrationSyNQuick[s]",
+        "antsRegistrationSyNQuickRepro[s]",
+    ] = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
+    """Parameters of ANTs. The first: linear stages of the second, then SyN with a gradient step of 0.5 by
+    cross-correlation of neighbourhoods of radius 2 and mutual information (32 bins) together, with these iterations at
+    voxels of 8, 4 and 2 mm. The second, that of the founding study, has mutual information alone, the third
+    cross-correlation alone; both have steps of 0.2 and 50 iterations at half the resolution of the template. Measured
+    in docs/registration.md."""
+    mask_pattern: str = ""
+    """Where the mask of a scan lies, from the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
+    synthstrip_model: str = ""
+    """Weights file of SynthStrip; the command mri_synthstrip of FreeSurfer must be installed too."""
+    flagged: Literal["keep", "drop", "ask"] = "keep"
+    """What happens to scans whose registration is in doubt; ``ask`` stops until each has a decision."""
+    hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
+    """Volumes of the input tables; where there are none at all (auto) or where one is missing (fill) our own; or
+    our own for every scan (jacobian), from the Jacobian determinant of the registration."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network and what it sees."""
+
+    architecture: Literal["founding"] = "founding"
+    field_of_view: Literal["brain", "template"] = "brain"
+    channels: tuple[int, ...] = (8, 16, 32, 64)
+    pools: tuple[int, ...] = (2, 3, 2, 3)
+    hidden_units: int = 128
+    dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the network learns."""
+
+    learning_rate: float = 1e-4
+    learning_rate_schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: float = 1e-4
+    batch_size: int = 4
+    max_epochs: int = 200
+    min_epochs: int = 15
+    patience: int = 8
+    flip_probability: float = 0.5
+    max_shift_voxels: int = 2
+    balance_classes: bool = True
+    control: Literal["none", "binarised"] = "none"
+    """``binarised``: networks see brain masks instead of images. What they still tell apart, they tell by the contour
+    of the brain extraction; a run to compare with, never one to draw conclusions from."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class AttributionConfig:
+    """What is explained, by which methods."""
+
+    betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    guided_backpropagation: bool = True
+    batch_norm: Literal["fold", "identity"] = "fold"
+    start_value: Literal["logit", "probability"] = "logit"
+    keep_maps: Literal["none", "group", "all"] = "all"
+    """Maps that are written: none, the mean maps of groups, or those of single scans too. Tables need no map."""
+
+
+@dataclass(frozen=True)
+class RegionsConfig:
+    """Which atlas the maps are summed over."""
+
+    atlas: str = "neuromorphometrics-cat12"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """How the report introduces itself."""
+
+    title: str = "Region-relevance report"
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    seed: int = 43
+    cohort: CohortConfig = field(default_factory=CohortConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    registration: RegistrationConfig = field(default_factory=RegistrationConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    attribution: AttributionConfig = field(default_factory=AttributionConfig)
+    regions: RegionsConfig = field(default_factory=RegionsConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise UsageError(f"configuration: {problem}")
+
+
+def _problems(config: Config) -> list[str]:
+    """Values that are well typed and still make no sense; empty if all is well."""
+    cohort, training = config.cohort, config.training
+    checks = [
+        (config.seed >= 0, "seed must be 0 or more"),
+        (cohort.folds >= 2, "cohort.folds must be 2 or more"),
+        (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
+        (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
+        (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
+        (cohort.max_voxel_mm > 0, "cohort.max_voxel_mm must be positive"),
+        (set(config.privacy.pseudonyms) <= {"sites", "ids"}, 'privacy.pseudonyms may hold "sites" and "ids"'),
+        (
+            "sites" not in config.privacy.pseudonyms or cohort.contrast_column != "site",
+            'privacy.pseudonyms may not hold "sites" where the contrast is site',
+        ),
+        (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
+        (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
+        (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
+        (
+            not config.registration.mask_pattern or _names_a_scan(config.registration.mask_pattern),
+            "registration.mask_pattern may hold only "
+            + ", ".join("{" + name + "}" for name in SCAN_FIELDS)
+            + ", and must hold one that tells scans apart",
+        ),
+        (
+            config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
+            'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
+        ),
+        (len(config.model.channels) == len(config.model.pools), "model.channels and model.pools must be equally long"),
+        (_all_positive(config.model.channels), "model.channels must name at least one block, each 1 or more"),
+        (_all_positive(config.model.pools), "model.pools must name at least one block, each 1 or more"),
+        (config.model.hidden_units >= 1, "model.hidden_units must be 1 or more"),
+        (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
+        (0 < training.learning_rate <= 10, "training.learning_rate must lie above 0 and up to 10"),
+        (0 <= training.weight_decay <= 10, "training.weight_decay must lie between 0 and 10"),
+        (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
+        (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
+        (training.patience >= 1, "training.patience must be 1 or more"),
+        (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
+        (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
+        (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
+        (
+            len(set(config.attribution.betas)) == len(config.attribution.betas) > 0,
+            "attribution.betas must name at least one value, each once",
+        ),
+        (
+            all(0 <= b < 10 and round(b, 2) == b for b in config.attribution.betas),
+            "attribution.betas must lie in [0, 10), at most two decimals",
+        ),
+        *config.statistics.checks(),
+    ]
+    return [text for passed, text in checks if not passed]
+
+
+def _names_a_scan(pattern: str) -> bool:
+    """Whether a pattern of file names holds known fields only, and tells scans apart."""
+    try:
+        fields = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
+        pattern.format(**dict.fromkeys(SCAN_FIELDS, ""))
+    except (ValueError, KeyError, IndexError, AttributeError):
+        return False
+    return fields <= set(SCAN_FIELDS) and bool(fields)
+
+
+def _all_positive(values: tuple[int, ...]) -> bool:
+    return len(values) > 0 and min(values) >= 1

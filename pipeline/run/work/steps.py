@@ -1,0 +1,79 @@
+"""Steps over the whole group, such as statistics: done once per state of their inputs.
+
+A step reads tables and maps of the run and writes tables of its own, each atomically. It has a receipt like a unit
+of work; a step killed half way has none and is done again from its (unchanged) inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import write_json
+from pipeline.run.work.digests import DigestCache, file_digest, log_remade, unit_key
+
+
+def run_step(
+    layout: RunLayout,
+    name: str,
+    inputs: Iterable[Path],
+    parameters: Any,
+    packages: Iterable[str],
+    function: Callable[[], Iterable[Path]],
+    digests: DigestCache,
+) -> bool:
+    """Do a step unless its receipt says that nothing it depends on has changed.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    name : str
+        Names the receipt.
+    inputs : iterable of Path
+        Files the step reads; a missing one counts as such.
+    parameters : Any
+        Settings the step depends on (records, numbers, text).
+    packages : iterable of str
+        Code the step depends on.
+    function : callable
+        Does the work and returns the files it wrote.
+    digests : DigestCache
+
+    Returns
+    -------
+    bool
+        True if the step was done, False if it was still valid.
+    """
+    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *packages)
+    receipt = layout.receipt("steps", name)
+    if _is_valid(layout, receipt, key, digests):
+        return False
+    started = time.monotonic()
+    outputs = {path.relative_to(layout.root).as_posix(): file_digest(path) for path in function()}
+    write_json(receipt, {"key": key, "outputs": outputs, "seconds": round(time.monotonic() - started, 3)})
+    return True
+
+
+def _named(layout: RunLayout, path: Path) -> str:
+    """A file of the run by its place in the run folder, which may be moved; any other by its full path."""
+    return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
+
+
+def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:
+    try:
+        known = json.loads(receipt.read_text(encoding="utf-8"))
+        same, outputs = known["key"] == key, known["outputs"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    if not same:
+        return False
+    for name, digest in outputs:
+        stamp = digests.stamp(layout.root / name)
+        if stamp is None or stamp[0] != digest:
+            log_remade(name, stamp)
+            return False
+    return True
