@@ -165,8 +165,7 @@ def _renamed_scan(scan: Scan, names: Mapping[str, str]) -> Scan:
 
 
 def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """The table with other names of participants, where there are any
-    (`pipeline.cohort.people.persons.name_of_person`)."""
+    """The table with the one name of each person who has two (`pipeline.cohort.people.persons`)."""
     return table.assign(participant_id=[names.get(name, name) for name in table["participant_id"]])
 
 
