@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.records import ScanTable
 from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
-from pipeline.run.config.files import read_config
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.folder import read_run_config, read_run_input
 from pipeline.run.layout.run_layout import ExplanationLayout
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
@@ -44,7 +44,7 @@ def explain_command(arguments: argparse.Namespace) -> int:
 
 
 def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
-    config = read_config(layout.config)
+    config = read_run_config(layout)
     for path in (layout.scans, layout.splits):
         if not path.is_file():
             raise UsageError(
@@ -90,7 +90,7 @@ def _tell_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[
     """Say which scans are left out because a file or row is missing, where all scans were asked for."""
     if not (request.participants or request.scans):
         for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
-            print(f"  {count} scans left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:

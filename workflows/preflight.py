@@ -12,12 +12,14 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
 from pipeline.cohort.reading import InputCohort
 from pipeline.models.geometry import weight_count
 from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
+from pipeline.registration.settled import COARSEST_MM, not_measured
 from pipeline.run.config.settings import Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
@@ -64,8 +66,8 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     Raises
     ------
     UsageError
-        For an unknown atlas, one without a hippocampus where its volume is asked for, a network that fits no memory, or
-        a GPU that is not there.
+        For an unknown atlas, one without a hippocampus where its volume is asked for, settings with which its volume is
+        not measured, a network that fits no memory, or a GPU that is not there.
     BadInputError
         If the labels of the atlas cannot be used, or the grid is too small for the network.
     MissingDataError
@@ -77,6 +79,12 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         raise UsageError(
             f'registration.hippocampus_source = "{source}": the atlas {config.regions.atlas} has no group '
             f'{HIPPOCAMPUS}. Set "table", or choose another regions.atlas.'
+        )
+    unmeasured = not_measured(config.registration)
+    if "registration" in stages and source == "jacobian" and unmeasured:
+        raise UsageError(
+            f'registration.hippocampus_source = "jacobian": there would be {unmeasured}. Set "table" or "auto", or '
+            f"register with the default transform at {COARSEST_MM:g} mm or finer."
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
@@ -130,7 +138,9 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     """
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
-    notes = _mask_notes(config.registration, cohort) if "registration" in stages else []
+    notes = []
+    if "registration" in stages:
+        notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "training" not in stages:  # registering a few participants needs neither labels nor a split
         return Ready(Split(()), tuple(notes))
     if cohort.problem:
@@ -144,6 +154,19 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes))
+
+
+def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:
+    """A note on scans that would have a volume of our own, were it measured with these settings."""
+    scans, unmeasured = cohort.table.kept, not_measured(settings)
+    lacking = [scan for scan in scans if scan.hippocampus_mm3 is None]
+    wanted = settings.hippocampus_source == "fill" or len(lacking) == len(scans)
+    if settings.hippocampus_source == "table" or not lacking or not wanted or unmeasured is None:
+        return []
+    return [
+        f"{counted(len(lacking), 'scan')} of {len(scans)} will have no hippocampal volume: the input gives none, and "
+        f'registration.hippocampus_source = "{settings.hippocampus_source}" adds {unmeasured}'
+    ]
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

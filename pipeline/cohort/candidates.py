@@ -115,7 +115,7 @@ def with_readable_headers(
             checked.append(candidate)
             bar.update()
     return checked, [
-        f"headers of {len(names)} images are set right in memory ({kind}): {listed(names, 3)}"
+        f"headers of {counted(len(names), 'image')} are set right in memory ({kind}): {listed(names, 3)}"
         for kind, names in repaired.items()
     ]
 
@@ -178,3 +178,18 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
     all_names = list(names)
     more = len(all_names) - limit
     return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
+    """A count with its noun, and with a verb that agrees with it.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "row", "repeats")
+    ('1 row', '2 rows are', '1 study has', '3 rows repeat')
+    """
+    verb = verb if n == 1 else _SEVERAL.get(verb, verb.removesuffix("s"))
+    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
+
+
+_SEVERAL = {"is": "are", "has": "have", "": ""}

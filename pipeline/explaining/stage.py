@@ -45,7 +45,8 @@ APPLIED_STAGE = "attribution-applied"
 """Names the receipts of scans outside the contrast; see `pipeline.explaining.applied`."""
 PACKAGES = (
     "pipeline.attribution", "pipeline.explaining", "pipeline.models", "atlases.brain_box", "atlases.images",
-    "atlases.spaces", "pipeline.regions.audit",
+    "atlases.spaces",
+    "pipeline.regions.audit",
     *REGION_PACKAGES,
 )  # fmt: skip
 """Code whose change makes maps stale; of the atlases what cuts out the network's box and writes the map."""

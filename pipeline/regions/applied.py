@@ -67,6 +67,7 @@ def aggregate_applied(
         stale = [path for path in written if path.is_file()]
         for path in stale:
             path.unlink()
+        layout.receipt("steps", STAGE).unlink(missing_ok=True)
         return bool(stale)
     resolution = config.registration.resolution_mm
     tables = [layout.scan(scan.participant_id, scan.session_id, resolution).region_table for scan in scans]

@@ -27,6 +27,7 @@ from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.device_sums import ordered_total
+from pipeline.regions.region_sums import REST
 from pipeline.regions.territory import Territory
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
@@ -36,6 +37,7 @@ Mask = NDArray[np.bool_]
 RIM_MM = 3.0
 FLUID, VESSEL = "CSF", "vessel"
 """Tissues of a region table."""
+NO_REGION = "no_region"
 
 AUDIT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
@@ -45,7 +47,8 @@ AUDIT_COLUMNS = {
     "compartment": f"rim: within {RIM_MM:g} mm of the surface of the scan's brain mask, on both sides. rim_inside: its "
     "part inside the mask. outside: all that the network sees outside the mask. fluid: regions of the atlas that hold "
     "fluid (ventricles). dark: the darkest of three classes of intensity inside the mask (Otsu), where a T1-weighted "
-    "image shows fluid. vessel: regions of the atlas that are vessels. Compartments overlap",
+    "image shows fluid. vessel: regions of the atlas that are vessels. no_region: the part of the mask that no region "
+    "of the atlas covers. Compartments overlap",
     "reference": "What the compartment is a part of: brain (the mask), brain_and_rim, or seen (all that the network "
     "sees)",
     "n_voxels": "Voxels of the compartment; 0 where the atlas has no such region or the image no such class",
@@ -122,7 +125,7 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
     brain : array of bool
         The scan's own mask.
     tissue : mapping of str to array of bool
-        Voxels of the atlas by tissue: ``CSF`` and ``vessel``.
+        Voxels of the atlas by tissue: ``CSF`` and ``vessel``; and those of `NO_REGION`.
     voxel_mm : float
 
     Notes
@@ -138,6 +141,7 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
         "fluid": ("brain", brain & tissue[FLUID]),
         "dark": ("brain", darkest(volume, brain)),
         "vessel": ("brain", brain & tissue[VESSEL]),
+        NO_REGION: ("brain", brain & tissue[NO_REGION]),
     }
     return Compartments(masks, {"brain": brain, "brain_and_rim": brain | beyond, "seen": np.ones_like(brain)})
 
@@ -215,7 +219,7 @@ def write_audit_table(
     tissue = {
         name: np.isin(labels, [region.number for region in territory.regions.regions if region.tissue == name])
         for name in (FLUID, VESSEL)
-    }
+    } | {NO_REGION: labels == REST}
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
     write_table(path, pd.DataFrame([identity | row for row in rows], columns=list(AUDIT_COLUMNS)), AUDIT_COLUMNS)

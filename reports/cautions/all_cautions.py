@@ -21,7 +21,7 @@ from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import outlying_scans, registered
 from reports.page.faults import Faults
 from reports.read.run_record import KEYS, OUTCOMES, RunRecord
-from reports.words.numbers import count, fixed, is_missing, listing, number, percent, shortened
+from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
@@ -96,8 +96,8 @@ def _unfinished(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "The run is not finished.",
-        f"There are no results of {listing(missing)}. Run the same command again to continue; the parts of this "
-        "report that need them say so.",
+        f"There are no results of {listing(missing)}. The next stage is {missing[0]}: repeat the command that made "
+        "this run, without --stop-after if it had that. The parts of this report that need these results say so.",
     )
 
 
@@ -171,6 +171,14 @@ def _dropped(run: RunRecord) -> Caution | None:
     share = percent(1 - kept.mean(), 0)
     text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); the reasons are below."
     return Caution("note", "Scans were dropped.", text, "cohort")
+
+
+def _same_images(run: RunRecord) -> Caution | None:
+    said = str(run.provenance.get("sources", {}).get("same_images", ""))
+    if not said:
+        return None
+    text = f"{said[:1].upper()}{shortened(said[1:], LONGEST_TEXT)}. What one person's scan tells counts several times."
+    return Caution("serious", "One image stands for several scans.", text, "cohort")
 
 
 def _registration(run: RunRecord) -> Caution | None:
@@ -317,7 +325,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _own_volumes, _not_learned,
-    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *AUDIT_CHECKS,
-    *METHOD_CHECKS,
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _same_images, _few, _chance, _registration, _own_volumes,
+    _not_learned, _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+    *AUDIT_CHECKS, *METHOD_CHECKS,
 )  # fmt: skip

@@ -10,7 +10,7 @@ the run folder, since they stand on the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,15 +20,16 @@ import pandas as pd
 
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
-from pipeline.run.config.files import read_config
+from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.folder import RunInput, read_run_input
+from pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
 from pipeline.run.layout.map_names import map_names
 from pipeline.run.layout.private_paths import without_folders
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
-from reports.read.table_faults import MAKE_AGAIN, REMEDY, bad_cell, cut_row, read_checked
+from pipeline.run.work.steps import step_outputs
+from reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
 from reports.read.written_tables import of_another_version
 from reports.words.numbers import is_missing
 
@@ -63,10 +64,15 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
 
 FOUNDATIONS = ("scans", "predictions", "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
-WRITTEN_BEFORE = {
-    "scans": "registration", "splits": "predictions", "predictions": "performance", "relevance": "region_summary",
-}  # fmt: skip
-"""Tables that must be there if another one is."""
+WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
+    "scans": ("registration",),
+    "splits": ("predictions",),
+    "registration": ("volumes", "predictions"),
+    "predictions": ("conservation", "performance"),
+    "conservation": ("relevance",),
+    "relevance": ("region_summary",),
+}
+"""Tables that must be there if one of these is."""
 
 SENTENCES = ("flags", "message", "note", "reason")
 """Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
@@ -225,13 +231,11 @@ def read_run(layout: RunLayout) -> RunRecord:
     UsageError
         If the folder is not a run, or its configuration is damaged.
     """
-    config, source = read_config(layout.config), read_run_input(layout)
-    tables, unreadable, foundation = {}, {}, ""
+    config, source = read_run_config(layout), read_run_input(layout)
+    tables, unreadable, foundation = {}, _missing(layout), ""
     for name, path_of in TABLES.items():
         path = path_of(layout)
-        later = WRITTEN_BEFORE.get(name)
-        if later is not None and not path.is_file() and TABLES[later](layout).is_file():
-            unreadable[name] = f"{path.relative_to(layout.root).as_posix()} is missing. {MAKE_AGAIN}"
+        if name in unreadable:
             foundation = unreadable[name] if name in FOUNDATIONS else foundation
         elif path.is_file():
             frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
@@ -255,6 +259,21 @@ def read_run(layout: RunLayout) -> RunRecord:
             models[int(index)] = _json(layout, files.description, unreadable)
     provenance = _json(layout, layout.provenance, unreadable)
     return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
+
+
+def _missing(layout: RunLayout) -> dict[str, str]:
+    """Tables that the run has written and that are gone, by name, or by file where `TABLES` has none."""
+    paths = {name: path_of(layout) for name, path_of in TABLES.items()}
+    gone = {
+        name: paths[name]
+        for name, later in WRITTEN_BEFORE.items()
+        if not paths[name].is_file() and any(paths[other].is_file() for other in later)
+    }
+    names = {path: name for name, path in paths.items()}
+    for path in step_outputs(layout):
+        if path.suffix == ".tsv" and not path.is_file():
+            gone[names.get(path, path.relative_to(layout.root).as_posix())] = path
+    return {name: f"{path.relative_to(layout.root).as_posix()} is missing. {MAKE_AGAIN}" for name, path in gone.items()}
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.run.cells import first_wrong
+from pipeline.cohort.cells.ranges import RANGES
+from pipeline.cohort.people.clinical import MEASURES, TIMES
+from pipeline.run.cells import REMEDY, first_wrong
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.map_names import is_map_of_a_run
 from pipeline.run.tables import read_table
@@ -20,7 +22,6 @@ from pipeline.statistics.data.values import OUTCOMES
 from reports.read.written_tables import COLUMNS
 
 MAKE_AGAIN = "Repeat the command that made this run."
-REMEDY = "Delete the file and repeat the command that made this run."
 
 TEXT = frozenset({
     "analysis", "between", "biomarker", "brain_extraction", "class_difference_interval", "cluster", "compared",
@@ -45,9 +46,11 @@ FLAGS = frozenset({"best", "chosen", "exact", "fold_held", "kept"})
 
 COUNTS = frozenset({"epoch", "fold", "hits", "k", "patient", "rank", "region", "subtype", "target", "top"})
 """Columns of whole numbers, beside those that begin with ``n_``."""
+CLINICAL = frozenset({"scans", "clinical"})
+"""Tables whose columns have the ranges of `pipeline.cohort.cells.ranges`."""
 MEASURED = frozenset({
-    "conservation", "predictions", "predictions_applied", "registration", "relevance", "relevance_applied", "scans",
-    "volume_points", "volumes",
+    "clinical", "conservation", "predictions", "predictions_applied", "registration", "relevance",
+    "relevance_applied", "scans", "volume_points", "volumes",
 })  # fmt: skip
 """Tables of what was measured on scans, where no number is infinite; a test's statistic or interval can be."""
 
@@ -143,9 +146,9 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     >>> from pipeline.run.config.files import load_config
     >>> table = pd.DataFrame({"participant_id": ["sub-1", "sub-2"], "fold": ["0", "one"], "part": ["train", "test"]})
     >>> bad_cell("splits", "splits.tsv", table, load_config(overrides={}))
-    "splits.tsv: line 3, column fold: 'one' is not a number. Delete the file and repeat the command that made this run."
-    """
-    for column in COLUMNS.get(name, ()):
+    "splits.tsv: line 3, column fold: 'one' is not a number. Restore the file, or delete it and repeat the command that made this run."
+    """  # noqa: E501
+    for column in COLUMNS.get(name) or table.columns.intersection([*MEASURES, *TIMES]):
         for wrong, why in _checks(name, column, table[column], config):
             if wrong.any():
                 return f"{file}: {first_wrong(table, column, wrong, why)} {REMEDY}"
@@ -181,6 +184,8 @@ def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series,
         return values.notna() & ((values % 1 != 0) | (values < 0)), "is not a number to count with"
     if column in ("probability", "p") or column.startswith("p_"):
         return values.notna() & ~values.between(0, 1), "is not between 0 and 1"
+    if name in CLINICAL and column in RANGES and not column.endswith("_mm3"):  # our own volumes have no range
+        return values.notna() & ~values.map(RANGES[column].holds).astype(bool), f"is not {RANGES[column]}"
     return values.isin([float("inf"), float("-inf")]) & (name in MEASURED), "is not a finite number"
 
 

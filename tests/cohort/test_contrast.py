@@ -61,7 +61,7 @@ def test_a_column_of_both_may_be_named_as_either_writes_it() -> None:
 
 def test_an_unknown_value_is_named_with_those_that_exist() -> None:
     people = [candidate(n, age_group=group) for n, group in enumerate(["young", "old", "young"])]
-    message = "cohort.positive = 'elder': column 'age_group' has no such value. It has old (1 scans), young (2 scans)."
+    message = "cohort.positive = 'elder': column 'age_group' has no such value. It has old (1 scan), young (2 scans)."
     with pytest.raises(BadInputError) as caught:
         labels(people, contrast_column="age_group", negative="young", positive="elder")
     assert str(caught.value) == message

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pipeline.cohort.adni.files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
 from pipeline.cohort.adni.image_records import ImageRecord
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
@@ -157,7 +158,9 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
     notes += problem_notes(problems)
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):
-        notes.append(f"{path.name}: {len(rows) - len(numbered)} rows without image or series number are left out")
+        notes.append(
+            f"{path.name}: {counted(len(rows) - len(numbered), 'row')} without image or series number left out"
+        )
     return numbered, notes
 
 

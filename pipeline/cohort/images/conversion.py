@@ -23,6 +23,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.images.dicom import DicomSeries, series_of
 from pipeline.cohort.images.orientation import by
 from pipeline.cohort.records import Scan
@@ -240,7 +241,8 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
         raise BadInputError(f"{source}: dcm2niix makes no image of {series.name}. {by_hand}")
     if len(volumes) > 1:
         raise BadInputError(
-            f"{source}: dcm2niix makes {len(volumes)} images of {series.name}, so it holds more than one volume or its "
+            f"{source}: dcm2niix makes {counted(len(volumes), 'image')} of {series.name}, so it holds more "
+            "than one volume or its "
             f"slices are unevenly spaced. {by_hand}"
         )
     converted: Any = nib.load(volumes[0])

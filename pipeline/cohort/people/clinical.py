@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate, counted, listed
 from pipeline.cohort.cells.ranges import RANGES, plain_name
 from pipeline.cohort.cells.values import number, up_to_limit
 from pipeline.cohort.people.visits import visit_of
@@ -147,8 +147,8 @@ class _Found:
     def notes(self) -> list[str]:
         if not self.limits:
             return []
-        counted = listed(f"{cell} ({count} scans)" for cell, count in sorted(self.limits.items()))
-        return [f"clinical values beyond the limit of detection count as that limit: {counted}"]
+        cells = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(self.limits.items()))
+        return [f"clinical values beyond the limit of detection count as that limit: {cells}"]
 
 
 def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
@@ -180,7 +180,8 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
             years.append(None)
     unknown = {candidate.scan.participant_id for candidate, own in zip(kept, years, strict=True) if own is None}
     note = (
-        f"{len(unknown)} participants with several sessions: neither the months of the sessions nor ages that differ "
+        f"{counted(len(unknown), 'participant')} with several sessions: neither the months of the sessions "
+        "nor ages that differ "
         "say when their scans were made, so years_since_first_scan is n/a"
     )
     return years, [note] if unknown else []

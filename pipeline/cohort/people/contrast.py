@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate, counted, listed
 from pipeline.cohort.cells.values import code_text
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
@@ -57,7 +57,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     for setting in ("negative", "positive"):
         wanted = getattr(config, setting)
         if matched and wanted not in present:
-            there = listed((f"{value} ({held[value]} scans)" for value in sorted(held)), 20)
+            there = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
             raise BadInputError(f"cohort.{setting} = '{wanted}': column '{column}' has no such value. It has {there}.")
     return [_labelled(candidate, config) for candidate in candidates]
 
@@ -83,7 +83,7 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
     unknown = Counter(text for text in texts if text is not None)
     notes = []
     if unknown:
-        kinds = listed(f"'{text}' ({count} scans)" for text, count in unknown.most_common())
+        kinds = listed(f"'{text}' ({counted(count, 'scan')})" for text, count in unknown.most_common())
         notes.append(f"diagnosis neither CN, MCI nor AD, taken as missing: {kinds}")
     absent = [candidate.scan.name for candidate, text in zip(kept, texts, strict=True) if text is None]
     if absent:

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.people.contrast import participant_classes
 from pipeline.cohort.people.persons import same_person
 from pipeline.cohort.records import ScanTable
@@ -127,7 +128,7 @@ def require_both_classes(index: int, part: str, labels: Sequence[str | None], cl
     for label in classes:
         if label not in labels:
             raise BadInputError(
-                f"fold {index}: the {part} part has no usable scan of {label} ({len(labels)} scans in all). "
+                f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
                 "Use fewer folds, a larger cohort.validation_fraction, or more participants."
             )
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cohort.candidates import counted
 from pipeline.cohort.records import Scan
 from pipeline.cohort.sharing.manifest import Match
 from pipeline.run.config.settings import PrivacyConfig
@@ -67,7 +68,9 @@ def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
             older += 1
             scan = dataclasses.replace(scan, age=OLDEST_AGE)
         capped.append(scan)
-    return capped, [f"ages above {OLDEST_AGE:g} of {older} scans are written as {OLDEST_AGE:g}"] if older else []
+    return capped, [
+        f"ages above {OLDEST_AGE:g} of {counted(older, 'scan')} are written as {OLDEST_AGE:g}"
+    ] if older else []
 
 
 @dataclass(frozen=True)

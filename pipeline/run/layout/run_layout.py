@@ -107,6 +107,11 @@ class RunLayout(GroupFiles):
         return self.logs / "run.log"
 
     @property
+    def settings(self) -> Path:
+        """``config.toml`` as the run wrote it, to see whether it was changed since."""
+        return self.logs / "settings.toml"
+
+    @property
     def parsl_logs(self) -> Path:
         """Parsl's own files; there only while it works, and after a run that went wrong."""
         return self.logs / "parsl"

@@ -58,6 +58,17 @@ def run_step(
     return True
 
 
+def step_outputs(layout: RunLayout) -> list[Path]:
+    """Files that the steps of a run have written, by their receipts; those of the report are its own."""
+    found: list[Path] = []
+    for receipt in sorted(layout.receipt("steps", "any").parent.glob("*.json")):
+        try:
+            found += [layout.root / name for name in json.loads(receipt.read_text(encoding="utf-8"))["outputs"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # without a readable receipt the step is done again
+    return [path for path in found if path.is_relative_to(layout.group)]
+
+
 def _named(layout: RunLayout, path: Path) -> str:
     """A file of the run by its place in the run folder, which may be moved; any other by its full path."""
     return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
