@@ -27,7 +27,7 @@ from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.sharing.manifest import write_comparison
 from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
 from pipeline.run.layout.folder import (
     RunInput,
     prepare_run_folder,
@@ -92,6 +92,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
                 log.warning("note: %s", note)
             work = _begin(layout, source.input, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
+        clear_stale_scratch(layout)  # workers of a killed run may have outlived it at the beginning of this one
     return _exit_code(layout)
 
 
@@ -181,12 +182,20 @@ def demo_command(arguments: argparse.Namespace) -> int:
     arguments.preset, arguments.participant_label = "demo", []
     config = load_config("demo", arguments.config, seed_of(arguments))
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
+    _require_demo_folder(arguments.out)
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
     with run_lock(RunLayout(arguments.out.resolve()).lock):
         with open_executor(arguments.n_procs) as executor:
             write_demo_cohort(cohort, config.seed, executor=executor)
         return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+
+
+def _require_demo_folder(folder: Path) -> None:
+    """Nothing but an earlier demo may be there."""
+    expected = {"cohort", "run", *(path.name for path in folder.glob(f"{RunLayout(folder).lock.name}*"))}
+    if folder.is_dir() and any(path.name not in expected for path in folder.iterdir()):
+        raise UsageError(f"{folder}: is not empty and not that of an earlier demo. Choose an empty or new folder.")
 
 
 def report_command(arguments: argparse.Namespace) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from pathlib import Path
 from typing import Any, TextIO
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -28,13 +31,46 @@ def plain(text: str, lines: bool = True) -> str:
 
 
 class PlainStream:
-    """A text stream that writes only plain text; otherwise the stream it is made from."""
+    """A text stream that writes only plain text, and to which work is not lost; otherwise the stream it is made from.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    Characters that its encoding lacks are escaped. When it cannot be written to any more, because a disk is full or the
+    reader has gone, what follows is thrown away and the work goes on.
+
+    Parameters
+    ----------
+    stream : text stream or None
+        None, as Python has it where standard output is closed, throws everything away.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = _nowhere() if stream is None else stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(plain(text))
+        said = plain(text)
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            self._stream.write(said.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.flush()
+        except OSError:
+            self._lose()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Let the file behind the stream be none, since Python tries again when it ends."""
+        nowhere = _nowhere()
+        with contextlib.suppress(OSError, ValueError):  # a stream in memory has no file
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+        self._stream = nowhere
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")

@@ -85,12 +85,17 @@ def _shuffled(run: RunRecord) -> Caution | None:
     )
 
 
-def _unfinished(run: RunRecord) -> Caution | None:
+def missing_stages(run: RunRecord) -> list[str]:
+    """Stages of a run that have no results yet."""
     stages = (
         ("registration", "registration"), ("training", "predictions"), ("attribution", "conservation"),
         ("regions", "relevance"), ("statistics", "performance"),
     )  # fmt: skip
-    missing = [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
+    return [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
+
+
+def _unfinished(run: RunRecord) -> Caution | None:
+    missing = missing_stages(run)
     if not missing:
         return None
     return Caution(

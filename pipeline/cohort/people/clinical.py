@@ -20,7 +20,7 @@ from pipeline.cohort.cells.ranges import RANGES, plain_name
 from pipeline.cohort.cells.values import number, up_to_limit
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import SCAN_COLUMNS, Scan
-from pipeline.cohort.sharing.anonymise import Disguise, shifted_dates
+from pipeline.cohort.sharing.anonymise import Disguise
 from pipeline.run.errors import BadInputError
 
 IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
@@ -208,8 +208,8 @@ def _further(
         raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
     texts = [None if text is not None and text.strip() in ("-1", "-4") else text for text in texts]  # ADNI: missing
     if disguise is not None:
-        back = [disguise.days_back(candidate.scan.participant_id) for candidate in kept]
-        texts = [None if text is None else shifted_dates(text, days) for text, days in zip(texts, back, strict=True)]
+        people = [candidate.scan.participant_id for candidate in kept]
+        texts = disguise.texts(people, texts)
     numbers = [number(text) for text in texts]
     whole = all(value is not None for value, text in zip(numbers, texts, strict=True) if text is not None)
     return list(numbers) if whole else list(texts)
