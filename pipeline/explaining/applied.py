@@ -24,7 +24,7 @@ from pipeline.explaining.stage import (
     identified,
     remove_maps,
 )
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
@@ -59,9 +59,9 @@ def explain_applied(
     list of Outcome
         One per scan.
     """
-    territory = Territory.of(atlas)
+    atlas = PackedAtlas.of(atlas)
     answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans]) if scans else {}
-    jobs = [_job(layout, scan, answered[scan.scan_id], territory, config, digests) for scan in scans]
+    jobs = [_job(layout, scan, answered[scan.scan_id], atlas, config, digests) for scan in scans]
     digests.save()
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def explain_applied(
 
 
 def _job(
-    layout: RunLayout, scan: Scan, folds: Sequence[int], territory: Territory, config: Config, digests: DigestCache
+    layout: RunLayout, scan: Scan, folds: Sequence[int], atlas: PackedAtlas, config: Config, digests: DigestCache
 ) -> Job:
     files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
     settings = config.attribution
@@ -89,12 +89,12 @@ def _job(
         inputs |= {f"weights-{fold}": weights, f"description-{fold}": digests.digest(model.description)}
         members.append(
             ScanToExplain(
-                scan, files, fold, model, weights, config.cohort.positive, settings, config.training, territory
+                scan, files, fold, model, weights, config.cohort.positive, settings, config.training, atlas
             )
         )
     outputs = table_outputs(files)
     if settings.keep_maps == "all":
         outputs |= map_outputs(files, settings)
-    parameters = identified(scan, list(folds), config, files, territory)
+    parameters = identified(scan, list(folds), config, files, atlas)
     key = unit_key(inputs, parameters, "pipeline.cohort.people.unseen", *PACKAGES)
     return Job(APPLIED_STAGE, files.name, key, outputs, explain_by_ensemble, (EnsembleToExplain(tuple(members)),))

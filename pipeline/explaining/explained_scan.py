@@ -24,7 +24,7 @@ from pipeline.models.device import chosen_device
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.regions.audit import write_audit_table
-from pipeline.regions.territory import Territory, write_region_table
+from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
 from pipeline.run.config.settings import AttributionConfig, TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import GUIDED_MAP, lrp_map_name, map_names
@@ -54,7 +54,7 @@ class ScanToExplain:
     settings : AttributionConfig
     training : TrainingConfig
         For the device, which the worker chooses: it may see a GPU where the process that makes the jobs sees none.
-    territory : Territory
+    atlas : PackedAtlas
         Regions that the maps are summed over.
     """
 
@@ -66,7 +66,7 @@ class ScanToExplain:
     positive: str
     settings: AttributionConfig
     training: TrainingConfig
-    territory: Territory
+    atlas: PackedAtlas
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,10 @@ def cached_model(files: FoldFiles, weights_digest: str, device: torch.device) ->
 def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, task: ScanToExplain) -> dict[str, float]:
     """Write region table, audit and ledger; return the accounts of the LRP maps."""
     spec = explained.loaded.input
-    write_region_table(outputs["regions"], task.scan, explained.maps, task.territory, spec.template_grid, spec.box)
+    write_region_table(outputs["regions"], task.scan, explained.maps, task.atlas, spec.template_grid, spec.box)
     write_audit_table(
         outputs["audit"], task.scan, explained.maps, explained.volume.cpu().numpy(), task.files.brain_mask,
-        task.territory, spec.template_grid, spec.box,
+        task.atlas, spec.template_grid, spec.box,
     )  # fmt: skip
     accounts, ledgers = {}, []
     for name, attribution in explained.attributions.items():

@@ -26,7 +26,7 @@ from pipeline.explaining.explained_scan import cached_model, sources_of
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import LoadedModel
-from pipeline.regions.territory import Territory, write_region_table
+from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import FoldFiles
@@ -120,7 +120,7 @@ class ScanToShow:
     weights_digest : str
     training : TrainingConfig
         For the device.
-    territory : Territory
+    atlas : PackedAtlas
     """
 
     explanation: Explanation
@@ -130,7 +130,7 @@ class ScanToShow:
     model: FoldFiles
     weights_digest: str
     training: TrainingConfig
-    territory: Territory
+    atlas: PackedAtlas
 
 
 def show_scan(outputs: Mapping[str, Path], task: ScanToShow) -> Mapping[str, Any]:
@@ -158,12 +158,12 @@ def show_scan(outputs: Mapping[str, Path], task: ScanToShow) -> Mapping[str, Any
     loaded = cached_model(task.model, task.weights_digest, device)
     volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None].to(device)
     target = _target(loaded, volume, asked.target)
-    method = find_method(asked.method).build(asked.settings, Surroundings(task.territory, loaded.input.box))
+    method = find_method(asked.method).build(asked.settings, Surroundings(task.atlas, loaded.input.box))
     answer = attribute(loaded.model, volume, target, method, asked.stage, asked.start)
     values = answer.values[0, 0]
     spec = loaded.input
     write_region_table(
-        outputs["regions"], task.scan, {asked.label: values}, task.territory, spec.template_grid, spec.box
+        outputs["regions"], task.scan, {asked.label: values}, task.atlas, spec.template_grid, spec.box
     )
     on_template = from_network(values.cpu().numpy(), spec)
     write_template_image(outputs["map"], on_template, spec.template_grid, f"{asked.method}, {loaded.classes[target]}")

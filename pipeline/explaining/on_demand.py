@@ -21,7 +21,7 @@ from pipeline.explaining.stage import PACKAGES
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.regions.metrics import density
 from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
@@ -129,17 +129,17 @@ def show_scans(
             )
     for scan in chosen:
         _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
-    territory = Territory.of(atlas)
+    atlas = PackedAtlas.of(atlas)
     first = next(iter(networks))
     if config.cohort.positive not in networks[first].classes:
         raise BadInputError(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
             f"{config.cohort.positive}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
-    explanations = checked_explanations(request, networks[first], territory, config)
+    explanations = checked_explanations(request, networks[first], atlas, config)
     jobs = [
         {
-            scan.scan_id: _job(layout, asked, scan, able[scan.scan_id], territory, config, digests)
+            scan.scan_id: _job(layout, asked, scan, able[scan.scan_id], atlas, config, digests)
             for scan in scans
             if scan.scan_id in able
         }
@@ -195,7 +195,7 @@ def chosen_scans(
 
 
 def checked_explanations(
-    request: Request, loaded: LoadedModel, territory: Territory, config: Config
+    request: Request, loaded: LoadedModel, atlas: PackedAtlas, config: Config
 ) -> list[Explanation]:
     """One explanation per method, each checked against its record and the network.
 
@@ -210,7 +210,7 @@ def checked_explanations(
     stage: int | str | None = request.stage
     if isinstance(stage, str) and stage.isdecimal():
         stage = int(stage)
-    surroundings, explanations = Surroundings(territory, loaded.input.box), []
+    surroundings, explanations = Surroundings(atlas, loaded.input.box), []
     for name in dict.fromkeys(request.methods):
         entry = find_method(name)
         settings = read_settings(name, entry.record, _own_settings(name, request))
@@ -294,7 +294,7 @@ def _job(
     asked: Explanation,
     scan: Scan,
     fold: int,
-    territory: Territory,
+    atlas: PackedAtlas,
     config: Config,
     digests: DigestCache,
 ) -> Job:
@@ -313,8 +313,8 @@ def _job(
         outputs |= {"ledger": ledger, "ledger_columns": ledger.with_suffix(".json")}
     what = [asked.method, dict(asked.settings), asked.target, asked.stage, asked.start]
     identity = [scan.participant_id, scan.session_id, scan.scan_id]
-    key = unit_key(inputs, [what, identity, fold, files.resolution_mm, territory.version], *PACKAGES)
-    task = ScanToShow(asked, scan, files, fold, model, inputs["weights"], config.training, territory)
+    key = unit_key(inputs, [what, identity, fold, files.resolution_mm, atlas.version], *PACKAGES)
+    task = ScanToShow(asked, scan, files, fold, model, inputs["weights"], config.training, atlas)
     return Job(STAGE, f"{files.name}_{asked.label}", key, outputs, show_scan, (task,))
 
 

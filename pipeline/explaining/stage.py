@@ -29,8 +29,8 @@ from pipeline.explaining.explained_scan import (
     table_outputs,
 )
 from pipeline.explaining.partial import explain_in_parts
-from pipeline.regions.territory import PACKAGES as REGION_PACKAGES
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PACKAGES as REGION_PACKAGES
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import lrp_map_name
@@ -101,12 +101,12 @@ def explain_scans(
     BadInputError
         If maps are to be added up by outcome and a scan has no prediction.
     """
-    territory, kept = Territory.of(atlas), config.attribution.keep_maps
+    atlas, kept = PackedAtlas.of(atlas), config.attribution.keep_maps
     jobs, explained = [], []
     for scan in scans:
         fold = split.fold_of_test(scan.participant_id)
         if scan.label is not None and fold is not None:
-            jobs.append(_job(layout, scan, fold.index, territory, config, digests))
+            jobs.append(_job(layout, scan, fold.index, atlas, config, digests))
             explained.append(scan)
     digests.save()
     for job in jobs:  # files of a scan that had no label in an earlier run must not pass for finished
@@ -122,7 +122,7 @@ def explain_scans(
     return outcomes
 
 
-def _job(layout: RunLayout, scan: Scan, fold: int, territory: Territory, config: Config, digests: DigestCache) -> Job:
+def _job(layout: RunLayout, scan: Scan, fold: int, atlas: PackedAtlas, config: Config, digests: DigestCache) -> Job:
     files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
     model, settings = layout.fold(fold), config.attribution
     inputs = {
@@ -135,19 +135,19 @@ def _job(layout: RunLayout, scan: Scan, fold: int, territory: Territory, config:
     if settings.keep_maps == "all":
         outputs |= map_outputs(files, settings)
     task = ScanToExplain(
-        scan, files, fold, model, inputs["weights"], config.cohort.positive, settings, config.training, territory
+        scan, files, fold, model, inputs["weights"], config.cohort.positive, settings, config.training, atlas
     )
-    parameters = identified(scan, fold, config, files, territory)
+    parameters = identified(scan, fold, config, files, atlas)
     return Job(STAGE, files.name, unit_key(inputs, parameters, *PACKAGES), outputs, explain_scan, (task,))
 
 
 def identified(
-    scan: Scan, fold: int | list[int], config: Config, files: ScanFiles, territory: Territory
+    scan: Scan, fold: int | list[int], config: Config, files: ScanFiles, atlas: PackedAtlas
 ) -> list[object]:
     """What the maps of a scan depend on beside its image and its networks."""
     identity = [scan.participant_id, scan.session_id, scan.scan_id]
     what = dataclasses.replace(config.attribution, keep_maps="all")  # what is kept changes outputs, not values
-    return [identity, what, fold, config.cohort.positive, files.resolution_mm, territory.version]
+    return [identity, what, fold, config.cohort.positive, files.resolution_mm, atlas.version]
 
 
 def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:

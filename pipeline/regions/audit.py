@@ -27,7 +27,7 @@ from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.device_sums import ordered_total
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 
@@ -182,7 +182,7 @@ def write_audit_table(
     maps: Mapping[str, Tensor],
     volume: NDArray[np.float32],
     brain_mask: Path,
-    territory: Territory,
+    atlas: PackedAtlas,
     grid: Grid,
     box: Box | None,
 ) -> None:
@@ -198,7 +198,7 @@ def write_audit_table(
         What the network saw, on the grid of `box`.
     brain_mask : Path
         The scan's own, on `grid`.
-    territory : Territory
+    atlas : PackedAtlas
     grid : Grid
         Template grid.
     box : Box or None
@@ -211,9 +211,9 @@ def write_audit_table(
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)
-    labels = territory.labels_in(box)
+    labels = atlas.labels_in(box)
     tissue = {
-        name: np.isin(labels, [region.number for region in territory.regions.regions if region.tissue == name])
+        name: np.isin(labels, [region.number for region in atlas.regions.regions if region.tissue == name])
         for name in (FLUID, VESSEL)
     }
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))

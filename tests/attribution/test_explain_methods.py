@@ -21,10 +21,11 @@ from atlases.spaces import template_grid
 from pipeline.attribution.method_settings import build_record, read_settings
 from pipeline.attribution.perturbation.masking import Masking
 from pipeline.attribution.perturbation.occlusion import RegionOcclusion
-from pipeline.attribution.registry import ENTRIES, METHODS, Surroundings, find_method, last_spatial_stage
+from pipeline.attribution.entry import Surroundings, last_spatial_stage
+from pipeline.attribution.registry import ENTRIES, METHODS, find_method
 from pipeline.explaining.explanations import Explanation
 from pipeline.models.founding import FoundingCNN
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.map_names import is_map_of_a_run
 
@@ -149,7 +150,7 @@ def test_last_spatial_stage_is_the_one_before_flattening() -> None:
 def test_regions_are_given_by_the_run_on_the_grid_of_the_network() -> None:
     atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
     box = Box((5, 7, 3), (29, 31, 33))
-    method = find_method("region-occlusion").build({"batch": 2}, Surroundings(Territory.of(atlas), box))
+    method = find_method("region-occlusion").build({"batch": 2}, Surroundings(PackedAtlas.of(atlas), box))
     assert isinstance(method, RegionOcclusion)
     assert method.batch == 2
     assert torch.equal(method.regions.labels, torch.from_numpy(box.crop(atlas.labels).astype("int64")))

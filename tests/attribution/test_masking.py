@@ -79,13 +79,13 @@ def test_hidden_features_are_those_of_the_baseline_volume_or_zero(baseline):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(1, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(630, 2)).double().eval()
     x = volumes()
-    with explaining(net, x, 1, stage=2) as subject, torch.no_grad():
+    with explaining(net, x, 1, stage=2) as view, torch.no_grad():
         hidden = Masking(baseline).hidden(x).expand_as(x)
-        torch.testing.assert_close(Masking(baseline).hidden_features(subject), net[:2](hidden))
-        zero = Masking(baseline, inner="zero").hidden_features(subject)
-        assert zero.shape == subject.features.shape
+        torch.testing.assert_close(Masking(baseline).hidden_features(view), net[:2](hidden))
+        zero = Masking(baseline, inner="zero").hidden_features(view)
+        assert zero.shape == view.features.shape
         assert not zero.any()
-    with explaining(net, x, 1) as subject:
+    with explaining(net, x, 1) as view:
         assert torch.equal(
-            Masking(baseline, inner="zero").hidden_features(subject), hidden
+            Masking(baseline, inner="zero").hidden_features(view), hidden
         )  # at the input: the baseline

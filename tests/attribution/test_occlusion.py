@@ -160,8 +160,8 @@ def region_labels() -> torch.Tensor:
 def test_region_drops_of_a_linear_model_are_sums_over_the_region():
     weight, x, labels = random_weight(), random_volumes(), region_labels()
     method = RegionOcclusion(RegionLabels("toy", labels))
-    with explaining(linear(weight), x, 1) as subject:
-        table = method.drops(subject)
+    with explaining(linear(weight), x, 1) as view:
+        table = method.drops(view)
     assert table.numbers == (7, 30, 47, 48)
     found = attribute(linear(weight), x, 1, method).values[:, 0]
     for number in table.numbers:
@@ -178,8 +178,8 @@ def test_region_drops_of_a_network_equal_hiding_by_hand_whatever_the_batch():
     net, x, labels = small_network(), random_volumes(3), region_labels()
     tables = []
     for batch in (1, 2, 8):
-        with explaining(net, x, 1, start="probability") as subject:
-            tables.append(RegionOcclusion(RegionLabels("toy", labels), Masking(0.2), batch).drops(subject))
+        with explaining(net, x, 1, start="probability") as view:
+            tables.append(RegionOcclusion(RegionLabels("toy", labels), Masking(0.2), batch).drops(view))
     with torch.no_grad():
         whole = net(x).softmax(1)[:, 1]
         for number in tables[0].numbers:

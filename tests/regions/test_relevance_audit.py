@@ -22,7 +22,7 @@ from pipeline.regions.audit import (
     within_reach,
     write_audit_table,
 )
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table
 
@@ -144,7 +144,7 @@ def test_unreadable_brain_mask_is_named(tmp_path) -> None:
     volume = np.zeros(GRID.shape, np.float32)
     maps = {"gb": torch.zeros(GRID.shape)}
     with pytest.raises(BadInputError, match=r"mask\.nii\.gz.*run the registration"):
-        write_audit_table(tmp_path / "a.tsv", SCANS[0], maps, volume, path, Territory.of(toy_atlas()), GRID, None)
+        write_audit_table(tmp_path / "a.tsv", SCANS[0], maps, volume, path, PackedAtlas.of(toy_atlas()), GRID, None)
 
 
 def test_no_map_gives_no_rows() -> None:

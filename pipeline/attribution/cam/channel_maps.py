@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 
@@ -47,30 +47,30 @@ def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]
         yield pairs // channels, pairs % channels
 
 
-def require_channels(subject: Subject, method: str) -> None:
+def require_channels(view: NetworkView, method: str) -> None:
     """Refuse the boundary at which one number per channel says nothing: the input with its one channel.
 
     Raises
     ------
     UsageError
     """
-    if subject.at_input and subject.features.shape[1] == 1:
+    if view.at_input and view.features.shape[1] == 1:
         raise UsageError(
             f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "
             "times a number, or 0, whatever the network looks at. Choose a later stage, or another method."
         )
 
 
-def require_nonnegative(subject: Subject, method: str) -> None:
+def require_nonnegative(view: NetworkView, method: str) -> None:
     """Refuse features below zero for formulas that take a feature for an amount.
 
     Raises
     ------
     UsageError
     """
-    lowest = float(subject.features.min())
+    lowest = float(view.features.min())
     if lowest < 0:
-        layer = subject.before[-1][0] if subject.before else "the input"
+        layer = view.before[-1][0] if view.before else "the input"
         raise UsageError(
             f"{method} needs features that are not negative, and {layer} gives {lowest:g}; choose a stage that ends "
             "in a ReLU or a pooling after one."

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import Masking, mixed
 from pipeline.attribution.settings import require_number, require_whole
 from pipeline.run.errors import UsageError
@@ -61,7 +61,7 @@ class IntegratedGradients:
         require_whole(self.name, "batch", self.batch, 1)
         require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
 
-    def maps(self, subject: Subject) -> Tensor:
+    def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``.
 
         Raises
@@ -69,14 +69,14 @@ class IntegratedGradients:
         UsageError
             If the map of a volume misses that sum by more than `tolerance`; names the volume and the remedy.
         """
-        baseline = self.masking.hidden_features(subject)
-        path = path_integral(subject.score, subject.features, baseline, self.steps, self.batch)
-        self._require_complete(subject, baseline, path)
+        baseline = self.masking.hidden_features(view)
+        path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
+        self._require_complete(view, baseline, path)
         return channel_sum(path.attributions)
 
-    def _require_complete(self, subject: Subject, baseline: Tensor, path: PathIntegral) -> None:
+    def _require_complete(self, view: NetworkView, baseline: Tensor, path: PathIntegral) -> None:
         with torch.no_grad():
-            ends = [in_batches(subject.score, a, self.batch) for a in (subject.features, baseline)]
+            ends = [in_batches(view.score, a, self.batch) for a in (view.features, baseline)]
         error = completeness_delta(path.attributions, *ends).abs()
         # rounding of the scores themselves is no fault of the integral, and all there is when nothing changes
         rounding = 100 * torch.finfo(error.dtype).eps * (ends[0].abs() + ends[1].abs())

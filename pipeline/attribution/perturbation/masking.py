@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import BadInputError, UsageError
 
 AIR = 0.0
@@ -143,18 +143,18 @@ class Masking:
             return reference
         return torch.full((), self.baseline, dtype=volumes.dtype, device=volumes.device)
 
-    def hidden_features(self, subject: Subject) -> Tensor:
-        """What hidden features of a subject become, expanded to the shape of its features, (B, C, d, h, w)."""
-        if subject.at_input:
-            return self.hidden(subject.volumes).expand_as(subject.features)
+    def hidden_features(self, view: NetworkView) -> Tensor:
+        """What hidden features of a view become, expanded to the shape of its features, (B, C, d, h, w)."""
+        if view.at_input:
+            return self.hidden(view.volumes).expand_as(view.features)
         if self.inner == "zero":
-            return torch.zeros((), dtype=subject.features.dtype, device=subject.features.device).expand_as(
-                subject.features
+            return torch.zeros((), dtype=view.features.dtype, device=view.features.device).expand_as(
+                view.features
             )
         one_for_all = not isinstance(self.baseline, Blurred)
-        like = subject.volumes[:1] if one_for_all else subject.volumes
+        like = view.volumes[:1] if one_for_all else view.volumes
         with torch.no_grad():
-            return subject.pre(self.hidden(like).expand_as(like)).expand_as(subject.features)
+            return view.pre(self.hidden(like).expand_as(like)).expand_as(view.features)
 
 
 def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
@@ -188,15 +188,15 @@ def blurred(volumes: Tensor, sigma: float) -> Tensor:
 
 
 def masked_scores(
-    subject: Subject, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
+    view: NetworkView, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Scores of one volume of a subject under many masks, a few at a time.
+    """Scores of one volume of a view under many masks, a few at a time.
 
     Parameters
     ----------
-    subject : Subject
+    view : NetworkView
     volume : int
-        Which of the subject's volumes.
+        Which of the view's volumes.
     keeps : iterable of Tensor
         Masks (d, h, w) on the grid of the features; drawn only as they are needed.
     hidden : Tensor
@@ -211,9 +211,9 @@ def masked_scores(
     """
     remaining = iter(keeps)
     while chunk := list(islice(remaining, batch)):
-        keep = torch.stack(chunk).to(subject.features)
+        keep = torch.stack(chunk).to(view.features)
         with torch.no_grad():
-            scores = subject.score(mixed(subject.features[volume], keep[:, None], hidden[volume]))
+            scores = view.score(mixed(view.features[volume], keep[:, None], hidden[volume]))
         yield keep, scores
 
 

@@ -24,7 +24,7 @@ from pipeline.run.tables import write_table
 from pipeline.run.work.digests import canonical_json, text_digest
 
 PACKAGES = (
-    "pipeline.regions.territory",
+    "pipeline.regions.packed_atlas",
     "pipeline.regions.device_sums",
     "pipeline.regions.region_sums",
     "pipeline.regions.tables",
@@ -34,7 +34,7 @@ PACKAGES = (
 
 
 @dataclass(frozen=True)
-class Territory:
+class PackedAtlas:
     """An atlas, under 1 MB pickled.
 
     Parameters
@@ -52,7 +52,7 @@ class Territory:
     version: str
 
     @classmethod
-    def of(cls, atlas: Atlas) -> Territory:
+    def of(cls, atlas: Atlas) -> PackedAtlas:
         labels = pack_labels(atlas.labels, atlas.regions.numbers)
         grid = [list(atlas.grid.shape), atlas.grid.affine.tolist()]
         facts = [labels.compressed.hex(), labels.numbers, atlas.regions, grid]
@@ -66,7 +66,7 @@ class Territory:
 
 
 def write_region_table(
-    path: Path, scan: Scan, maps: Mapping[str, Tensor], territory: Territory, grid: Grid, box: Box | None
+    path: Path, scan: Scan, maps: Mapping[str, Tensor], atlas: PackedAtlas, grid: Grid, box: Box | None
 ) -> None:
     """Sum the maps of one scan over all regions, on the device they are on, and write the table.
 
@@ -77,7 +77,7 @@ def write_region_table(
     scan : Scan
     maps : mapping of str to Tensor
         (D, H, W), by name, on the grid of `box`, all on one device.
-    territory : Territory
+    atlas : PackedAtlas
     grid : Grid
         Template grid that the box is part of; must be that of the atlas.
     box : Box or None
@@ -88,13 +88,13 @@ def write_region_table(
     BadInputError
         If the grids differ or a map holds NaN or infinite values.
     """
-    require_same_grid(grid, territory.grid, "the network's template grid and the atlas")
+    require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     stacked = torch.stack(list(maps.values()))
-    labels = device_labels(territory.labels, box, stacked.device)
+    labels = device_labels(atlas.labels, box, stacked.device)
     try:
         sums = device_region_sums(stacked, labels).cpu().numpy()
     except BadInputError as error:
         raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, territory.regions)
+    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, atlas.regions)
     write_table(path, rows, RELEVANCE_COLUMNS)
