@@ -61,7 +61,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     _tell_left_out(layout, request, explainable(layout, scans, split, config)[1])
-    made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
+    made = [outcome for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
             print(f"  {outcome.job.unit} failed: {outcome.message}")
@@ -71,8 +71,8 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     if len(empty) > LISTED:
         print(f"  ... and {len(empty) - LISTED} more such maps")
     print(f"{len(made)} of {len(outcomes)} explanations are there, in {layout.root}/sub-*/**/relevance")
-    for path in dict.fromkeys(outcome.job.arguments[0].explanation.label for outcome in outcomes if outcome.ok):
-        print(f"  {layout.regions(path)}")
+    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in made):
+        print(f"  {layout.regions(label)}")
     if outcomes and not made:
         first = " ".join(outcomes[0].message.split())
         raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")

@@ -18,9 +18,7 @@ from pipeline.run.errors import UsageError
 Setting = bool | int | float | str | tuple[Any, ...]
 
 
-def read_settings(
-    method: str, record: type[Any], texts: Sequence[str], where: str = "--setting"
-) -> dict[str, Setting]:
+def read_settings(method: str, record: type[Any], texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
     Parameters

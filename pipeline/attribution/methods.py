@@ -1,7 +1,7 @@
 """One verb for every method: `attribute`.
 
-A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula lives in pure functions
-beside it; what surrounds it (precision, checks, the boundary, bringing maps up to the input's grid) lives here, once.
+A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula lives in pure
+functions beside it; what surrounds it (precision, checks, bringing maps up to the input's grid) lives here, once.
 """
 
 from __future__ import annotations

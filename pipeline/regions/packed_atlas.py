@@ -23,15 +23,6 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import canonical_json, text_digest
 
-PACKAGES = (
-    "pipeline.regions.packed_atlas",
-    "pipeline.regions.device_sums",
-    "pipeline.regions.region_sums",
-    "pipeline.regions.tables",
-    "pipeline.regions.metrics",
-)
-"""Code whose change makes the region table of a scan stale."""
-
 
 @dataclass(frozen=True)
 class PackedAtlas:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -25,6 +26,19 @@ def plain(text: str, lines: bool = True) -> str:
     """
     shown = _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
     return shown if lines else shown.replace("\n", r"\n").replace("\t", r"\t")
+
+
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a message: the first few, and how many more.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    all_names = list(names)
+    more = len(all_names) - limit
+    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 class PlainStream:

@@ -18,10 +18,10 @@ import pipeline.attribution
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
+from pipeline.attribution.entry import Surroundings, last_spatial_stage
 from pipeline.attribution.method_settings import build_record, read_settings
 from pipeline.attribution.perturbation.masking import Masking
 from pipeline.attribution.perturbation.occlusion import RegionOcclusion
-from pipeline.attribution.entry import Surroundings, last_spatial_stage
 from pipeline.attribution.registry import ENTRIES, METHODS, find_method
 from pipeline.explaining.explanations import Explanation
 from pipeline.models.founding import FoundingCNN

@@ -86,6 +86,4 @@ def test_hidden_features_are_those_of_the_baseline_volume_or_zero(baseline):
         assert zero.shape == view.features.shape
         assert not zero.any()
     with explaining(net, x, 1) as view:
-        assert torch.equal(
-            Masking(baseline, inner="zero").hidden_features(view), hidden
-        )  # at the input: the baseline
+        assert torch.equal(Masking(baseline, inner="zero").hidden_features(view), hidden)  # at the input: the baseline

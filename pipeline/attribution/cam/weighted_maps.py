@@ -98,9 +98,7 @@ class Cam:
         """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
         require_channels(view, self.name)
         if view.start != "logit":
-            raise UsageError(
-                f"{self.name} shows the logit's own terms; start = {view.start!r} has none: use 'logit'."
-            )
+            raise UsageError(f"{self.name} shows the logit's own terms; start = {view.start!r} has none: use 'logit'.")
         class_weights(view, self.name)
 
     def maps(self, view: NetworkView) -> Tensor:

@@ -102,9 +102,7 @@ class SmoothGrad:
         require_whole(self.name, "batch", self.batch, 1)
 
     def maps(self, view: NetworkView) -> Tensor:
-        gradient = smooth_gradient(
-            view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch
-        )
+        gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
         return channel_sum(gradient.abs())
 
 

@@ -148,9 +148,7 @@ class Masking:
         if view.at_input:
             return self.hidden(view.volumes).expand_as(view.features)
         if self.inner == "zero":
-            return torch.zeros((), dtype=view.features.dtype, device=view.features.device).expand_as(
-                view.features
-            )
+            return torch.zeros((), dtype=view.features.dtype, device=view.features.device).expand_as(view.features)
         one_for_all = not isinstance(self.baseline, Blurred)
         like = view.volumes[:1] if one_for_all else view.volumes
         with torch.no_grad():

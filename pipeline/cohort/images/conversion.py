@@ -35,12 +35,6 @@ from pipeline.run.work.digests import unit_key
 from pipeline.run.work.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
 
 STAGE = "conversion"
-PACKAGES = (
-    "pipeline.cohort.images.conversion",
-    "pipeline.cohort.images.dicom",
-    "pipeline.cohort.images.dicom_geometry",
-)
-"""Code whose change makes conversions stale."""
 TIMEOUT_S = 900
 _OPTIONS = ("-b", "y", "-ba", "y", "-z", "n", "-g", "i", "-f", "scan")
 """Sidecar, anonymised; uncompressed; no settings from the user's home; a fixed name."""
@@ -162,7 +156,7 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
         except OSError:
             stamps[name] = "unreadable"
     outputs = {"image": files.converted, "sidecar": sidecar(files.converted)}
-    key = unit_key(stamps, [source, max_voxel_mm, _version()], *PACKAGES)
+    key = unit_key(stamps, [source, max_voxel_mm, _version()], convert_one)
     return Job(STAGE, files.name, key, outputs, convert_one, (root, scan.file, source, max_voxel_mm))
 
 
