@@ -18,7 +18,7 @@ from pipeline.models.geometry import weight_count
 from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
-from pipeline.run.config.settings import Config, RegistrationConfig
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
 from pipeline.statistics.requested import require_names
@@ -127,6 +127,8 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     BadInputError
         If no scan is kept, no scan has the brain mask asked for, the classes cannot be told apart or split, or a
         setting of the statistics names what is not there.
+    UsageError
+        If the settings name a method of attribution, or a setting of one, that does not exist.
     """
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
@@ -141,9 +143,20 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
             require_both_classes(fold.index, part, labels, (config.cohort.negative, config.cohort.positive))
+    if "attribution" in stages:
+        _require_methods(config)
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes))
+
+
+def _require_methods(config: Config) -> None:
+    """Refuse methods and settings that do not exist; for the usual ones nothing need be imported."""
+    usual = AttributionConfig()
+    if (config.attribution.methods, config.attribution.settings) != (usual.methods, usual.settings):
+        from pipeline.explaining.requested import explanations_of_run
+
+        explanations_of_run(config)
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

@@ -168,3 +168,9 @@ def described(method: object, stage: int | str, start: StartValue) -> dict[str, 
         value = getattr(method, field.name)
         settings[field.name] = value if isinstance(value, str | int | float) else repr(value)
     return settings
+
+
+def one_channel(answer: Attribution) -> Attribution:
+    """Sum a map over the channels of its stage; the input has one."""
+    values = answer.values
+    return answer if values.shape[1] == 1 else replace(answer, values=values.sum(1, keepdim=True))

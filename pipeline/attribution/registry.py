@@ -13,9 +13,10 @@ from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
 from pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
 from pipeline.attribution.entry import Entry
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
-from pipeline.attribution.lrp.methods import GuidedBackprop, Lrp
+from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.perturbation.lime import Lime
 from pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
 from pipeline.attribution.perturbation.rise import Rise

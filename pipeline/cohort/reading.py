@@ -15,7 +15,6 @@ from pipeline.cohort.bids.derivatives import over_template, with_entries
 from pipeline.cohort.bids.tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
     Candidate,
-    listed,
     one_per_session,
     only_participants,
     with_readable_headers,
@@ -32,6 +31,7 @@ from pipeline.cohort.sharing.manifest import Manifest, Match, select
 from pipeline.cohort.walking import InputFiles, walk_input
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import listed
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds what was planted; reading it would be cheating."""

@@ -157,7 +157,8 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
 
 def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: ScanToExplain) -> dict[str, Attribution]:
     """Maps of a scan by one network, by name."""
-    surroundings, found = Surroundings(task.atlas, loaded.input.box), {}
+    surroundings = Surroundings(task.atlas, loaded.input.box)
+    found: dict[str, Attribution] = {}
     for asked in task.explanations:
         target = _target_unit(network, loaded, volume, asked.target)
         method, stage = asked.build(surroundings), asked.stage_in(loaded.model)

@@ -77,4 +77,7 @@ def _of_the_run(name: str, texts: Sequence[str], attribution: AttributionConfig)
 def _require_values(entry: Entry, settings: Mapping[str, Setting]) -> None:
     """Let the record refuse values before any work; one that is given something by the run is made later."""
     if not hasattr(entry.record, "from_run"):
-        build_record(entry.record, settings, {})
+        try:
+            build_record(entry.record, settings, {})
+        except UsageError as error:
+            raise UsageError(f"configuration: attribution.settings: {error}") from error

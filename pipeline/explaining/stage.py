@@ -9,14 +9,14 @@ all networks that answered, and its maps are means; its receipts are those of a 
 pass for those of a labelled scan if its label comes or goes.
 
 Which maps are kept (``keep_maps``) decides what is written, not what is computed: going from "all" to "none" makes
-nothing stale. Maps of single scans that are no longer kept are removed, or they would be read beside tables of later
-settings. "group" adds maps up as they are made; see `pipeline.explaining.partial`.
+nothing stale. Maps of single scans that are no longer kept or asked for are removed, or they would be read beside tables
+of later settings. "group" adds maps up as they are made; see `pipeline.explaining.partial`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 
 import pandas as pd
@@ -109,7 +109,7 @@ def explain_scans(
     else:
         outcomes = run_jobs(layout, jobs, executor, "heatmaps")
         shutil.rmtree(layout.partial_sums, ignore_errors=True)
-    _remove_maps(maker.files(scan) for scan in explained if config.attribution.keep_maps != "all")
+    _remove_other_maps(jobs)
     write_table(layout.conservation, conservation_rows(explained, outcomes), CONSERVATION_COLUMNS)
     return outcomes
 
@@ -145,7 +145,7 @@ def explain_applied(
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
     outcomes = run_jobs(layout, jobs, executor, "other heatmaps")
-    _remove_maps(maker.files(scan) for scan in scans if config.attribution.keep_maps != "all")
+    _remove_other_maps(jobs)
     if scans:
         write_table(layout.conservation_applied, conservation_rows(scans, outcomes), CONSERVATION_COLUMNS)
     else:
@@ -154,7 +154,7 @@ def explain_applied(
     return outcomes
 
 
-def _jobs(maker: JobMaker, scans: Sequence[Scan], folds: dict[str, tuple[int, ...]]) -> list[Job]:
+def _jobs(maker: JobMaker, scans: Sequence[Scan], folds: Mapping[str, tuple[int, ...]]) -> list[Job]:
     """One job per scan, by the networks of its folds."""
     explanations = explanations_of_run(maker.config)
     jobs = []
@@ -185,12 +185,18 @@ def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:
     return [outcomes[scan.scan_id] for scan in scans]
 
 
-def _remove_maps(scans: Iterable[ScanFiles]) -> None:
-    """Remove the run's maps of single scans; those of ``heatlas explain`` stay."""
-    for files in scans:
-        for path in files.maps_of_the_run():
-            path.unlink()
-            sidecar(path).unlink(missing_ok=True)
+def _remove_other_maps(jobs: Iterable[Job]) -> None:
+    """Remove the run's maps of single scans that are no longer kept or asked for.
+
+    A map with a table of its own beside it was made by ``heatlas explain`` of an earlier version, and stays.
+    """
+    for job in jobs:
+        files: ScanFiles = job.arguments[0].files
+        for path in set(files.maps_of_the_run()) - set(job.outputs.values()):
+            label = path.name.rpartition("_desc-")[2].split("_")[0]
+            if not files.explanation_regions(label).is_file():
+                path.unlink()
+                sidecar(path).unlink(missing_ok=True)
 
 
 def conservation_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome]) -> pd.DataFrame:

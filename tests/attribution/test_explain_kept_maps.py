@@ -199,11 +199,12 @@ def test_going_from_all_to_none_explains_nothing_again_and_leaves_no_map(tmp_pat
     layout = small_run(tmp_path / "run")
     explain(layout, "all", atlas)
     aggregate(layout, "all")
-    foreign = layout.scan("sub-1", "ses-1", 4.0).relevance_map("gradcam")
+    foreign = layout.scan("sub-1", "ses-1", 4.0).explanation_map("gradCam")
     foreign.write_bytes(b"made by heatlas explain")
     assert {outcome.status for outcome in explain(layout, "none", atlas)} == {"unchanged"}
     aggregate(layout, "none")
-    assert relevance_images(layout) == [foreign]
+    assert relevance_images(layout) == []
+    assert foreign.is_file()
     assert {outcome.status for outcome in explain(layout, "all", atlas)} == {"done"}
 
 

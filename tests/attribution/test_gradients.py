@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from gradient_toys import LinearScore, network, volumes
+from lrp_toys import lrp_beta
 from torch import Tensor, nn
 
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient, score_and_gradient, score_gradient
-from pipeline.attribution.lrp.relevance import lrp_beta
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.network_view import explaining
 from pipeline.run.errors import UsageError

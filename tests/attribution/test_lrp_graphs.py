@@ -9,13 +9,14 @@ import monai.networks.nets as nets
 import pytest
 import torch
 import torch.nn.functional as F
+from lrp_toys import lrp_beta
 from torch import Tensor, nn
 
 from pipeline.attribution.gradient.guided_backprop import guided_backprop
 from pipeline.attribution.graph.memory import memory_need
 from pipeline.attribution.graph.planner import plan_relevance
 from pipeline.attribution.lrp.composites import Composite, composite, founding
-from pipeline.attribution.lrp.relevance import lrp, lrp_beta
+from pipeline.attribution.lrp.relevance import lrp
 from pipeline.attribution.lrp.rules import EpsilonRule
 from pipeline.run.errors import UsageError
 

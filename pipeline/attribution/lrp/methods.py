@@ -1,7 +1,4 @@
-"""LRP and guided backpropagation as methods of the registry.
-
-Both pass through the network by themselves. LRP makes the maps of several β in one pass.
-"""
+"""LRP as a method of the registry, which makes the maps of several β in one pass."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
 from pipeline.attribution.graph.planner import BatchNormMode
 from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
 from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.methods import described
+from pipeline.attribution.methods import described, one_channel
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import StartValue
@@ -73,7 +69,7 @@ class Lrp:
         rules = [one._composite(volumes) for one in self.singles()]
         found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
         return [
-            replace(_one_channel(answer), method=self.name, parameters=described(one, stage, start))
+            replace(one_channel(answer), method=self.name, parameters=described(one, stage, start))
             for one, answer in zip(self.singles(), found, strict=True)
         ]
 
@@ -87,26 +83,3 @@ class Lrp:
         if self.rules == "focus":
             return focus(self.epsilon, low=0.0, high=brain, bias=self.bias)
         return composite(self.gamma, self.epsilon, low=0.0, high=brain, bias=self.bias)
-
-
-@dataclass(frozen=True)
-class GuidedBackprop:
-    """Guided backpropagation: the absolute guided gradient, summed over the channels of the stage."""
-
-    name: ClassVar[str] = "guided-backpropagation"
-
-    def answers(
-        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
-    ) -> Sequence[Attribution]:
-        """Susceptibility (B, 1, d, h, w)."""
-        answer = _one_channel(guided_backprop(model, volumes, target, start, stage))
-        return [replace(answer, parameters=described(self, stage, start))]
-
-    def maps(self, view: NetworkView) -> Tensor:
-        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values
-
-
-def _one_channel(answer: Attribution) -> Attribution:
-    """Sum a map over the channels of its stage; the input has one."""
-    values = answer.values
-    return answer if values.shape[1] == 1 else replace(answer, values=values.sum(1, keepdim=True))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeline.attribution.graph.memory import rules_within
 from pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
 from pipeline.attribution.graph.tape import record_forward
-from pipeline.attribution.lrp.composites import Composite, founding
+from pipeline.attribution.lrp.composites import Composite
 from pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
 from pipeline.attribution.lrp.propagation import propagate
 from pipeline.attribution.numerics import exact_float32
@@ -92,42 +92,3 @@ def lrp(
                 parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
                 answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
     return tuple(answers)
-
-
-def lrp_beta(
-    model: nn.Module,
-    volumes: Tensor,
-    target: int,
-    betas: Sequence[float],
-    start: StartValue = "logit",
-    batch_norm: BatchNormMode = "fold",
-    memory_budget: int | None = None,
-) -> dict[float, Attribution]:
-    """Explain one output of a model with the LRP β-rule, for several β in one call.
-
-    Parameters
-    ----------
-    betas : sequence of float
-        Any real numbers; 0 uses positive contributions only.
-    model, volumes, target, start, batch_norm, memory_budget
-        As for `lrp`.
-
-    Returns
-    -------
-    dict of float to Attribution
-        One per β, in the order asked for. In each, start value = sum of the map + losses of the ledger.
-
-    Raises
-    ------
-    UsageError, BadInputError
-        As `lrp`.
-    """
-    if not betas or not torch.isfinite(torch.tensor(list(betas), dtype=torch.float64)).all():
-        raise UsageError(f"betas = {list(betas)}: name at least one, all finite.")
-    composites = [founding(beta) for beta in betas]
-    answers = lrp(model, volumes, target, composites, start, batch_norm, memory_budget=memory_budget)
-    parameters: dict[str, str | float] = {"start": start, "batch_norm": batch_norm}
-    return {
-        beta: Attribution(a.values, "lrp-beta", a.target, a.start_value, {"beta": beta, **parameters}, a.ledger)
-        for beta, a in zip(betas, answers, strict=True)
-    }
