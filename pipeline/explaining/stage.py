@@ -9,8 +9,8 @@ all networks that answered, and its maps are means; its receipts are those of a 
 pass for those of a labelled scan if its label comes or goes.
 
 Which maps are kept (``keep_maps``) decides what is written, not what is computed: going from "all" to "none" makes
-nothing stale. Maps of single scans that are no longer kept or asked for are removed, or they would be read beside tables
-of later settings. "group" adds maps up as they are made; see `pipeline.explaining.partial`.
+nothing stale. Maps of single scans that are no longer kept or asked for are removed, or they would be read beside
+tables of later settings. "group" adds maps up as they are made; see `pipeline.explaining.partial`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from atlases.brain_box import Box
 from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
-from pipeline.regions.device_sums import ordered_total
 from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.region_sums import ordered_total
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 

@@ -16,8 +16,8 @@ from atlases.labels import Atlas
 from atlases.regions import RegionTable
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
-from pipeline.regions.device_sums import device_labels, device_region_sums
-from pipeline.regions.region_sums import PackedLabels, pack_labels, unpack_rows
+from pipeline.regions.packed_labels import PackedLabels, pack_labels, unpack_rows
+from pipeline.regions.region_sums import device_labels, device_region_sums
 from pipeline.regions.tables import RELEVANCE_COLUMNS, scan_rows
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table

@@ -107,9 +107,8 @@ def lrp_beta(
     betas: Sequence[float],
     start: StartValue = "logit",
     batch_norm: BatchNormMode = "fold",
-    memory_budget: int | None = None,
 ) -> dict[float, Attribution]:
     """The β-rule for several β in one pass, by β."""
     rules = [founding(beta) for beta in betas]
-    answers = lrp(model, volumes, target, rules, start, batch_norm, memory_budget=memory_budget)
+    answers = lrp(model, volumes, target, rules, start, batch_norm)
     return dict(zip(betas, answers, strict=True))

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from brute_region_sums import index_labels, region_sums
 from torch import nn
 
 from atlases.brain_box import Box
@@ -25,7 +26,6 @@ from pipeline.explaining.stage import explain_scans
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
-from pipeline.regions.region_sums import index_labels, region_sums
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from pipeline.run.layout.map_names import map_names

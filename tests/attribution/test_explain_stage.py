@@ -9,6 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from brute_region_sums import index_labels, region_sums
 from lrp_toys import lrp_beta
 
 from atlases.brain_box import Box
@@ -24,7 +25,6 @@ from pipeline.explaining.on_demand import BILATERAL_COLUMNS, REGION_COLUMNS, Req
 from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import load_model, save_model
-from pipeline.regions.region_sums import index_labels, region_sums
 from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import ExplanationLayout

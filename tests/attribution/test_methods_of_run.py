@@ -139,7 +139,7 @@ CHANGED = {
     "pipeline.attribution.perturbation.lime": {"lime"},
     "pipeline.attribution.cam.gap_head": {"cam"},
     "pipeline.attribution.network_view": set(METHODS),
-    "pipeline.regions.device_sums": set(METHODS),
+    "pipeline.regions.region_sums": set(METHODS),
     "pipeline.attribution.registry": set(),
     "pipeline.explaining.requested": set(),
     "pipeline.explaining.stage": set(),

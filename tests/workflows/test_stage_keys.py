@@ -27,7 +27,7 @@ KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
     "registration": ((register_one,), {"pipeline.registration.ants_transform", "atlases.templates", SEEDS}),
     "training": ((train_fold,), {FoundingCNN.__module__, "pipeline.training.augmentation", SEEDS}),
     "prediction": ((ask_network,), {FoundingCNN.__module__, read_network_volume.__module__}),
-    "attribution": ((explain_scan,), {FoundingCNN.__module__, "pipeline.regions.device_sums", "atlases.images"}),
+    "attribution": ((explain_scan,), {FoundingCNN.__module__, "pipeline.regions.region_sums", "atlases.images"}),
     "mean maps": ((average_maps,), {"pipeline.regions.partial_sums", "pipeline.regions.maps"}),
     "statistics": (
         (analyse, evaluate_planted, evaluate_effects),

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.memory import rules_within
 from pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
 from pipeline.attribution.graph.tape import record_forward
 from pipeline.attribution.lrp.composites import Composite
@@ -35,7 +34,6 @@ def lrp(
     start: StartValue = "logit",
     batch_norm: BatchNormMode = "fold",
     stage: int | str = 0,
-    memory_budget: int | None = None,
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model with LRP, by several composites of rules in one call.
 
@@ -54,10 +52,6 @@ def lrp(
     batch_norm : {"fold", "identity"}
     stage : int or str
         Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
-    memory_budget : int, optional
-        Bytes that the call may use beside the model and the volumes, by estimate: work space that a convolution takes
-        for itself is not known beforehand. Rules are worked off in as few rounds as fit; the result does not depend
-        on it. None: all in one round.
 
     Returns
     -------
@@ -68,8 +62,7 @@ def lrp(
     Raises
     ------
     UsageError
-        For a layer, option, target or mode that is not supported, a stage that relevance passes by, or a budget that is
-        too small for a single rule, before any work.
+        For a layer, option, target or mode that is not supported, or a stage that relevance passes by, before any work.
     BadInputError
         For volumes that do not fit the model or are not finite.
     """
@@ -77,18 +70,15 @@ def lrp(
         raise UsageError("composites: name at least one.")
     plan = plan_relevance(model, batch_norm, stage)
     require_explainable(model, volumes)
-    together = rules_within(memory_budget, plan, volumes, len(composites))
     answers: list[Attribution] = []
     with torch.no_grad(), exact_float32(volumes.device):
         tape = record_forward(plan, volumes)
         start_value = start_values(tape.logits, target, start)
         seed = torch.zeros_like(tape.logits)
         seed[:, target] = start_value
-        for first in range(0, len(composites), together):
-            chunk = composites[first : first + together]
-            maps, entries = propagate(plan, tape, seed, chunk)
-            for composite, values, accounts in zip(chunk, maps, entries, strict=True):
-                ledger = Ledger(start_value, sum_per_volume(values), accounts)
-                parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
-                answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
+        maps, entries = propagate(plan, tape, seed, composites)
+        for composite, values, accounts in zip(composites, maps, entries, strict=True):
+            ledger = Ledger(start_value, sum_per_volume(values), accounts)
+            parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
+            answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
     return tuple(answers)
