@@ -96,24 +96,9 @@ def show_scans(
     executor: Executor,
     digests: DigestCache,
 ) -> list[Outcome]:
-    """Write maps, region sums and tables; nothing before the whole request has been checked.
+    """Write maps, region sums and tables of kept scans of a run; one outcome per method and chosen scan.
 
-    Parameters
-    ----------
-    layout : ExplanationLayout
-    request : Request
-    scans : sequence of Scan
-        Kept scans of the run.
-    split : Split
-    atlas : Atlas
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-
-    Returns
-    -------
-    list of Outcome
-        One per method and chosen scan.
+    Nothing is written before the whole request has been checked.
 
     Raises
     ------
@@ -157,16 +142,7 @@ def show_scans(
 def chosen_scans(
     request: Request, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
 ) -> list[Scan]:
-    """Scans of a request, in the order of the run.
-
-    Parameters
-    ----------
-    request : Request
-    scans : sequence of Scan
-    able : mapping of str to int
-        Fold by scan id, of the scans that a network may explain.
-    shut : mapping of str to str
-        Why the others may not be explained.
+    """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
 
     Raises
     ------

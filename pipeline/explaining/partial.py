@@ -59,21 +59,9 @@ class _Part:
 def explain_in_parts(
     layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str], executor: Executor
 ) -> list[Outcome]:
-    """Explain scans part by part; write partial sums and their table.
+    """Explain scans part by part; write partial sums and their table; one outcome per scan, in the order of `jobs`.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    jobs : sequence of Job
-        One per scan: tables only, with a `ScanToExplain` as the one argument.
-    outcomes : sequence of str
-        Of the predictions of these scans.
-    executor : concurrent.futures.Executor
-
-    Returns
-    -------
-    list of Outcome
-        One per scan, in the order of `jobs`.
+    A job has a `ScanToExplain` as its one argument and writes tables only; `outcomes` are those of the predictions.
     """
     parts = list(_parts(layout, jobs, outcomes))
     for part in parts:

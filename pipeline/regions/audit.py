@@ -113,23 +113,8 @@ def darkest(volume: NDArray[np.float32], brain: Mask) -> Mask:
 
 
 def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, Mask], voxel_mm: float) -> Compartments:
-    """Cut a scan into compartments.
-
-    Parameters
-    ----------
-    volume : array, shape (D, H, W)
-        What the network sees.
-    brain : array of bool
-        The scan's own mask.
-    tissue : mapping of str to array of bool
-        Voxels of the atlas by tissue: ``CSF`` and ``vessel``.
-    voxel_mm : float
-
-    Notes
-    -----
-    The surface of the mask lies half a voxel from the centres on either side of it.
-    """
-    reach = RIM_MM / voxel_mm + 0.5
+    """Cut what the network sees (D, H, W) by the scan's own mask and by the tissues of the atlas, `CSF` and `vessel`."""
+    reach = RIM_MM / voxel_mm + 0.5  # the surface of the mask lies half a voxel from the centres on either side of it
     inside, beyond = brain & within_reach(~brain, reach), ~brain & within_reach(brain, reach)
     masks = {
         "rim": ("brain_and_rim", inside | beyond),
@@ -143,15 +128,7 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
 
 
 def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str, object]]:
-    """Shares of |relevance| of each map in each compartment.
-
-    Parameters
-    ----------
-    maps : mapping of str to Tensor
-        (D, H, W) by name, all on one device.
-    parts : Compartments
-        Of the same shape.
-    """
+    """Shares of |relevance| of each map (D, H, W, by name, all on one device) in each compartment."""
     rows: list[dict[str, object]] = []
     if not maps:
         return rows
@@ -188,21 +165,8 @@ def write_audit_table(
 ) -> None:
     """Write the table of one scan and its data dictionary.
 
-    Parameters
-    ----------
-    path : Path
-    scan : Scan
-    maps : mapping of str to Tensor
-        (D, H, W) by name, on the grid of `box`.
-    volume : array
-        What the network saw, on the grid of `box`.
-    brain_mask : Path
-        The scan's own, on `grid`.
-    atlas : PackedAtlas
-    grid : Grid
-        Template grid.
-    box : Box or None
-        Part of `grid` that the network sees; None for all of it.
+    Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
+    `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
 
     Raises
     ------

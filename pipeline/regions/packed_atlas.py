@@ -59,20 +59,10 @@ class PackedAtlas:
 def write_region_table(
     path: Path, scan: Scan, maps: Mapping[str, Tensor], atlas: PackedAtlas, grid: Grid, box: Box | None
 ) -> None:
-    """Sum the maps of one scan over all regions, on the device they are on, and write the table.
+    """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
-    Parameters
-    ----------
-    path : Path
-        Of the table; its data dictionary is written beside it.
-    scan : Scan
-    maps : mapping of str to Tensor
-        (D, H, W), by name, on the grid of `box`, all on one device.
-    atlas : PackedAtlas
-    grid : Grid
-        Template grid that the box is part of; must be that of the atlas.
-    box : Box or None
-        Part of `grid` that the maps cover; None for all of it.
+    Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
+    of it).
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Region sums where the maps are made: on the device, before anything is written.
 
 nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels. Maps cover the
-network's box; everything outside it is 0. Scatter-adds (`Tensor.index_add`, `torch.bincount`, `torch.scatter_add`) are no use for this: on a GPU
+network's box; everything outside it is 0. Scatter-adds (`Tensor.index_add`, `torch.bincount`) are no use: on a GPU
 their order of addition changes from call to call. Here the labelled voxels are gathered region by region into rows of
 fixed length, rows are added, then the rows of a region: two dense sums, of one order on any call, in float64.
 """

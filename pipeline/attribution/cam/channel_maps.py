@@ -12,19 +12,7 @@ from pipeline.run.errors import UsageError
 
 
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
-    """``sum_k w_k A^k`` of each volume.
-
-    Parameters
-    ----------
-    weights : Tensor
-        (B, K).
-    features : Tensor
-        (B, K, d, h, w).
-
-    Returns
-    -------
-    Tensor
-        (B, 1, d, h, w).
+    """``sum_k w_k A^k`` of each volume, (B, 1, d, h, w), of weights (B, K) and features (B, K, d, h, w).
 
     Examples
     --------
@@ -48,12 +36,7 @@ def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]
 
 
 def require_channels(view: NetworkView, method: str) -> None:
-    """Refuse the boundary at which one number per channel says nothing: the input with its one channel.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse the boundary at which one number per channel says nothing: the input with its one channel."""
     if view.at_input and view.features.shape[1] == 1:
         raise UsageError(
             f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "
@@ -62,12 +45,7 @@ def require_channels(view: NetworkView, method: str) -> None:
 
 
 def require_nonnegative(view: NetworkView, method: str) -> None:
-    """Refuse features below zero for formulas that take a feature for an amount.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse features below zero for formulas that take a feature for an amount."""
     lowest = float(view.features.min())
     if lowest < 0:
         layer = view.before[-1][0] if view.before else "the input"

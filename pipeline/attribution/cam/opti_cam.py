@@ -124,24 +124,9 @@ class OptiCam:
 
 
 def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam) -> Tensor:
-    """Weights after gradient ascent from u = 0, each row for itself.
+    """Weights (B, K) of the volumes with the numbers `rows` (B,) after gradient ascent from u = 0, each for itself.
 
-    Parameters
-    ----------
-    height : callable
-        Objective (n,) of weights (n, K) for the volumes with the given numbers (n,); differentiable.
-    rows : Tensor
-        Numbers of the volumes, (B,).
-    channels : int
-        K.
-    dtype : torch.dtype
-    settings : OptiCam
-        Its learning rate, iterations, tolerance and keep.
-
-    Returns
-    -------
-    Tensor
-        (B, K).
+    `height` is the objective (n,) of weights (n, K) for volumes with given numbers (n,); differentiable.
     """
     u = torch.zeros(len(rows), channels, dtype=dtype, device=rows.device)
     mean, square = torch.zeros_like(u), torch.zeros_like(u)

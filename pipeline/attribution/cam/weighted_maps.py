@@ -33,7 +33,7 @@ def grad_cam_weights(gradient: Tensor) -> Tensor:
 
 
 def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
-    """``w_k = sum_i alpha_i relu(g_i)``, ``alpha_i = g_i^2 / (2 g_i^2 + (sum_j A_j) g_i^3)``.
+    """``w_k = sum_i alpha_i relu(g_i)``, ``alpha_i = g_i^2 / (2 g_i^2 + (sum_j A_j) g_i^3)``: (B, K).
 
     Chattopadhay et al. 2018, eq. 19, for an exponential output over a piecewise linear score; the factor exp(y), one
     positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, and there the
@@ -43,11 +43,6 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
     ----------
     features, gradient : Tensor
         (B, K, d, h, w); features not negative.
-
-    Returns
-    -------
-    Tensor
-        (B, K).
 
     Examples
     --------

@@ -54,23 +54,10 @@ class LocalFit:
 def supervoxels(
     volume: NDArray[np.float64], brain: NDArray[np.bool_], count: int, compactness: float
 ) -> NDArray[np.int64]:
-    """SLIC supervoxels (Achanta et al. 2012) of the brain.
+    """Cut the brain of a volume (D, H, W) into about `count` supervoxels by SLIC (Achanta et al. 2012).
 
-    Parameters
-    ----------
-    volume : ndarray
-        (D, H, W).
-    brain : ndarray of bool
-        (D, H, W), at least one voxel.
-    count : int
-        Supervoxels wanted; SLIC gives about as many.
-    compactness : float
-        Difference of intensity that weighs as much as one supervoxel's distance.
-
-    Returns
-    -------
-    ndarray of int
-        (D, H, W), 1 to K in the brain without gaps in the numbers, 0 elsewhere.
+    Labels are 1 to K in the brain without gaps in the numbers, 0 elsewhere. `compactness` is the difference of
+    intensity that weighs as much as one supervoxel's distance.
     """
     box = find_objects(brain.astype(np.uint8))[0]  # what lies around the brain neither costs time nor moves a cut
     inside = volume[brain]
@@ -114,24 +101,10 @@ def kernel_weights(shown: Tensor, width: float) -> Tensor:
 
 
 def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: float) -> tuple[Tensor, float, float]:
-    """Minimise ``sum_m weights_m (values_m - a - features_m · b)² + ridge |b|²`` in closed form.
+    """Minimise ``sum_m weights_m (values_m - a - features_m · b)² + ridge |b|²`` in closed form, in float64.
 
-    Parameters
-    ----------
-    features : Tensor
-        (M, K), float64.
-    values, weights : Tensor
-        (M,), float64.
-    ridge : float
-        Above 0; the intercept is not penalised.
-
-    Returns
-    -------
-    b : Tensor
-        (K,).
-    a : float
-    r_squared : float
-        ``1 - weighted residual / weighted variance``; NaN if the values do not vary.
+    Features are (M, K), values and weights (M,); the intercept a is not penalised. Gives b (K,), a, and R²,
+    ``1 - weighted residual / weighted variance``; NaN if the values do not vary.
     """
     share = weights / weights.sum()
     feature_means, value_mean = share @ features, share @ values

@@ -61,25 +61,7 @@ class Masking:
             raise UsageError(f"masking: baseline = {self.baseline}; it must be a finite intensity.")
 
     def apply(self, x: Tensor, keep: Tensor) -> Tensor:
-        """Volumes with the hidden part replaced; differentiable in both arguments.
-
-        Parameters
-        ----------
-        x : Tensor
-            Volumes (B, 1, D, H, W).
-        keep : Tensor
-            Values in [0, 1] that broadcast to `x`: 1 shows a voxel, 0 hides it.
-
-        Returns
-        -------
-        Tensor
-            Exactly `x` where `keep` is 1 and exactly the baseline where it is 0.
-
-        Raises
-        ------
-        BadInputError
-            If `keep` leaves [0, 1] or is NaN.
-        """
+        """Volumes (B, 1, D, H, W) with the hidden part replaced; see `mixed`."""
         return mixed(x, keep, self.hidden(x))
 
     def hidden(self, volumes: Tensor) -> Tensor:

@@ -159,15 +159,7 @@ class RegionDrops:
 
 
 def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int) -> RegionDrops:
-    """Drop of the score for every region; the whole region is hidden at once.
-
-    Parameters
-    ----------
-    view : NetworkView
-        At the input.
-    labels : Tensor
-        (D, H, W), integers on the grid of the volumes; 0 belongs to no region.
-    """
+    """Drop of the score at the input for every region of `labels` (D, H, W), the whole region hidden at once."""
     hidden = masking.hidden_features(view)
     numbers, counts = torch.unique(labels[labels != 0], return_counts=True)
     drops = torch.zeros(len(view.features), len(numbers), dtype=hidden.dtype, device=hidden.device)
@@ -182,9 +174,7 @@ def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int
 
 @dataclass(frozen=True)
 class RegionOcclusion:
-    """Drop of the score when an atlas region is hidden, shared out evenly over its voxels.
-
-    At the input only: a region is hidden where it lies. `drops` gives the table behind the map.
+    """Drop of the score when an atlas region is hidden, shared out evenly over its voxels; at the input only.
 
     Parameters
     ----------
@@ -235,22 +225,7 @@ class RegionOcclusion:
 
 
 def painted(labels: Tensor, numbers: tuple[int, ...], values: Tensor) -> Tensor:
-    """One value per region over its voxels, 0 elsewhere.
-
-    Parameters
-    ----------
-    labels : Tensor
-        (D, H, W), integers.
-    numbers : tuple of int
-        R labels, ascending.
-    values : Tensor
-        (B, R).
-
-    Returns
-    -------
-    Tensor
-        (B, 1, D, H, W).
-    """
+    """Paint values (B, R) of R labels, ascending, over the voxels of labels (D, H, W); 0 elsewhere; (B, 1, D, H, W)."""
     ascending = torch.tensor(numbers, dtype=torch.long, device=labels.device)
     labels = labels.long()
     place = torch.searchsorted(ascending, labels).clamp(max=len(numbers) - 1)
