@@ -113,7 +113,7 @@ def darkest(volume: NDArray[np.float32], brain: Mask) -> Mask:
 
 
 def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, Mask], voxel_mm: float) -> Compartments:
-    """Cut what the network sees (D, H, W) by the scan's own mask and by the tissues of the atlas, `CSF` and `vessel`."""
+    """Cut what the network sees (D, H, W) by the scan's own mask and by tissues of the atlas, `CSF` and `vessel`."""
     reach = RIM_MM / voxel_mm + 0.5  # the surface of the mask lies half a voxel from the centres on either side of it
     inside, beyond = brain & within_reach(~brain, reach), ~brain & within_reach(brain, reach)
     masks = {
