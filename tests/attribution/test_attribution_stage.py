@@ -27,6 +27,7 @@ from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.map_names import beta_of
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
@@ -121,7 +122,7 @@ def test_maps_of_the_network_that_has_not_seen_the_participant(run: SmallRun) ->
             assert described["Fold"] == fold
             assert described["Target"] == "AD"
             assert described["TargetUnit"] == 1
-            assert described["Settings"].get("beta") == attribution.parameters.get("beta")
+            assert described["Settings"].get("beta") == beta_of(name)
             assert described["StartValue"] == pytest.approx(float(network(volume)[0, 1].detach()), rel=1e-5)
             assert described["StartValueKind"] == "logit"
             assert described["Sources"][2] == f"bids::models/fold-{fold}/model.safetensors"
