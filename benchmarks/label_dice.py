@@ -36,6 +36,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
+from label_overlap import dice_per_label
 from scipy.spatial.transform import Rotation
 
 from atlases.labels import Atlas, load_atlas
@@ -49,7 +50,6 @@ from pipeline.registration.ants_transform import (
     to_ants,
 )
 from pipeline.registration.images.t1w import load_labels, load_t1w
-from pipeline.registration.label_overlap import dice_per_label
 from pipeline.registration.scan import register_image
 from pipeline.registration.settled import COARSEST_MM
 from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian

@@ -105,9 +105,10 @@ def forward_backward(model: nn.Module, volume: Tensor, betas: tuple[float, ...])
 
 
 def heatlas(model: nn.Module, volume: Tensor, betas: tuple[float, ...]) -> Answer:
-    from pipeline.attribution.lrp.relevance import lrp_beta
+    from pipeline.attribution.lrp.composites import founding
+    from pipeline.attribution.lrp.relevance import lrp
 
-    answers = lrp_beta(model, volume, TARGET, betas)
+    answers = dict(zip(betas, lrp(model, volume, TARGET, [founding(beta) for beta in betas]), strict=True))
     unexplained = {b: float((a.ledger.residual / a.start_value).abs().max()) for b, a in answers.items()}
     return Answer({b: a.values for b, a in answers.items()}, unexplained)
 

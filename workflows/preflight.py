@@ -12,7 +12,6 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.candidates import counted
 from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
 from pipeline.cohort.reading import InputCohort
 from pipeline.models.geometry import weight_count
@@ -20,9 +19,10 @@ from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
 from pipeline.registration.settled import COARSEST_MM, not_measured
-from pipeline.run.config.settings import Config, RegistrationConfig
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
+from pipeline.run.plain_text import counted
 from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 
@@ -135,6 +135,8 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     BadInputError
         If no scan is kept, no scan has the brain mask asked for, the classes cannot be told apart or split, or a
         setting of the statistics names what is not there.
+    UsageError
+        If the settings name a method of attribution, or a setting of one, that does not exist.
     """
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
@@ -151,6 +153,8 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
             require_both_classes(fold.index, part, labels, (config.cohort.negative, config.cohort.positive))
+    if "attribution" in stages:
+        _require_methods(config)
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes))
@@ -167,6 +171,15 @@ def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> lis
         f"{counted(len(lacking), 'scan')} of {len(scans)} will have no hippocampal volume: the input gives none, and "
         f'registration.hippocampus_source = "{settings.hippocampus_source}" adds {unmeasured}'
     ]
+
+
+def _require_methods(config: Config) -> None:
+    """Refuse methods and settings that do not exist; for the usual ones nothing need be imported."""
+    usual = AttributionConfig()
+    if (config.attribution.methods, config.attribution.settings) != (usual.methods, usual.settings):
+        from pipeline.explaining.requested import explanations_of_run
+
+        explanations_of_run(config)
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

@@ -18,8 +18,7 @@ from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
-from pipeline.explaining.applied import explain_applied
-from pipeline.explaining.stage import APPLIED_STAGE, explain_scans
+from pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.images.faces import without_face
@@ -159,16 +158,6 @@ def aggregate(work: Work) -> Result:
     return Result(outcomes, done or others)
 
 
-INFERENCE_PACKAGES = (
-    "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.work.seeds",
-    "pipeline.training.control",
-    "pipeline.cohort.candidates", "pipeline.cohort.people.clinical", "pipeline.cohort.people.persons",
-    "pipeline.cohort.records",
-    "pipeline.cohort.people.splits", "pipeline.cohort.cells.values", "pipeline.registration.settled",
-)  # fmt: skip
-"""Code that the tables of the statistics stage depend on, beside reading and writing."""
-
-
 def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
     layout, config = work.layout, work.config
@@ -188,7 +177,15 @@ def infer(work: Work) -> Result:
 
     inputs = [*files_read(layout), work.truth, work.truth.with_name("effects.json")]
     parameters = [config.statistics, config.cohort, config.attribution, config.training.control, config.seed]
-    done = run_step(layout, "statistics", inputs, parameters, INFERENCE_PACKAGES, statistics, work.digests)
+    done = run_step(
+        layout,
+        "statistics",
+        inputs,
+        parameters,
+        [analyse, evaluate_planted, evaluate_effects],
+        statistics,
+        work.digests,
+    )
     return Result(step_done=done)
 
 
@@ -201,8 +198,7 @@ def report(work: Work) -> Result:
         build_report(layout, executor=work.executor)
         return written_files(layout)
 
-    packages = ["reports", "pipeline.regions"]
-    done = run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests)
+    done = run_step(layout, "report", report_inputs(layout), None, [build_report], build, work.digests)
     return Result(pictures, done)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.graph.pooling import triple
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 POINTWISE = (
@@ -63,7 +63,7 @@ def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float,
     return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
 
 
-def to_input_grid(maps: Tensor, subject: Subject) -> Tensor:
+def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
     """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
 
     Raises
@@ -71,8 +71,8 @@ def to_input_grid(maps: Tensor, subject: Subject) -> Tensor:
     UsageError
         As `receptive_centres`.
     """
-    for axis, (offset, step) in enumerate(receptive_centres(subject.before), start=2):
-        maps = _interpolate_axis(maps, axis, subject.volumes.shape[axis], offset, step)
+    for axis, (offset, step) in enumerate(receptive_centres(view.before), start=2):
+        maps = _interpolate_axis(maps, axis, view.volumes.shape[axis], offset, step)
     return maps
 
 

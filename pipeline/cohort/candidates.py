@@ -12,6 +12,7 @@ from pipeline.cohort.images.headers import check_header
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.progress import Progress
 
 
@@ -165,31 +166,3 @@ def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
 
 def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.scan.kept]
-
-
-def listed(names: Iterable[str], limit: int = 5) -> str:
-    """Names for a message: the first few, and how many more.
-
-    Examples
-    --------
-    >>> listed(["a", "b", "c"], limit=2)
-    'a, b and 1 more'
-    """
-    all_names = list(names)
-    more = len(all_names) - limit
-    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
-    """A count with its noun, and with a verb that agrees with it.
-
-    Examples
-    --------
-    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "row", "repeats")
-    ('1 row', '2 rows are', '1 study has', '3 rows repeat')
-    """
-    verb = verb if n == 1 else _SEVERAL.get(verb, verb.removesuffix("s"))
-    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
-
-
-_SEVERAL = {"is": "are", "has": "have", "": ""}

@@ -15,8 +15,6 @@ from pipeline.cohort.bids.derivatives import over_template, with_entries
 from pipeline.cohort.bids.tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
     Candidate,
-    counted,
-    listed,
     one_per_session,
     only_participants,
     with_readable_headers,
@@ -34,6 +32,7 @@ from pipeline.cohort.sharing.manifest import Manifest, Match, select
 from pipeline.cohort.walking import InputFiles, walk_input
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds what was planted; reading it would be cheating."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from atlases.regions import RegionTable
 from pipeline.regions.metrics import density, gain, negative_class_reference
-from pipeline.regions.region_sums import REST
+from pipeline.regions.packed_labels import REST
 from pipeline.run.errors import BadInputError
 
 REST_NAME = "unlabelled rest"
@@ -75,7 +75,7 @@ def scan_rows(
         ``participant_id``, ``session_id`` and ``scan_id``.
     sums : mapping of str to array
         Region sums by map name, in the order of ``index.numbers``.
-    index : LabelIndex or DeviceLabels
+    index : Rows
     regions : RegionTable
         Joined by label number.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,6 +29,19 @@ def plain(text: str, lines: bool = True) -> str:
     """
     shown = _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
     return shown if lines else shown.replace("\n", r"\n").replace("\t", r"\t")
+
+
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a message: the first few, and how many more.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    all_names = list(names)
+    more = len(all_names) - limit
+    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 class PlainStream:
@@ -74,3 +88,18 @@ class PlainStream:
 
 def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
+    """A count with its noun, and with a verb that agrees with it.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "row", "repeats")
+    ('1 row', '2 rows are', '1 study has', '3 rows repeat')
+    """
+    verb = verb if n == 1 else _SEVERAL.get(verb, verb.removesuffix("s"))
+    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
+
+
+_SEVERAL = {"is": "are", "has": "have", "": ""}

@@ -192,7 +192,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         inputs[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
-    key = unit_key(inputs, parameters, "pipeline.models", "pipeline.training")
+    key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
     task = NetworkTask(layout, fold, scans, config)
     return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,))

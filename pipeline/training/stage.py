@@ -138,9 +138,7 @@ def _job(
     key = unit_key(
         {scan.name: versions[scan.name] for scan in own},
         [*parameters, task.seed],
-        "pipeline.models",
-        "pipeline.training",
-        "pipeline.run.work.seeds",
+        train_fold,
     )
     files = layout.fold(fold.index)
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}

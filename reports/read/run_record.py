@@ -24,7 +24,7 @@ from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
-from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
 from pipeline.run.layout.private_paths import without_folders
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
@@ -174,12 +174,13 @@ class RunRecord:
 
     @property
     def lrp_names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.map_names if name != "gb")
+        return tuple(name for name in self.map_names if beta_of(name) is not None)
 
     @property
     def main_maps(self) -> tuple[str, ...]:
-        """The LRP map that leads (beta 0, else the smallest) and guided backpropagation if there is one."""
-        return (self.lrp_names[0], *(name for name in self.map_names if name == "gb"))
+        """The leading map (LRP with the smallest beta, else the first) and guided backpropagation if there is one."""
+        first = (self.lrp_names or self.map_names)[0]
+        return (first, *(name for name in self.map_names if name == GUIDED_MAP != first))
 
     @cached_property
     def group_sizes(self) -> Mapping[str, tuple[int, int]]:

@@ -16,7 +16,7 @@ from pipeline.cohort.cells.ranges import RANGES
 from pipeline.cohort.people.clinical import MEASURES, TIMES
 from pipeline.run.cells import REMEDY, first_wrong
 from pipeline.run.config.settings import Config
-from pipeline.run.layout.map_names import is_map_of_a_run
+from pipeline.run.layout.map_names import map_names
 from pipeline.run.tables import read_table
 from pipeline.statistics.data.values import OUTCOMES
 from reports.read.written_tables import COLUMNS
@@ -174,8 +174,7 @@ def _checks(name: str, column: str, values: pd.Series, config: Config) -> Iterat
     if allowed is not None:
         yield known & ~values.isin(allowed), f"is not one of {', '.join(allowed)}"
     if column in ("map", "map_a", "map_b") or (column == "source" and name != "volumes"):
-        of_a_run = values.map(lambda value: value == "volume" or is_map_of_a_run(str(value)))
-        yield known & ~of_a_run.astype(bool), "is not a map of a run"
+        yield known & ~values.isin(["volume", *map_names(config.attribution)]), "is not a map of this run"
 
 
 def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.run.config.settings import ModelConfig
+from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
 from pipeline.statistics.associations.volume_association import WITHIN
 from reports.read.run_record import RunRecord
@@ -207,15 +208,20 @@ def _attribution(run: RunRecord) -> str:
     settings = run.config.attribution
     start = "logit" if settings.start_value == "logit" else "softmax probability"
     norm = "folded into the convolutions" if settings.batch_norm == "fold" else "passed through unchanged"
-    betas = listing([f"{beta:g}" for beta in settings.betas])
-    text = (
-        f"Every scan was explained by the network that had not seen its participant, with layer-wise relevance "
-        f"propagation [@lrp], β-rule with β = {betas}, starting from the {start} of {run.positive} for scans of both "
-        f"classes. Batch normalisation was {norm}; biases take part in no rule; what they absorb and what is lost is "
-        "kept in a ledger."
-    )
-    if settings.guided_backpropagation:
-        text += f" Guided backpropagation [@guided], in absolute value, explains the same {start}."
+    text = "Every scan was explained by the network that had not seen its participant"
+    if run.lrp_names:
+        betas = listing([f"{beta:g}" for beta in settings.betas])
+        text += (
+            f", with layer-wise relevance propagation [@lrp], β-rule with β = {betas}, starting from the {start} of "
+            f"{run.positive} for scans of both classes. Batch normalisation was {norm}; biases take part in no rule; "
+            "what they absorb and what is lost is kept in a ledger"
+        )
+    text += "."
+    if GUIDED_MAP in run.map_names:
+        text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.positive}."
+    others = [map_title(name) for name in run.map_names if name not in (*run.lrp_names, GUIDED_MAP)]
+    if others:
+        text += f" {'Further maps' if run.lrp_names else 'Maps'} of {run.positive}: {listing(others)}."
     return text
 
 

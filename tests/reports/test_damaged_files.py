@@ -77,7 +77,7 @@ CELLS = {
     "count": ("2.5", "'2.5' is not a number to count with"),
     "flag": ("maybe", "'maybe' is neither true nor false"),
     "class": ("XY", "'XY' is not one of "),
-    "map": ("lrpBad", "'lrpBad' is not a map of a run"),
+    "map": ("lrpBad", "'lrpBad' is not a map of this run"),
 }
 
 

@@ -70,7 +70,7 @@ FOUNDING_STUDY = {
     },
     "attribution": {
         "betas": [0, 0.25, 0.5, 0.75, 1],
-        "guided_backpropagation": True,
+        "methods": ["lrp", "guided-backpropagation"],
         "batch_norm": "identity",
         "start_value": "probability",
     },

@@ -182,8 +182,8 @@ def test_explanations_leave_the_run_as_it_was(finished, cohort):
     answer = subprocess.run([*words, "--method", "grad-cam", "--scan", scan], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     made = set(results(finished)) - set(before)
-    assert [Path(name).name for name in made if name.endswith("desc-gradcam_relevance.nii.gz")]
-    table = read_table(finished.explanations / "desc-gradcam_regions.tsv")
+    assert [Path(name).name for name in made if name.endswith("desc-gradCam_explanation.nii.gz")]
+    table = read_table(finished.explanations / "desc-gradCam_regions.tsv")
     assert set(table["scan_id"]) == {scan}
     assert table["region"].nunique() >= 134
     for wrong in (["--method", "nothing"], ["--method", "grad-cam", "--scan", "nobody"]):

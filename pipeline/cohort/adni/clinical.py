@@ -20,7 +20,6 @@ from pipeline.cohort.adni import files as adni_files
 from pipeline.cohort.adni.tables import DOWNLOAD, read_adnimerge, visits_by_person
 from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, VisitTable, of_visit, read_visit_table
 from pipeline.cohort.adni.volumes_tables import read_freesurfer_tables, table_volumes
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
@@ -36,6 +35,7 @@ from pipeline.cohort.people.progression import follow_up, progression
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _CDR_COLUMNS = ("CDGLOBAL", "CDR")
 

@@ -30,10 +30,11 @@ from pipeline.cohort.adni.images import AdniImage, find_images
 from pipeline.cohort.adni.matching import match_visit
 from pipeline.cohort.adni.scan_preference import CRITERIA, days_between, preference
 from pipeline.cohort.adni.visit_tables import VisitRow, person_number
-from pipeline.cohort.candidates import Candidate, counted, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.plain_text import counted, listed
 
 
 def adni_participant(ptid: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
@@ -21,6 +20,7 @@ from pipeline.cohort.cells.text_tables import filled_rows, read_header, read_tex
 from pipeline.cohort.people.visits import Visit, visit_of
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
 """Columns of a collection list that are used, as `_squeezed` spells them; only the first is always needed."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pipeline.cohort.adni.image_records import ImageRecord, image_id, participant
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.people.visits import visit_of
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.regular_files import read_regular
 from pipeline.run.work.progress import Progress
 

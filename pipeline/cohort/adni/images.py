@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.images.dicom import DicomSeries, read_folder
 from pipeline.cohort.walking import InputFiles, image_stem, is_nifti
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.progress import Progress
 
 PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)

@@ -19,13 +19,13 @@ from pipeline.cohort.adni.visit_tables import (
     person_number,
     todays_spelling,
 )
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
 from pipeline.cohort.cells.values import calendar_date, number
 from pipeline.cohort.people.visits import month_session, visit_code, visit_of
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 DOWNLOAD = (
     "Download it at LONI (ida.loni.usc.edu: ADNI, Search & Download, Study Files, 'ADNIMERGE - Key ADNI tables merged "

@@ -23,13 +23,14 @@ from pipeline.cohort.bids.bidsignore import BIDSIGNORE, split_ignored
 from pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
 from pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
 from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
-from pipeline.cohort.candidates import Candidate, counted, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.ranges import problem_notes
 from pipeline.cohort.people.diagnosis import Diagnosis
 from pipeline.cohort.people.progression import follow_up, progression
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles, image_stem
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"

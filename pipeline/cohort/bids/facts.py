@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, Cells
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.people.diagnosis import Diagnosis
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import Scan
+from pipeline.run.plain_text import counted, listed
 
 Value = TypeVar("Value", str, float, int)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.cells.values import is_missing
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.regular_files import irregular_kind, read_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

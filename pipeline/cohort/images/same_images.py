@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pipeline.cohort.candidates import counted, listed
 from pipeline.cohort.records import Scan
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.digests import file_digest
 
 _PIECE = 65_536

@@ -11,11 +11,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.cohort.candidates import Candidate, counted, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.values import code_text
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.seeds import generator
 
 SCAN_TABLE_COLUMNS = ("diagnosis", "progression", "sex", "site", "field_strength", "apoe4", "mmse", "cdr")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pipeline.cohort.candidates import counted, listed
+from pipeline.run.plain_text import counted, listed
 
 _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
 

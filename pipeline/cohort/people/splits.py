@@ -20,13 +20,13 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
-from pipeline.cohort.candidates import counted
 from pipeline.cohort.people.contrast import participant_classes
 from pipeline.cohort.people.persons import same_person
 from pipeline.cohort.records import ScanTable
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.seeds import derived_seed, generator
 

@@ -23,12 +23,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.cohort.candidates import counted
 from pipeline.cohort.cells.values import number
 from pipeline.cohort.records import Scan
 from pipeline.cohort.sharing.manifest import Match
 from pipeline.run.config.settings import PrivacyConfig
 from pipeline.run.errors import UsageError
+from pipeline.run.plain_text import counted
 from pipeline.run.regular_files import read_regular
 from pipeline.run.work.seeds import generator
 

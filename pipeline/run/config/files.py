@@ -99,9 +99,14 @@ def toml_value(value: Any) -> str:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Settings of a file; what a run's own file says of its input is none of them."""
+    """Settings of a file, without what a run's own file says of its input."""
     values = _read_toml(path)
     values.pop("run", None)
+    attribution = values.get("attribution")
+    if isinstance(attribution, dict) and isinstance(attribution.get("guided_backpropagation"), bool):
+        # A switch in runs made before there were `methods`.
+        guided = attribution.pop("guided_backpropagation")
+        attribution.setdefault("methods", ["lrp", *(["guided-backpropagation"] if guided else [])])
     return values
 
 

@@ -131,8 +131,12 @@ class TrainingConfig:
 class AttributionConfig:
     """What is explained, by which methods."""
 
+    methods: tuple[str, ...] = ("lrp", "guided-backpropagation")
+    """Methods that explain every scan, by the names that ``heatlas explain --help`` lists."""
+    settings: tuple[str, ...] = ()
+    """Settings of methods: ``method:key=value``, or ``key=value`` for all methods named."""
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    guided_backpropagation: bool = True
+    """Of LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one map."""
     batch_norm: Literal["fold", "identity"] = "fold"
     start_value: Literal["logit", "probability"] = "logit"
     keep_maps: Literal["none", "group", "all"] = "all"
@@ -214,6 +218,10 @@ def _problems(config: Config) -> list[str]:
         (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
         (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
         (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
+        (
+            len(set(config.attribution.methods)) == len(config.attribution.methods) > 0,
+            "attribution.methods must name at least one method, each once",
+        ),
         (
             len(set(config.attribution.betas)) == len(config.attribution.betas) > 0,
             "attribution.betas must name at least one value, each once",

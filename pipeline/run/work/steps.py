@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
-from pipeline.run.work.digests import DigestCache, file_digest, log_remade, unit_key
+from pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
 
 
 def run_step(
@@ -22,7 +22,7 @@ def run_step(
     name: str,
     inputs: Iterable[Path],
     parameters: Any,
-    packages: Iterable[str],
+    code: Iterable[Code],
     function: Callable[[], Iterable[Path]],
     digests: DigestCache,
 ) -> bool:
@@ -37,8 +37,8 @@ def run_step(
         Files the step reads; a missing one counts as such.
     parameters : Any
         Settings the step depends on (records, numbers, text).
-    packages : iterable of str
-        Code the step depends on.
+    code : iterable of functions or module names
+        What the step depends on, with all that it imports.
     function : callable
         Does the work and returns the files it wrote.
     digests : DigestCache
@@ -48,7 +48,7 @@ def run_step(
     bool
         True if the step was done, False if it was still valid.
     """
-    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *packages)
+    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
     receipt = layout.receipt("steps", name)
     if _is_valid(layout, receipt, key, digests):
         return False

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.splits import PARTS, Fold, Split
 from pipeline.cohort.records import Scan, ScanTable
@@ -18,6 +17,7 @@ from pipeline.run.cells import require_filled, require_known, require_numbers, r
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.plain_text import listed
 from pipeline.run.tables import read_table
 from pipeline.statistics.data.everyone import Everyone, scan_frame
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
