@@ -14,7 +14,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
 from pipeline.cohort.reading import InputCohort
-from pipeline.models.geometry import weight_count
+from pipeline.models.families.registry import family_of
 from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
@@ -25,8 +25,6 @@ from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
-MOST_WEIGHTS = 1_000_000_000
-"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,8 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
+    if "attribution" in stages:
+        _require_methods(config)
     if "training" in stages:
         _require_network(config)
         if config.training.device == "cuda" and not elsewhere:
@@ -90,17 +90,32 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
 
 def _require_network(config: Config) -> None:
     """Refuse a network that does not fit its grid or no memory, and shifts that leave nothing to see."""
-    model, shape = config.model, configured_input(config).shape
-    count = weight_count(shape, model.channels, model.pools, model.hidden_units, classes=2)
-    if count > MOST_WEIGHTS:
-        raise UsageError(
-            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
-            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
-        )
+    shape = configured_input(config).shape
+    family_of(config.model).require_fits(shape, config.model)
     if config.training.max_shift_voxels >= shape[0]:
         raise UsageError(
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "
             "left to right, so nothing would be left. The default is 2."
+        )
+
+
+def _require_methods(config: Config) -> None:
+    """Refuse methods of the run that are not defined for its network."""
+    family, settings = family_of(config.model), config.attribution
+    methods = ["lrp", *(["guided-backpropagation"] if settings.guided_backpropagation else [])]
+    for method in methods:
+        try:
+            family.require_method(method)
+        except UsageError as error:
+            raise UsageError(
+                f"{error}. A run explains by {' and '.join(methods)}: choose another model.architecture, or add "
+                "--stop-after training and explain the finished run with heatlas explain."
+            ) from error
+    needed = family.batch_norm("auto")
+    if needed == "identity" and settings.batch_norm == "fold":
+        raise UsageError(
+            f'attribution.batch_norm = "fold": {family.name} has normalisations that do not follow a convolution and '
+            'cannot be folded. Set "auto" or "identity".'
         )
 
 

@@ -133,7 +133,8 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
         )
     volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None].to(device)
     settings, target = task.settings, loaded.classes.index(task.positive)
-    by_beta = lrp_beta(loaded.model, volume, target, settings.betas, settings.start_value, settings.batch_norm)
+    norm = loaded.family.batch_norm(settings.batch_norm)
+    by_beta = lrp_beta(loaded.model, volume, target, settings.betas, settings.start_value, norm)
     maps = {lrp_map_name(beta): attribution for beta, attribution in by_beta.items()}
     if settings.guided_backpropagation:
         maps[GUIDED_MAP] = guided_backprop(loaded.model, volume, target, settings.start_value)

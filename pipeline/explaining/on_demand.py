@@ -18,7 +18,7 @@ from pipeline.cohort.people.splits import PARTS, Split
 from pipeline.cohort.records import Scan
 from pipeline.explaining.explanations import PREDICTED, Explanation, ScanToShow, show_scan
 from pipeline.explaining.stage import PACKAGES
-from pipeline.models.storage import LoadedModel, load_model
+from pipeline.models.storage import LoadedModel, load_model, require_family
 from pipeline.regions.metrics import density
 from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
 from pipeline.regions.territory import Territory
@@ -122,6 +122,7 @@ def show_scans(
     chosen = chosen_scans(request, scans, able, closed)
     networks = {fold: load_model(layout.fold(fold)) for fold in sorted({able[scan.scan_id] for scan in chosen})}
     for fold, network in networks.items():
+        require_family(network, config.model, layout.fold(fold))
         if network.input.resolution_mm != config.registration.resolution_mm:
             raise BadInputError(
                 f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
@@ -213,7 +214,9 @@ def checked_explanations(
     surroundings, explanations = Surroundings(territory, loaded.input.box), []
     for name in dict.fromkeys(request.methods):
         entry = find_method(name)
-        settings = read_settings(name, entry.record, _own_settings(name, request))
+        loaded.family.require_method(name)
+        typed = read_settings(name, entry.record, _own_settings(name, request))
+        settings = {**loaded.family.needs.get(name, {}), **typed}
         method = entry.build(settings, surroundings)
         usual = entry.stage_of(loaded.model)
         asked_at = usual if stage is None else stage

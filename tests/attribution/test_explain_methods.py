@@ -23,7 +23,7 @@ from pipeline.attribution.perturbation.masking import Masking
 from pipeline.attribution.perturbation.occlusion import RegionOcclusion
 from pipeline.attribution.registry import ENTRIES, METHODS, Surroundings, find_method, last_spatial_stage
 from pipeline.explaining.explanations import Explanation
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.regions.territory import Territory
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.map_names import is_map_of_a_run

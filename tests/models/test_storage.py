@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from atlases.brain_box import Box
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import load_model, save_model
+from pipeline.run.config.networks import FoundingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import FoldFiles
 
@@ -35,7 +36,8 @@ def test_round_trip_is_exact(stored):
     state = loaded.model.state_dict()
     assert list(state) == list(model.state_dict())
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
-    assert (loaded.model.dropout, loaded.model.channels, loaded.model.pools) == (0.25, (2, 3, 4, 5), POOLS)
+    assert loaded.settings == FoundingConfig(channels=(2, 3, 4, 5), pools=POOLS, hidden_units=6, dropout=0.25)
+    assert loaded.family.name == "founding"
     x = torch.rand(2, 1, *SPEC.shape)
     torch.testing.assert_close(loaded.model(x), model(x))
 
@@ -88,7 +90,7 @@ def edit(files, change):
         (lambda text: text.update(format=99), "format 1"),
         (lambda text: text.pop("classes"), "classes"),
         (lambda text: text["architecture"].update(name="resnet"), "resnet"),
-        (lambda text: text["architecture"].update(hidden_units=7), "do not fit"),
+        (lambda text: text["architecture"].update(hidden_units=7), "not the weights of a founding"),
         (lambda text: text["input"].pop("box"), "box"),
     ],
 )

@@ -171,8 +171,11 @@ OTHER_SETTINGS = [
         '[regions]\natlas = "{folder}/toy.nii.gz"\n[registration]\nhippocampus_source = "jacobian"\n',
         "no group Hippocampus",
     ),
-    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for pools (9, 9, 2, 3)"),
-    ('[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n', "is too small for pools"),
+    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for founding with pools (9, 9, 2, 3)"),
+    (
+        '[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n',
+        "is too small for founding",
+    ),
     ("[model]\nhidden_units = 1000000\n", "weights; at most 1,000,000,000 are trained here"),
     ("[model]\nchannels = [8, 16, 32, 6400000]\n", "weights; at most"),
     ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
