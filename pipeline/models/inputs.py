@@ -81,8 +81,8 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     starts, sides = [], []
     for start, side, limit in zip(tight.start, tight.shape, template.grid.shape, strict=True):
         wanted = family.covering_side(side, network)
-        if wanted > limit:
-            wanted = family.seen_side(limit, network)
+        if wanted > limit:  # of a grid that is too small for the network, all: the refusal names the whole grid
+            wanted = family.seen_side(limit, network) if limit >= family.smallest_side(network) else limit
         starts.append(min(max(start - (wanted - side) // 2, 0), limit - wanted))
         sides.append(wanted)
     return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))

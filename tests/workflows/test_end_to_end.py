@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -105,6 +106,35 @@ def test_two_folders_give_identical_tables(finished, cohort, tmp_path):
     other = RunLayout(tmp_path / "elsewhere")
     assert run(cohort, other.root).returncode == 0
     assert tables(other) == tables(finished)
+
+
+FAMILIES = {
+    "resnet10": ("width = 0.1", 4.0),
+    "densenet121": ("first_channels = 4\ngrowth = 2", 3.0),
+}
+"""Settings of small networks, and the resolution that their smallest grid needs."""
+
+
+@pytest.mark.parametrize("family", ["resnet10", pytest.param("densenet121", marks=pytest.mark.slow)])
+def test_another_family_of_networks_runs_to_a_report(family, finished, cohort, tmp_path):
+    """Networks that are no chain of layers, from training to the report, on scans registered by another run."""
+    layout = RunLayout(tmp_path / "out")
+    shutil.copytree(finished.root, layout.root)
+    text = CONFIG.read_text()
+    before, file = tables(finished), tmp_path / "family.toml"
+    start, end = (text.index(section) for section in ("[model]", "[training]"))
+    model, resolution = FAMILIES[family]
+    model = f'[model]\narchitecture = "{family}"\n{model}\n'
+    file.write_text((text[:start] + model + text[end:]).replace("resolution_mm = 4.0", f"resolution_mm = {resolution}"))
+    answer = run(cohort, layout.root, "--config", str(file))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    description = json.loads(layout.fold(0).description.read_text())
+    assert description["architecture"]["name"] == family
+    test_every_labelled_scan_gets_an_out_of_fold_prediction(layout)
+    test_region_sums_and_rest_add_up_to_the_start_value(layout)
+    assert tables(layout)["group/predictions.tsv"] != before["group/predictions.tsv"]
+    assert "[@" not in layout.report.read_text(encoding="utf-8")
+    assert "MONAI" in layout.report.read_text(encoding="utf-8")
 
 
 def test_no_file_names_a_folder_of_this_machine(finished, cohort):

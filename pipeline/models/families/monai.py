@@ -153,6 +153,9 @@ MONAI_FAMILIES: Sequence[Family] = (
     _family(
         "efficientnet-b0", _efficientnet, lambda _: 64,
         "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
-        refused={"lrp": SWISH, "guided-backpropagation": SWISH, "grad-cam++": NEGATIVE, "xgrad-cam": NEGATIVE},
+        refused={
+            "lrp": SWISH, "guided-backpropagation": SWISH,
+            "grad-cam++": NEGATIVE, "xgrad-cam": NEGATIVE, "opti-cam": NEGATIVE,
+        },
     ),
 )  # fmt: skip
