@@ -78,14 +78,14 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
-    if "attribution" in stages:
-        _require_methods(config)
     if "training" in stages:
         _require_network(config)
         if config.training.device == "cuda" and not elsewhere:
             from pipeline.models.device import require_device  # torch takes a second
 
             require_device(config.training)
+    if "attribution" in stages:
+        _require_methods(config)
 
 
 def _require_network(config: Config) -> None:
