@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 
 TARGET = 1
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -26,7 +26,10 @@ from pipeline.run.errors import (
 from pipeline.run.plain_text import PlainStream, plain
 from pipeline.run.work.executors import import_ahead
 
-_HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
+_HOMES = {
+    "check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest",
+    "models": "workflows.models",
+}  # fmt: skip
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 _WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """What workers need, the first things first; imported by their server while this process imports the rest."""
@@ -81,6 +84,13 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--to", type=_path, required=True, metavar="FOLDER", help="for mcnemar.tsv and ranking_agreement.tsv"
     )
+
+    models = commands.add_parser(
+        "models", help="the families of networks: size, settings, which methods explain them"
+    )  # fmt: skip
+    models.add_argument(
+        "--resolution", type=float, metavar="MM", help="voxel size in template space (default: 1 and 2)"
+    )  # fmt: skip
 
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=_path, metavar="OUT", help="run folder")

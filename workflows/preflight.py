@@ -14,7 +14,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
 from pipeline.cohort.reading import InputCohort
-from pipeline.models.geometry import weight_count
+from pipeline.models.families.registry import family_of
 from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
@@ -27,8 +27,6 @@ from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
-MOST_WEIGHTS = 1_000_000_000
-"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +92,41 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
             from pipeline.models.device import require_device  # torch takes a second
 
             require_device(config.training)
+    if "attribution" in stages:
+        _require_methods(config)
 
 
 def _require_network(config: Config) -> None:
     """Refuse a network that does not fit its grid or no memory, and shifts that leave nothing to see."""
-    model, shape = config.model, configured_input(config).shape
-    count = weight_count(shape, model.channels, model.pools, model.hidden_units, classes=2)
-    if count > MOST_WEIGHTS:
-        raise UsageError(
-            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
-            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
-        )
+    shape = configured_input(config).shape
+    family_of(config.model).require_fits(shape, config.model)
     if config.training.max_shift_voxels >= shape[0]:
         raise UsageError(
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "
             "left to right, so nothing would be left. The default is 2."
         )
+
+
+def _require_methods(config: Config) -> None:
+    """Refuse methods that do not exist or are not defined for the network; for the usual ones nothing is imported."""
+    family, settings, usual = family_of(config.model), config.attribution, AttributionConfig()
+    for method in settings.methods:
+        try:
+            family.require_method(method)
+        except UsageError as error:
+            raise UsageError(
+                f"{error}. Take it out of attribution.methods, or choose another model.architecture; `heatlas models` "
+                "says which methods explain which."
+            ) from error
+    if family.batch_norm("auto") == "identity" and settings.batch_norm == "fold":
+        raise UsageError(
+            f'attribution.batch_norm = "fold": {family.name} has normalisations that do not follow a convolution and '
+            'cannot be folded. Set "auto" or "identity".'
+        )
+    if (settings.methods, settings.settings) != (usual.methods, usual.settings):
+        from pipeline.explaining.requested import explanations_of_run
+
+        explanations_of_run(config)
 
 
 def atlas_groups(config: Config) -> frozenset[str]:
@@ -171,15 +188,6 @@ def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> lis
         f"{counted(len(lacking), 'scan')} of {len(scans)} will have no hippocampal volume: the input gives none, and "
         f'registration.hippocampus_source = "{settings.hippocampus_source}" adds {unmeasured}'
     ]
-
-
-def _require_methods(config: Config) -> None:
-    """Refuse methods and settings that do not exist; for the usual ones nothing need be imported."""
-    usual = AttributionConfig()
-    if (config.attribution.methods, config.attribution.settings) != (usual.methods, usual.settings):
-        from pipeline.explaining.requested import explanations_of_run
-
-        explanations_of_run(config)
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

@@ -19,7 +19,7 @@ from pipeline.explaining.explained_scan import map_outputs
 from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
 from pipeline.explaining.requested import require_listed, usual_start
 from pipeline.explaining.scan_jobs import JobMaker
-from pipeline.models.storage import LoadedModel, load_model
+from pipeline.models.storage import LoadedModel, load_model, require_family
 from pipeline.regions.metrics import density
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
@@ -111,6 +111,7 @@ def show_scans(
     chosen = chosen_scans(request, scans, able, closed)
     networks = {fold: load_model(layout.fold(fold)) for fold in sorted({able[scan.scan_id] for scan in chosen})}
     for fold, network in networks.items():
+        require_family(network, config.model, layout.fold(fold))
         if network.input.resolution_mm != config.registration.resolution_mm:
             raise BadInputError(
                 f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
@@ -189,7 +190,9 @@ def checked_explanations(request: Request, loaded: LoadedModel, config: Config) 
     require_listed(request.methods, request.settings, "--setting")
     explanations = []
     for entry in entries:
-        settings = read_settings(entry.name, entry.record, settings_for(entry.name, request.settings))
+        loaded.family.require_method(entry.name)
+        typed = read_settings(entry.name, entry.record, settings_for(entry.name, request.settings))
+        settings = {**loaded.family.needs.get(entry.name, {}), **typed}
         usual, start = entry.stage_of(loaded.model), usual_start(entry, config)
         asked_at = usual if stage is None else stage
         split_layers(loaded.model, asked_at)

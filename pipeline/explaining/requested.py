@@ -9,7 +9,8 @@ from pipeline.attribution.method_settings import Setting, build_record, read_set
 from pipeline.attribution.registry import find_method
 from pipeline.attribution.targets import StartValue
 from pipeline.explaining.explanation import Explanation
-from pipeline.run.config.settings import AttributionConfig, Config
+from pipeline.models.families.registry import family_of
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.map_names import LRP, names_of, settings_for
 
@@ -30,7 +31,8 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
         entry = find_method(name, "configuration: attribution.methods:")
         texts = settings_for(name, attribution.settings)
         names = names_of(name, texts, attribution.betas)
-        settings = {**_of_the_run(name, texts, attribution), **_read(entry, texts)}
+        family_of(config.model).require_method(name)
+        settings = {**_of_the_run(name, texts, config), **_read(entry, texts)}
         _require_values(entry, settings)
         start = usual_start(entry, config)
         found.append(Explanation(entry, settings, config.cohort.positive, None, start, names[0], tuple(names)))
@@ -66,12 +68,14 @@ def _read(entry: Entry, texts: Sequence[str]) -> dict[str, Setting]:
     return settings
 
 
-def _of_the_run(name: str, texts: Sequence[str], attribution: AttributionConfig) -> dict[str, Setting]:
-    """What ``[attribution]`` says of LRP by settings of its own."""
+def _of_the_run(name: str, texts: Sequence[str], config: Config) -> dict[str, Setting]:
+    """What the family of the network needs, and what ``[attribution]`` says of LRP by settings of its own."""
+    family, attribution = family_of(config.model), config.attribution
+    needed = dict(family.needs.get(name, {}))
     if name != LRP:
-        return {}
+        return needed
     betas: dict[str, Setting] = {} if texts else {"beta": attribution.betas}
-    return betas | {"batch_norm": attribution.batch_norm}
+    return needed | betas | {"batch_norm": family.batch_norm(attribution.batch_norm)}
 
 
 def _require_values(entry: Entry, settings: Mapping[str, Setting]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from pipeline.models.families.family import Architecture
+
 
 class StagedModel(nn.Module):
     """A network that is the composition of its stages.
@@ -26,7 +28,14 @@ class StagedModel(nn.Module):
     ------
     ValueError
         If there is no stage, a module is shared between places, or a module works in place.
+
+    Attributes
+    ----------
+    architecture : Architecture or None
+        Family, settings and grid that it was built from; None for a network of no family, which cannot be stored.
     """
+
+    architecture: Architecture | None = None
 
     def __init__(self, stages: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
+from pipeline.models.storage import load_model, require_family
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
@@ -210,6 +210,7 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     model = task.layout.fold(task.fold)
     device = chosen_device(task.config.training)
     loaded = load_model(model, device)
+    require_family(loaded, task.config.model, model)
     require_unseen(loaded.description, str(model.description), [scan.participant_id for scan in task.scans])
     rows = []
     for scan in task.scans:

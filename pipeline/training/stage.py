@@ -14,8 +14,9 @@ import torch
 
 from pipeline.cohort.people.splits import Fold, Split, require_both_classes, require_disjoint
 from pipeline.cohort.records import Scan
+from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config.settings import Config
@@ -108,7 +109,9 @@ def train_folds(
         participant is in two parts of a fold.
     """
     spec = configured_input(config)
-    _build_network(config, spec, seed=0)  # refuses a grid that is too small before work starts
+    family_of(config.model).require_fits(
+        spec.shape, config.model
+    )  # refuses a grid that is too small before work starts
     for fold in split.folds:
         require_disjoint(fold)
     versions = {scan.name: _registered_version(layout, scan, config, digests) for scan in scans}
@@ -154,7 +157,7 @@ def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[st
     with kept_memory(), repeatable(device, task.seed, config.training.threads):
         training = _load(task, "training", task.fold.train, device)
         validation = _load(task, "validation", task.fold.validation, device)
-        model = _build_network(config, task.spec, task.seed).to(device)
+        model = _fresh_network(task).to(device)
         path = checkpoint_path(task.layout.fold(task.fold.index).folder)
         trained = train(model, training, validation, config.training, task.seed, Resumption(path, key))
         model.load_state_dict(trained.weights)
@@ -175,12 +178,11 @@ def _load(task: FoldTask, name: str, participants: Sequence[str], device: torch.
     return load_volumes(files, targets, task.spec, device, task.config.training.threads)
 
 
-def _build_network(config: Config, spec: NetworkInput, seed: int) -> FoundingCNN:
+def _fresh_network(task: FoldTask) -> StagedModel:
     """A freshly initialised network; the same for the same seed."""
-    settings = config.model
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "weights"))
-        return FoundingCNN(spec.shape, settings.channels, settings.pools, settings.hidden_units, settings.dropout)
+        torch.manual_seed(derived_seed(task.seed, "weights"))
+        return build_network(task.config.model, task.spec.shape, len(task.classes))
 
 
 def _description(task: FoldTask, trained: Trained, training: LabelledVolumes, device: torch.device) -> dict[str, Any]:

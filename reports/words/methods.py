@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.run.config.settings import ModelConfig
+from pipeline.models.families.registry import family_of
 from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
 from pipeline.statistics.associations.volume_association import WITHIN
@@ -169,11 +169,8 @@ def _training(run: RunRecord) -> str:
     if not run.models:
         return ""
     model, training = run.config.model, run.config.training
-    channels, pools = listing(list(map(str, model.channels))), listing(list(map(str, model.pools)))
     text = (
-        f"The network {_likeness(model)} the founding study [@founding]: {len(model.channels)} blocks of a 3×3×3 "
-        f"convolution, batch normalisation, ReLU and max-pooling (channels {channels}; pools {pools}), then "
-        f"{model.hidden_units} hidden units and two outputs, dropout {model.dropout:g}. It saw "
+        f"The network {family_of(model).described(model)}. It saw "
         f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
         f"scaled to the range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate "
         f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
@@ -194,20 +191,13 @@ def _training(run: RunRecord) -> str:
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
 
 
-def _likeness(model: ModelConfig) -> str:
-    """Say whether the network is the founding one, and what differs where it is not."""
-    published = ModelConfig()
-    names = ("channels", "pools", "hidden_units", "dropout")
-    changed = [name.replace("_", " ") for name in names if getattr(model, name) != getattr(published, name)]
-    return f"followed, with other {listing(changed)}, that of" if changed else "was that of"
-
-
 def _attribution(run: RunRecord) -> str:
     if not run.has("conservation"):
         return ""
     settings = run.config.attribution
     start = "logit" if settings.start_value == "logit" else "softmax probability"
-    norm = "folded into the convolutions" if settings.batch_norm == "fold" else "passed through unchanged"
+    folded = family_of(run.config.model).batch_norm(settings.batch_norm) == "fold"
+    norm = "folded into the convolutions" if folded else "passed through unchanged"
     text = "Every scan was explained by the network that had not seen its participant"
     if run.lrp_names:
         betas = listing([f"{beta:g}" for beta in settings.betas])

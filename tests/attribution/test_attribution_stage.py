@@ -23,7 +23,7 @@ from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig

@@ -23,7 +23,7 @@ from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.explaining import partial
 from pipeline.explaining.stage import explain_scans
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.regions.stage import aggregate_relevance

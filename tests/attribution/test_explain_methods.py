@@ -24,7 +24,7 @@ from pipeline.attribution.perturbation.masking import Masking
 from pipeline.attribution.perturbation.occlusion import RegionOcclusion
 from pipeline.attribution.registry import ENTRIES, METHODS, find_method
 from pipeline.explaining.explanation import asked_for
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import UsageError
 

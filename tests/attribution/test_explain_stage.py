@@ -22,7 +22,7 @@ from pipeline.attribution.perturbation.occlusion import Occlusion
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.explaining.on_demand import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig

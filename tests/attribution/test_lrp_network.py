@@ -16,7 +16,7 @@ from pipeline.attribution.graph.planner import plan_relevance
 from pipeline.attribution.graph.tape import record_forward
 from pipeline.attribution.lrp.composites import founding
 from pipeline.attribution.lrp.propagation import propagate
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 DATA = Path(__file__).parent / "data"

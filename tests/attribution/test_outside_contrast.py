@@ -142,7 +142,7 @@ def test_a_second_run_does_nothing_and_one_new_network_only_what_depends_on_it(r
     assert {outcome.status for outcome in [*run.predict(), *run.explain()]} == {"unchanged"}
     other = make_run(run.layout.root.with_name("other"))
     text = other.layout.fold(0).description.read_text()
-    run.layout.fold(0).description.write_text(text.replace('"features"', '"features_again": 0, "features"'))
+    run.layout.fold(0).description.write_text(text.replace('"parameters"', '"again": 0, "parameters"'))
     assert [(outcome.job.unit, outcome.status) for outcome in run.predict()] == [
         ("fold-0", "done"), ("fold-1", "unchanged"),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from pipeline.attribution.methods import attribute
 from pipeline.attribution.network_view import explaining, open_parts
 from pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from pipeline.models.contract import StagedModel
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.run.errors import UsageError
 
 SIDES = (17, 23, 20)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from pipeline.models.contract import StagedModel
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 
 SHAPE = (23, 26, 24)
 POOLS = (2, 1, 2, 1)

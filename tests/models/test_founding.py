@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pipeline.models.founding import FoundingCNN
-from pipeline.models.geometry import output_shape, seen_shape, smallest_side
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.families.founding_geometry import output_shape, seen_shape, smallest_side
 from pipeline.run.errors import BadInputError
 
 

@@ -13,7 +13,7 @@ import torch
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
-from pipeline.run.config.settings import ModelConfig
+from pipeline.run.config.networks import FoundingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table
@@ -147,7 +147,7 @@ def test_a_scan_that_cannot_be_read_is_named(copy):
 
 
 def test_a_grid_too_small_is_refused_before_any_work(tmp_path):
-    config = dataclasses.replace(CONFIG, model=ModelConfig(field_of_view="template"))
+    config = dataclasses.replace(CONFIG, model=FoundingConfig(field_of_view="template"))
     with pytest.raises(BadInputError, match="49x58x49"):
         train_all(RunLayout(tmp_path), config=config)
     assert not list(tmp_path.iterdir())

@@ -22,7 +22,7 @@ from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.cohort.sharing.manifest import Manifest
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.run.config.files import load_config

@@ -13,6 +13,7 @@ import pytest
 from other_user import nobody
 
 import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
+from pipeline.models.families.registry import FAMILIES
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.folder import RunInput, prepare_run_folder
 from pipeline.run.layout.run_layout import RunLayout
@@ -43,6 +44,21 @@ def test_check_of_a_good_dataset(tmp_path, people, capsys):
     said = capsys.readouterr().out
     assert "24 scans found of 24 participants" in said
     assert "AD: 12 scans of 12 participants" in said
+
+
+def test_models_lists_every_family_with_its_settings_and_refusals(capsys):
+    assert main(["models", "--resolution", "3"]) == 0
+    said = capsys.readouterr().out
+    for name, family in FAMILIES.items():
+        part = said.split(f"\n{name}\n")[-1] if name != "founding" else said
+        for setting in family.settings(architecture=name).own:
+            assert f"{setting} = " in part
+        for method, reason in family.refused.items():
+            assert f"{method}: {reason}" in part
+    assert "brain at 3 mm     14,357,442 parameters" in said
+    assert "voxels is too small for founding" in said
+    assert 'batch_norm = "identity"' in said
+    assert main(["models", "--resolution", "30"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Configurations as TOML: presets and a user's file in, the resolved configuration of a run out.
 
 Presets are files in ``pipeline/run/config/presets``; what a preset does not name is a default. The resolved
-configuration
-is written to the run folder and repeats the run.
+configuration is written to the run folder and repeats the run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from pipeline.run.config.nearest import did_you_mean, nearest_setting
+from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
+from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 from pipeline.run.regular_files import read_regular
@@ -22,6 +22,7 @@ from pipeline.run.regular_files import read_regular
 Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
+DEFAULT_NETWORK = "founding"
 LARGEST = 2**53
 """Largest whole number that a float holds exactly; no setting comes near it."""
 
@@ -52,13 +53,13 @@ def load_config(
         if preset not in presets:  # a path is no name, even where it leads to a preset
             raise UsageError(f"--preset {preset}: unknown; known are {', '.join(['default', *presets])}.")
         sources.append(f"preset {preset}")
-        _merge(values, _checked(Config, _read_toml(presets[preset]), "", sources[-1]))
+        _add(values, _read_toml(presets[preset]), sources[-1])
     if file is not None:
         sources.append(str(file))
-        _merge(values, _checked(Config, _read_settings(file), "", sources[-1]))
+        _add(values, _read_settings(file), sources[-1])
     if overrides:
         sources.append("options")
-        _merge(values, _checked(Config, overrides, "", sources[-1]))
+        _add(values, overrides, sources[-1])
     return _configuration(values, sources)
 
 
@@ -121,6 +122,42 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
 
 
+def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
+    """Check the settings of one source and put them over those of the sources before it.
+
+    A source that names another architecture than those before it starts from the defaults of that architecture: the
+    pools of a preset mean nothing to a ResNet.
+    """
+    model = new.get("model")
+    if isinstance(model, Mapping):
+        before = values.get("model", {})
+        known = before.get("architecture", DEFAULT_NETWORK)
+        new = {**new, "model": {"architecture": known, **model}}
+        if new["model"]["architecture"] != known:
+            values["model"] = {name: value for name, value in before.items() if name == "field_of_view"}
+    _merge(values, _checked(Config, new, "", source))
+
+
+def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
+    """Settings of a network from plain values, checked as the section ``[model]`` is; raises `UsageError`."""
+    record = _network_record(values, source)
+    settings = _record(record, _checked(record, values, "model.", source))
+    for passed, problem in settings.checks():
+        if not passed:
+            raise UsageError(f"{source}: {problem}.")
+    return settings
+
+
+def _network_record(values: Mapping[str, Any], source: str) -> type[ModelConfig]:
+    """The record of settings of the architecture that a section names."""
+    name = values.get("architecture", DEFAULT_NETWORK)
+    if not isinstance(name, str) or name not in NETWORKS:
+        meant = did_you_mean(nearest(name, NETWORKS) if isinstance(name, str) else None)
+        raise UsageError(f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
+                         f"{', '.join(NETWORKS)}; `heatlas models` describes them.")  # fmt: skip
+    return NETWORKS[name]
+
+
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
     for name, value in new.items():
         if isinstance(value, Mapping) and isinstance(into.get(name), dict):
@@ -139,9 +176,11 @@ def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
 
 def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
     types = get_type_hints(record)
-    return record(
-        **{name: _record(types[name], value) if isinstance(value, Mapping) else value for name, value in values.items()}
-    )
+    made = {}
+    for name, value in values.items():
+        kind = NETWORKS[value["architecture"]] if types[name] is ModelConfig else types[name]
+        made[name] = _record(kind, value) if isinstance(value, Mapping) else value
+    return record(**made)
 
 
 def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
@@ -149,9 +188,23 @@ def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: s
     types = get_type_hints(record)
     for name in values:
         if name not in types:
+            _require_own_network(record, values, name, source)
             meant = did_you_mean(nearest_setting(where + name, setting_names(Config)))
             raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
     return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
+
+
+def _require_own_network(record: type[Any], values: Mapping[str, Any], name: str, source: str) -> None:
+    """Say so where a setting of ``[model]`` belongs to another family than that of its section."""
+    owners = [family for family, other in NETWORKS.items() if issubclass(record, ModelConfig)
+              and name in get_type_hints(other)]  # fmt: skip
+    if owners:
+        family = values.get("architecture", DEFAULT_NETWORK)
+        known = ", ".join(field.name for field in dataclasses.fields(record))
+        raise UsageError(
+            f"{source}: model.{name} is a setting of {', '.join(owners)}, and model.architecture is {family!r}. Remove "
+            f'model.{name}, or set architecture = "{owners[0]}". Settings of {family} are {known}.'
+        )
 
 
 def setting_names(record: type[Any], where: str = "") -> list[str]:
@@ -159,17 +212,15 @@ def setting_names(record: type[Any], where: str = "") -> list[str]:
     names = []
     for name, kind in get_type_hints(record).items():
         names.append(where + name)
-        if dataclasses.is_dataclass(kind):
-            names += setting_names(kind, f"{where}{name}.")  # type: ignore[arg-type]
-    return names
+        kinds = NETWORKS.values() if kind is ModelConfig else [kind]
+        names += [n for k in kinds if dataclasses.is_dataclass(k) for n in setting_names(k, f"{where}{name}.")]
+    return list(dict.fromkeys(names))
 
 
 def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
     """Check one value against its type; integers are accepted as floats, lists as tuples."""
     if dataclasses.is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise UsageError(f"{source}: {name} is a section, not a value.")
-        return _checked(kind, value, name + ".", source)  # type: ignore[arg-type]
+        return _section(kind, value, name, source)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"{source}: {name} = {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}.")
@@ -189,6 +240,15 @@ def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
     if kind is str and any(map(_is_control, value)):
         raise UsageError(f"{source}: {name} = {value!r} must be one line of text without control characters.")
     return value
+
+
+def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
+    """Check the values of a section; of ``[model]`` by the record of its architecture."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{source}: {name} is a section, not a value.")
+    if kind is ModelConfig:
+        kind, value = _network_record(value, source), {"architecture": DEFAULT_NETWORK, **value}
+    return _checked(kind, value, name + ".", source)
 
 
 def _is_control(character: str) -> bool:

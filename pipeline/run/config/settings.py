@@ -9,6 +9,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pipeline.run.config.networks import FoundingConfig, ModelConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
@@ -95,18 +96,6 @@ class RegistrationConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The network and what it sees."""
-
-    architecture: Literal["founding"] = "founding"
-    field_of_view: Literal["brain", "template"] = "brain"
-    channels: tuple[int, ...] = (8, 16, 32, 64)
-    pools: tuple[int, ...] = (2, 3, 2, 3)
-    hidden_units: int = 128
-    dropout: float = 0.4
-
-
-@dataclass(frozen=True)
 class TrainingConfig:
     """How the network learns."""
 
@@ -137,7 +126,8 @@ class AttributionConfig:
     """Settings of methods: ``method:key=value``, or ``key=value`` for all methods named."""
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Of LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one map."""
-    batch_norm: Literal["fold", "identity"] = "fold"
+    batch_norm: Literal["auto", "fold", "identity"] = "auto"
+    """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
     start_value: Literal["logit", "probability"] = "logit"
     keep_maps: Literal["none", "group", "all"] = "all"
     """Maps that are written: none, the mean maps of groups, or those of single scans too. Tables need no map."""
@@ -165,7 +155,7 @@ class Config:
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=FoundingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     attribution: AttributionConfig = field(default_factory=AttributionConfig)
     regions: RegionsConfig = field(default_factory=RegionsConfig)
@@ -205,11 +195,7 @@ def _problems(config: Config) -> list[str]:
             config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
             'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
         ),
-        (len(config.model.channels) == len(config.model.pools), "model.channels and model.pools must be equally long"),
-        (_all_positive(config.model.channels), "model.channels must name at least one block, each 1 or more"),
-        (_all_positive(config.model.pools), "model.pools must name at least one block, each 1 or more"),
-        (config.model.hidden_units >= 1, "model.hidden_units must be 1 or more"),
-        (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
+        *config.model.checks(),
         (0 < training.learning_rate <= 10, "training.learning_rate must lie above 0 and up to 10"),
         (0 <= training.weight_decay <= 10, "training.weight_decay must lie between 0 and 10"),
         (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
@@ -243,7 +229,3 @@ def _names_a_scan(pattern: str) -> bool:
     except (ValueError, KeyError, IndexError, AttributeError):
         return False
     return fields <= set(SCAN_FIELDS) and bool(fields)
-
-
-def _all_positive(values: tuple[int, ...]) -> bool:
-    return len(values) > 0 and min(values) >= 1
