@@ -12,7 +12,8 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
+from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
 from pipeline.models.geometry import weight_count
 from pipeline.models.inputs import configured_input
@@ -91,7 +92,7 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
 def _require_network(config: Config) -> None:
     """Refuse a network that does not fit its grid or no memory, and shifts that leave nothing to see."""
     model, shape = config.model, configured_input(config).shape
-    count = weight_count(shape, model.channels, model.pools, model.hidden_units, classes=2)
+    count = weight_count(shape, model.channels, model.pools, model.hidden_units, len(task_of(config.cohort).outputs))
     if count > MOST_WEIGHTS:
         raise UsageError(
             f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
@@ -140,7 +141,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         for part in PARTS[:2]:
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
-            require_both_classes(fold.index, part, labels, (config.cohort.negative, config.cohort.positive))
+            require_labels(fold.index, part, labels, task_of(config.cohort))
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes))

@@ -15,11 +15,9 @@ from torch import nn
 from pipeline.models.contract import StagedModel
 from pipeline.models.geometry import KERNEL, output_shape
 
-CLASSES = 2
-
 
 class FoundingCNN(StagedModel):
-    """The founding CNN. Output: logits, unit 0 the negative class and unit 1 the positive class.
+    """The founding CNN. Output: of two classes the logits, unit 0 the negative class and unit 1 the positive class.
 
     Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then
     ``Flatten, Dropout, Linear, ReLU``, then ``Dropout, Linear``.
@@ -36,6 +34,8 @@ class FoundingCNN(StagedModel):
         Width of the first linear layer.
     dropout : float
         Probability of dropping a unit before each linear layer.
+    outputs : int
+        Output units: one per class, or one for a number.
 
     Raises
     ------
@@ -56,6 +56,7 @@ class FoundingCNN(StagedModel):
         pools: Sequence[int] = (2, 3, 2, 3),
         hidden_units: int = 128,
         dropout: float = 0.4,
+        outputs: int = 2,
     ) -> None:
         if len(channels) != len(pools):
             raise ValueError(f"channels {tuple(channels)} and pools {tuple(pools)} must be equally long.")
@@ -65,11 +66,12 @@ class FoundingCNN(StagedModel):
             for before, after, pool in zip((1, *channels[:-1]), channels, pools, strict=True)
         ]
         hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units), nn.ReLU())
-        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, CLASSES))
+        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs))
         super().__init__([*blocks, hidden, output])
         self.input_shape = tuple(input_shape)
         self.channels = tuple(channels)
         self.pools = tuple(pools)
         self.hidden_units = hidden_units
         self.dropout = dropout
+        self.outputs = outputs
         self.features = features

@@ -37,12 +37,13 @@ class LoadedModel:
 
     model: StagedModel
     input: NetworkInput
-    classes: tuple[str, str]
+    classes: tuple[str, ...]
+    """Names of the output units: the classes, or the column of the number that is predicted."""
     description: Mapping[str, Any]
 
 
 def save_model(
-    files: FoldFiles, model: FoundingCNN, spec: NetworkInput, classes: tuple[str, str], extra: Mapping[str, Any]
+    files: FoldFiles, model: FoundingCNN, spec: NetworkInput, classes: tuple[str, ...], extra: Mapping[str, Any]
 ) -> None:
     """Write weights and description.
 
@@ -54,7 +55,7 @@ def save_model(
     spec : NetworkInput
         What the network was trained on.
     classes : tuple of str
-        Names of output units 0 (negative) and 1 (positive).
+        Names of the output units; of two classes the negative one first.
     extra : mapping
         Further entries of the description, such as participants and seeds.
     """
@@ -71,6 +72,7 @@ def save_model(
             "pools": list(model.pools),
             "hidden_units": model.hidden_units,
             "dropout": model.dropout,
+            **({} if model.outputs == 2 else {"outputs": model.outputs}),
         },
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "features": model.features,
@@ -102,11 +104,13 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     try:
         spec = _input_from_json(description["input"])
-        negative, positive = description["classes"]
+        classes = tuple(description["classes"])
         model = _build(description["architecture"])
         expected = description["weights"]["sha256"]
-        if not isinstance(negative, str) or not isinstance(positive, str) or negative == positive:
-            raise ValueError(f"classes are {negative!r} and {positive!r}")
+        if not all(isinstance(name, str) for name in classes) or len(set(classes)) != len(classes):
+            raise ValueError(f"classes are {' and '.join(map(repr, classes))}")
+        if len(classes) != model.outputs:
+            raise ValueError(f"{len(classes)} classes are named, and the network has {model.outputs} outputs")
         if tuple(model.input_shape) != tuple(spec.shape):
             raise ValueError(f"the network takes {model.input_shape}, the input is {tuple(spec.shape)}")
         if not np.allclose(spec.grid.affine, description["input"]["affine"]):
@@ -128,7 +132,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         raise BadInputError(
             f"{files.weights}: weights do not fit the architecture in {files.description.name} ({said})."
         ) from error
-    return LoadedModel(model.to(device).eval(), spec, (negative, positive), description)
+    return LoadedModel(model.to(device).eval(), spec, classes, description)
 
 
 def _build(architecture: Mapping[str, Any]) -> FoundingCNN:
