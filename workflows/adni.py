@@ -28,7 +28,13 @@ from pipeline.cohort.sharing.manifest import write_comparison
 from pipeline.run.config.files import load_config, read_config
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
-from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
+from pipeline.run.layout.folder import (
+    RunInput,
+    prepare_run_folder,
+    read_run_input,
+    recognise_run_folder,
+    with_registration_seed,
+)
 from pipeline.run.layout.private_paths import last_part
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -63,7 +69,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
-    recognise_run_folder(out, source)
+    config = with_registration_seed(config, recognise_run_folder(out, source))
     with run_lock(RunLayout(out.resolve()).lock) as taken_over:
         cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         said = describe_cohort(cohort, config.cohort)

@@ -24,8 +24,8 @@ def settings_of(arguments: argparse.Namespace) -> Config:
         classes = values.split(",") if len(values.split(",")) > 2 else values.split(",", 1)
         if not column or len(classes) < 2 or not all(classes):
             raise UsageError(
-                f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD, or more classes, "
-                "as diagnosis=CN,MCI,AD; the last is the one that is explained."
+                f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD, or more "
+                "classes, as diagnosis=CN,MCI,AD; the last is the one that is explained."
             )
         several = classes if len(classes) > 2 else []
         cohort |= {"contrast_column": column, "negative": classes[0], "positive": classes[-1], "classes": several}

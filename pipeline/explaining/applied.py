@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from atlases.labels import Atlas
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.people.unseen import networks_that_answered
 from pipeline.cohort.records import Scan
 from pipeline.explaining.ensemble import EnsembleToExplain, explain_by_ensemble
@@ -80,7 +81,7 @@ def _job(
     layout: RunLayout, scan: Scan, folds: Sequence[int], territory: Territory, config: Config, digests: DigestCache
 ) -> Job:
     files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-    settings = config.attribution
+    settings, explained = config.attribution, task_of(config.cohort).explained
     inputs = {"t1w": digests.digest(files.t1w), "brain_mask": digests.digest(files.brain_mask)}
     members = []
     for fold in folds:
@@ -89,7 +90,15 @@ def _job(
         inputs |= {f"weights-{fold}": weights, f"description-{fold}": digests.digest(model.description)}
         members.append(
             ScanToExplain(
-                scan, files, fold, model, weights, config.cohort.positive, settings, config.training, territory
+                scan,
+                files,
+                fold,
+                model,
+                weights,
+                explained,
+                settings,
+                config.training,
+                territory,
             )
         )
     outputs = table_outputs(files)

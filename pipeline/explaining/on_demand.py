@@ -15,6 +15,7 @@ from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.registry import Surroundings, find_method
 from pipeline.attribution.targets import StartValue
 from pipeline.cohort.people.splits import PARTS, Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.explaining.explanations import PREDICTED, Explanation, ScanToShow, show_scan
 from pipeline.explaining.stage import PACKAGES
@@ -131,10 +132,10 @@ def show_scans(
         _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
     territory = Territory.of(atlas)
     first = next(iter(networks))
-    if config.cohort.positive not in networks[first].classes:
+    if task_of(config.cohort).explained not in networks[first].classes:
         raise BadInputError(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
-            f"{config.cohort.positive}, the positive class in {layout.config.name}, is neither. {REMEDY}"
+            f"{task_of(config.cohort).explained}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
     explanations = checked_explanations(request, networks[first], territory, config)
     jobs = [
@@ -204,7 +205,7 @@ def checked_explanations(
     UsageError
         For an unknown method, setting, target or stage, or a method that is not defined for the network there.
     """
-    target = request.target or config.cohort.positive
+    target = request.target or task_of(config.cohort).explained
     if target != PREDICTED and target not in loaded.classes:
         raise UsageError(f"--target {target}: write {PREDICTED}, {' or '.join(loaded.classes)}.")
     stage: int | str | None = request.stage
@@ -220,7 +221,7 @@ def checked_explanations(
         split_layers(loaded.model, asked_at)
         start = config.attribution.start_value if entry.usual_start == "run" else "logit"
         require_defined(loaded.model, loaded.input.shape, method, asked_at, request.start or start)
-        normal: dict[str, int | str] = {"target": config.cohort.positive, "stage": usual, "start": start}
+        normal: dict[str, int | str] = {"target": task_of(config.cohort).explained, "stage": usual, "start": start}
         explanations.append(Explanation(name, settings, target, asked_at, request.start or start, normal))
     return explanations
 

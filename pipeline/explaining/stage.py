@@ -2,7 +2,7 @@
 
 One unit of work per scan: the sums of its maps over regions, its ledger, and its maps with their sidecars where maps
 are kept. The target is the positive class for every scan, patients and controls alike, so that all maps answer one
-question: what speaks for the positive class here?
+question: what speaks for the positive class here? Where a number is predicted, it is the number.
 
 Which maps are kept (``keep_maps``) decides what is written, not what is computed: going from "all" to "none" makes
 nothing stale. Maps of single scans that are no longer kept are removed, lest they be read beside tables of a later
@@ -20,6 +20,7 @@ import pandas as pd
 
 from atlases.labels import Atlas
 from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.explaining.explained_scan import (
     ACCOUNT,
@@ -29,6 +30,7 @@ from pipeline.explaining.explained_scan import (
     table_outputs,
 )
 from pipeline.explaining.partial import explain_in_parts
+from pipeline.regions.tables import with_outcomes
 from pipeline.regions.territory import PACKAGES as REGION_PACKAGES
 from pipeline.regions.territory import Territory
 from pipeline.run.config.settings import Config
@@ -135,7 +137,15 @@ def _job(layout: RunLayout, scan: Scan, fold: int, territory: Territory, config:
     if settings.keep_maps == "all":
         outputs |= map_outputs(files, settings)
     task = ScanToExplain(
-        scan, files, fold, model, inputs["weights"], config.cohort.positive, settings, config.training, territory
+        scan,
+        files,
+        fold,
+        model,
+        inputs["weights"],
+        task_of(config.cohort).explained,
+        settings,
+        config.training,
+        territory,
     )
     parameters = identified(scan, fold, config, files, territory)
     return Job(STAGE, files.name, unit_key(inputs, parameters, *PACKAGES), outputs, explain_scan, (task,))
@@ -147,10 +157,11 @@ def identified(
     """What the maps of a scan depend on beside its image and its networks."""
     identity = [scan.participant_id, scan.session_id, scan.scan_id]
     what = dataclasses.replace(config.attribution, keep_maps="all")  # what is kept changes outputs, not values
-    return [identity, what, fold, config.cohort.positive, files.resolution_mm, territory.version]
+    return [identity, what, fold, task_of(config.cohort).explained, files.resolution_mm, territory.version]
 
 
 def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:
+    predictions = with_outcomes(predictions)
     outcomes = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
     lonely = [scan.scan_id for scan in scans if scan.scan_id not in outcomes]
     if lonely:

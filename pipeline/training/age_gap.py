@@ -13,8 +13,8 @@ import pandas as pd
 
 GAP_COLUMNS = {
     "gap": "predicted minus target",
-    "corrected_gap": "predicted minus (intercept + slope x target): the gap without its trend over the target (de Lange "
-    "& Cole 2020); n/a with fewer than 3 participants in the fit",
+    "corrected_gap": "predicted minus (intercept + slope x target): the gap without its trend over the target (de "
+    "Lange & Cole 2020); n/a with fewer than 3 participants in the fit",
     "correction_intercept": "Intercept of the line, fitted to the out-of-fold predictions of the other folds",
     "correction_slope": "Slope of the line; 1 where there is no bias",
 }

@@ -26,8 +26,8 @@ BARS = "▁▂▃▄▅▆▇█"
 class CurveOnTerminal:
     """Says how trainings go while they do; use as a context.
 
-    A line per training that has finished an epoch since the last look, every `SECONDS_BETWEEN_LINES`: above the progress
-    bar on a terminal, else in the log of the run, or on standard output where no log is open.
+    A line per training that has finished an epoch since the last look, every `SECONDS_BETWEEN_LINES`: above the
+    progress bar on a terminal, else in the log of the run, or on standard output where no log is open.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ What a scan gets depends on the seed, the epoch and its place in the training pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ import torch
 
 from pipeline.run.config.settings import AugmentationConfig
 from pipeline.run.work.seeds import derived_seed
-
-Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
 class FurtherAugmentation:
@@ -66,10 +64,10 @@ def transforms_of(config: AugmentationConfig, device: torch.device) -> tuple[Any
 
     Both are a `monai.transforms.Compose`.
     """
-    from monai import transforms  # takes seconds, and only those who ask for it need it
+    transforms: Any = import_module("monai.transforms")  # takes seconds, and only those who ask for it need it
 
     angle = math.radians(config.rotation_degrees)
-    known = {
+    known: dict[str, Any] = {
         "affine": lambda p: transforms.RandAffine(
             prob=p, rotate_range=[angle] * 3, scale_range=[config.scaling] * 3, padding_mode="zeros",
             mode="bilinear", device=device,

@@ -1,10 +1,10 @@
 """Several devices that train one network: processes that share the scans of each step (torch's DDP).
 
 Each process holds all volumes and draws the same random order and augmentation, and then takes its share of a step.
-Gradients are averaged so that a step is that of the whole: with the same scans per step, several processes give what one
-gives, up to the order of floating-point sums, except for dropout (each process draws its own) and batch normalisation.
-On GPUs the latter becomes `torch.nn.SyncBatchNorm`, whose statistics are over the whole step; torch has none for the
-CPU, where statistics are those of each share and the running ones those of the first process.
+Gradients are averaged so that a step is that of the whole: with the same scans per step, several processes give what
+one gives, up to the order of floating-point sums, except for dropout (each process draws its own) and batch
+normalisation. On GPUs the latter becomes `torch.nn.SyncBatchNorm`, whose statistics are over the whole step; torch has
+none for the CPU, where statistics are those of each share and the running ones those of the first process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed, multiprocessing, nn
+from torch import distributed, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.run.errors import UsageError
@@ -39,7 +40,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, indices: np.ndarray) -> np.ndarray:
-        """This process's share of some scans: every `count`-th one.
+        """Share of some scans that this process works on: every `count`-th one.
 
         Examples
         --------
@@ -79,7 +80,7 @@ def synchronised(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Mod
     """The network with batch statistics over all processes, where torch has them (on GPUs)."""
     if ranks.count == 1 or device.type != "cuda":
         return model
-    return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
@@ -111,7 +112,7 @@ def in_processes(count: int, device: torch.device, function: Callable[..., None]
     require_devices(count, device)
     with tempfile.TemporaryDirectory(prefix="heatlas-") as folder:
         meeting = Path(folder) / "meeting"
-        multiprocessing.spawn(  # type: ignore[no-untyped-call]
+        spawn(  # type: ignore[no-untyped-call]
             _process, (count, device.type, str(meeting), function, arguments), nprocs=count
         )
 

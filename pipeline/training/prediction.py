@@ -15,8 +15,8 @@ from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
-from pipeline.training.control import NO_CONTROL
 from pipeline.training.age_gap import GAP_COLUMNS
+from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
 
 PREDICTION_COLUMNS = {

@@ -163,12 +163,21 @@ def _job(
 ) -> Job:
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
-    names = [STAGE, fold.index, *(["repeat", repeat] if repeat > 1 else [])]
+    names: list[str | int] = [STAGE, fold.index]
+    names += ["repeat", repeat] if repeat > 1 else []
     task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, *names), repeat)
     kind = task.task
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
     training = dataclasses.replace(config.training, repeats=1)  # how many there are changes none of them
-    parameters = [fold, targets, kind.outputs, kind.explained, config.model, training, config.registration.resolution_mm]
+    parameters = [
+        fold,
+        targets,
+        kind.outputs,
+        kind.explained,
+        config.model,
+        training,
+        config.registration.resolution_mm,
+    ]
     parameters.append(control_of(config))
     key = unit_key(
         {scan.name: versions[scan.name] for scan in own},
@@ -235,7 +244,9 @@ def _build_network(config: Config, spec: NetworkInput, seed: int) -> FoundingCNN
     settings, outputs = config.model, len(task_of(config.cohort).outputs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "weights"))
-        return FoundingCNN(spec.shape, settings.channels, settings.pools, settings.hidden_units, settings.dropout, outputs)
+        return FoundingCNN(
+            spec.shape, settings.channels, settings.pools, settings.hidden_units, settings.dropout, outputs
+        )
 
 
 def _description(task: FoldTask, trained: Trained, objective: Objective, device: torch.device) -> dict[str, Any]:

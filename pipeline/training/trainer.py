@@ -7,7 +7,7 @@ an epoch is the same whether the training came there in one go or was killed and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.models.contract import StagedModel
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.work.seeds import derived_seed, generator
@@ -98,7 +97,7 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
 
 
 def train(
-    model: StagedModel,
+    model: nn.Module,
     training: LabelledVolumes,
     validation: LabelledVolumes,
     objective: Objective,
@@ -112,7 +111,7 @@ def train(
 
     Parameters
     ----------
-    model : StagedModel
+    model : nn.Module
         Freshly initialised, on the device of the data; changed in place.
     training, validation : LabelledVolumes
         With all classes in each, or more than one value of a number.
@@ -230,7 +229,7 @@ def _forward(
         return lesson.objective.loss(network, Batch(inputs, data.targets[scans], scans), lesson.context)
 
 
-def _joined(logged: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def _joined(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([values[name] for values in logged]) for name in logged[0]}
 
 

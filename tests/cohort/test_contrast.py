@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.people.contrast import participant_strata, shuffled_labels, with_labels
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError

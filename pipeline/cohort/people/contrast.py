@@ -1,9 +1,9 @@
 """The labels of scans: which of the classes told apart a scan belongs to, or which number is predicted of it.
 
-A contrast is any column and two or more of its values: a column of the scan table (``diagnosis``, ``sex``, ``site`` ...) or any
-column of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is kept, so
-that the networks can be asked about it, unless ``apply_outside_contrast`` is off. A number (``cohort.target``) is any
-column of numbers; a scan without one has no label and is dropped.
+A contrast is any column and two or more of its values: a column of the scan table (``diagnosis``, ``sex``, ``site``
+...) or any column of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It
+is kept, so that the networks can be asked about it, unless ``apply_outside_contrast`` is off. A number
+(``cohort.target``) is any column of numbers; a scan without one has no label and is dropped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipeline.cohort.candidates import Candidate, listed
 from pipeline.cohort.cells.values import code_text
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
+from pipeline.cohort.sharing.anonymise import OLDEST_AGE
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
@@ -98,6 +99,8 @@ def _numbered(candidate: Candidate, task: Task) -> Candidate:
             f"cohort.target = '{task.column}': {candidate.scan.name} has {found[0]!r} there, which is not a finite "
             "number. Correct the table, choose another column, or tell classes apart with --contrast."
         )
+    if task.column.lower() == "age":  # a label is written, and tables show no age above this
+        number = min(number, OLDEST_AGE)
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=code_text(number)))
 
 
@@ -108,7 +111,9 @@ def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candida
     label = next((value for value in found if value in task.outputs), None)
     if label is None and not (config.apply_outside_contrast and task.kind.applies):
         held = f"{found[0]} in" if found else "no value in"
-        why = "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+        why = (
+            "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+        )
         return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tomllib
 from dataclasses import dataclass
@@ -54,6 +55,18 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     elif out.is_dir() and any(not path.name.startswith(layout.lock.name) for path in out.iterdir()):
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
     return layout
+
+
+def with_registration_seed(config: Config, layout: RunLayout) -> Config:
+    """The configuration with a registration seed of its own: that of the run that is continued, else the run's seed.
+
+    So a later training ``seed`` redoes no registration.
+    """
+    if config.registration.seed >= 0:
+        return config
+    begun = read_config(layout.config) if layout.config.is_file() else config
+    seed = begun.registration.seed if begun.registration.seed >= 0 else begun.seed
+    return dataclasses.replace(config, registration=dataclasses.replace(config.registration, seed=seed))
 
 
 def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
-LOSSES = {"mse": functional.mse_loss, "huber": functional.huber_loss}
+LOSSES: Mapping[str, Callable[..., torch.Tensor]] = {"mse": functional.mse_loss, "huber": functional.huber_loss}
 
 
 @dataclass(frozen=True)
