@@ -128,7 +128,7 @@ def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
 
     Predictions of a number have none: all scans form one group, and no scan is negative, so that there is no gain.
     """
-    if "predicted" in predictions and "outcome" not in predictions:
+    if "prediction" in predictions:
         return predictions.assign(outcome=ALL, probability=float("nan"), target=1)
     if any(str(name).startswith("probability_") for name in predictions):
         target = (predictions["target"] == 0).map({True: 0, False: -1})

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 GAP_COLUMNS = {
-    "gap": "predicted minus target",
-    "corrected_gap": "predicted minus (intercept + slope x target): the gap without its trend over the target (de "
+    "gap": "prediction minus target",
+    "corrected_gap": "prediction minus (intercept + slope x target): the gap without its trend over the target (de "
     "Lange & Cole 2020); n/a with fewer than 3 participants in the fit",
     "correction_intercept": "Intercept of the line, fitted to the out-of-fold predictions of the other folds",
     "correction_slope": "Slope of the line; 1 where there is no bias",
@@ -43,12 +43,12 @@ def with_corrected_gaps(predictions: pd.DataFrame) -> pd.DataFrame:
     result = predictions.copy()
     for fold in result["fold"].unique():
         here = result["fold"] == fold
-        others = result[~here].groupby("participant_id")[["target", "predicted"]].mean()
+        others = result[~here].groupby("participant_id")[["target", "prediction"]].mean()
         if len(others):
-            intercept, slope = bias_line(others["target"].to_numpy(float), others["predicted"].to_numpy(float))
+            intercept, slope = bias_line(others["target"].to_numpy(float), others["prediction"].to_numpy(float))
         else:
             intercept = slope = float("nan")
         expected = intercept + slope * result.loc[here, "target"]
-        result.loc[here, "corrected_gap"] = result.loc[here, "predicted"] - expected
+        result.loc[here, "corrected_gap"] = result.loc[here, "prediction"] - expected
         result.loc[here, ["correction_intercept", "correction_slope"]] = [intercept, slope]
     return result

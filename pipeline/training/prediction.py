@@ -48,7 +48,7 @@ def prediction_columns(task: Task) -> dict[str, str]:
             **_FIRST,
             "label": f"True {task.column}, as text",
             "target": f"True {task.column}",
-            "predicted": f"Predicted {task.column}",
+            "prediction": f"Predicted {task.column}",
             **GAP_COLUMNS,
             "control": PREDICTION_COLUMNS["control"],
         }

@@ -289,7 +289,7 @@ def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]]
     columns = prediction_columns(task)
     collected = {}
     for repeat, paths in tables.items():
-        filled = [table for path in paths if len(table := read_table(path, list(columns), ["label"]))]
+        filled = [table for path in paths if len(table := read_table(path, list(columns)))]
         if filled:
             frame = pd.concat(filled, ignore_index=True)
             frame = frame.sort_values(["participant_id", "session_id", "scan_id"], na_position="first")

@@ -25,7 +25,7 @@ from pipeline.statistics.data.everyone import Everyone, scan_frame
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
-NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "predicted", "gap", "corrected_gap")
+NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")
 APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
 VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
@@ -250,8 +250,8 @@ def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd
     missing = [name for name in NUMBER_COLUMNS if name not in predictions.columns]
     if missing:
         raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
-    require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "predicted"])
-    require_numbers(path, predictions, ["target", "predicted", "gap", "corrected_gap"])
+    require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "prediction"])
+    require_numbers(path, predictions, ["target", "prediction", "gap", "corrected_gap"])
     return with_outcomes(predictions).assign(target=predictions["target"])
 
 

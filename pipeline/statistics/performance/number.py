@@ -64,7 +64,7 @@ def number_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, 
 
     def statistic(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
         target, predicted, corrected = (
-            frame[name].to_numpy(float) for name in ("target", "predicted", "corrected_gap")
+            frame[name].to_numpy(float) for name in ("target", "prediction", "corrected_gap")
         )
         return number_metrics(target, predicted, corrected, weights)
 

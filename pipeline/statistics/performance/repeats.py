@@ -27,7 +27,7 @@ def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame,
     path = inputs.layout.predictions_repeats
     if not path.is_file():
         return {}
-    table = repeats_table(read_table(path, ["repeat", "target", "predicted"], ["label"]), task_of(inputs.config.cohort))
+    table = repeats_table(read_table(path, ["repeat", "target"]), task_of(inputs.config.cohort))
     return {"performance_repeats": (table, REPEATS_COLUMNS)}
 
 
@@ -54,7 +54,7 @@ def repeats_table(predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
 
 def _metrics(frame: pd.DataFrame, task: Task) -> dict[str, float]:
     if not task.is_number:
-        return {"balanced_accuracy": float(balanced_accuracy_score(frame["label"], frame["predicted"].astype(str)))}
+        return {"balanced_accuracy": float(balanced_accuracy_score(frame["label"], frame["predicted"]))}
     with np.errstate(invalid="ignore", divide="ignore"):
-        r = float(frame["predicted"].corr(frame["target"]))
-    return {"mae": float((frame["predicted"] - frame["target"]).abs().mean()), "r": r}
+        r = float(frame["prediction"].corr(frame["target"]))
+    return {"mae": float((frame["prediction"] - frame["target"]).abs().mean()), "r": r}
