@@ -48,7 +48,7 @@ class FurtherAugmentation:
         results = []
         for volume, scan in zip(volumes, scans, strict=True):
             seed = derived_seed(self._seed, "augmentation", self._epoch, int(scan))
-            moved = self._moving.set_random_state(seed)(volume)
+            moved = self._moving.set_random_state(seed)(volume.clone())  # cut-out works in place
             changed = self._changing.set_random_state(seed + 1)(moved)
             results.append(torch.where(_plain(moved) == 0, 0.0, _plain(changed)).to(volume))
         return torch.stack(results)

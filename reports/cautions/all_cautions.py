@@ -123,8 +123,8 @@ def _few(run: RunRecord) -> Caution | None:
     return Caution(
         "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
         "Few participants.",
-        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample could "
-        "give another ranking of regions.",
+        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample "
+        "could give another ranking of regions.",
         "cohort",
     )
 

@@ -238,7 +238,7 @@ def _attribution(run: RunRecord) -> str:
     text = (
         f"Every scan was explained by the network that had not seen its participant, with layer-wise relevance "
         f"propagation [@lrp], β-rule with β = {betas}, starting from the {start} of {run.task.explained}{of_whom}. "
-        f" Batch normalisation was {norm}; biases take part in no rule; what they absorb and what is lost is "
+        f"Batch normalisation was {norm}; biases take part in no rule; what they absorb and what is lost is "
         "kept in a ledger."
     )
     if settings.guided_backpropagation:
