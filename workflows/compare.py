@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.cohort.people.tasks import task_of
 from pipeline.run.cells import require_whole
 from pipeline.run.config.files import read_config
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
@@ -106,6 +107,11 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         if target.is_relative_to(source) and not target.is_relative_to(source / "derivatives"):
             raise UsageError(f"--to {target}: lies inside the input {source}, which is never written to.")
         config = read_config(layout.config)
+        task = task_of(config.cohort)
+        if task.kind.undefined:
+            raise BadInputError(
+                f"only runs of two classes are compared, and this one {'predicts a number' if task.is_number else 'has several'}."
+            )
         predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
         require_whole(layout.predictions)
         require_predictions(layout.predictions, predictions)

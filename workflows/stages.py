@@ -14,7 +14,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.images.conversion import convert_scans
 from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import task_of
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
@@ -178,6 +178,8 @@ def infer(work: Work) -> Result:
     def statistics() -> list[Path]:
         scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
         written = analyse(layout, scans, predictions, config, work.executor)
+        if task_of(config.cohort).kind.name != TWO_CLASSES:
+            return written  # what is planted is a difference of two classes
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
             written.append(layout.statistics("planted_recovery"))
