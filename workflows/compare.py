@@ -109,9 +109,8 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         config = read_config(layout.config)
         task = task_of(config.cohort)
         if task.kind.undefined:
-            raise BadInputError(
-                f"only runs of two classes are compared, and this one {'predicts a number' if task.is_number else 'has several'}."
-            )
+            what = "predicts a number" if task.is_number else "tells several apart"
+            raise BadInputError(f"only runs of two classes are compared, and this one {what}.")
         predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
         require_whole(layout.predictions)
         require_predictions(layout.predictions, predictions)
