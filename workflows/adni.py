@@ -34,6 +34,7 @@ from pipeline.run.layout.folder import (
     read_run_config,
     read_run_input,
     recognise_run_folder,
+    with_registration_seed,
 )
 from pipeline.run.layout.private_paths import last_part
 from pipeline.run.layout.run_layout import RunLayout
@@ -69,7 +70,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
-    recognise_run_folder(out, source)
+    config = with_registration_seed(config, recognise_run_folder(out, source))
     with run_lock(RunLayout(out.resolve()).lock) as taken_over:
         cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         said = describe_cohort(cohort, config.cohort)

@@ -185,8 +185,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     _add_seed_and_config(parser)
     parser.add_argument(
         "--contrast", metavar="COLUMN=NEGATIVE,POSITIVE",
-        help="what to tell apart, e.g. diagnosis=CN,AD (default) or age_group=young,old",
+        help="what to tell apart, e.g. diagnosis=CN,AD (default), age_group=young,old or diagnosis=CN,MCI,AD",
     )  # fmt: skip
+    parser.add_argument("--target", metavar="COLUMN", help="predict a number instead of classes, e.g. age")
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"

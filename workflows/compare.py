@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.cohort.people.tasks import task_of
 from pipeline.run.cells import require_whole
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input
@@ -105,6 +106,10 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         if target.is_relative_to(source) and not target.is_relative_to(source / "derivatives"):
             raise UsageError(f"--to {target}: lies inside the input {source}, which is never written to.")
         config = read_run_config(layout)
+        task = task_of(config.cohort)
+        if task.kind.undefined:
+            what = "predicts a number" if task.is_number else "tells several apart"
+            raise BadInputError(f"only runs of two classes are compared, and this one {what}.")
         predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
         require_whole(layout.predictions)
         require_predictions(layout.predictions, predictions)

@@ -12,7 +12,8 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
+from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
 from pipeline.models.families.registry import family_of
 from pipeline.models.inputs import configured_input
@@ -169,7 +170,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         for part in PARTS[:2]:
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
-            require_both_classes(fold.index, part, labels, (config.cohort.negative, config.cohort.positive))
+            require_labels(fold.index, part, labels, task_of(config.cohort))
     if "attribution" in stages:
         _require_methods(config)
     if "statistics" in stages:

@@ -14,6 +14,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.images.conversion import convert_scans
 from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
@@ -74,7 +75,7 @@ class Work:
 
     def outside(self, *stages: str) -> list[Scan]:
         """Kept scans outside the contrast that networks may be asked about and that failed in none of the stages."""
-        wanted = self.config.cohort.apply_outside_contrast
+        wanted = self.config.cohort.apply_outside_contrast and task_of(self.config.cohort).kind.applies
         return [scan for scan in self._unfailed(*stages) if scan.label is None] if wanted else []
 
     def applied(self, *stages: str) -> list[Scan]:
@@ -130,7 +131,8 @@ def train(work: Work) -> Result:
     """Train one network per fold and predict the scans it has not seen, those outside the contrast too."""
     scans, split = work.labelled("registration"), work.split
     outcomes = train_folds(work.layout, scans, split, work.config, work.executor, work.digests)
-    trained = [fold.index for fold, outcome in zip(split.folds, outcomes, strict=True) if outcome.ok]
+    firsts = outcomes[: len(split.folds)]  # further repeats come after them, and are only compared
+    trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     outside = work.outside("registration")
     asked = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
     return Result([*outcomes, *asked])
@@ -165,6 +167,8 @@ def infer(work: Work) -> Result:
     def statistics() -> list[Path]:
         scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
         written = analyse(layout, scans, predictions, config, work.executor)
+        if task_of(config.cohort).kind.name != TWO_CLASSES:
+            return written  # what is planted is a difference of two classes
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
             written.append(layout.statistics("planted_recovery"))

@@ -14,6 +14,7 @@ from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.registry import find_method
 from pipeline.attribution.targets import StartValue
 from pipeline.cohort.people.splits import PARTS, Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.explaining.explained_scan import map_outputs
 from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
@@ -120,10 +121,10 @@ def show_scans(
     for scan in chosen:
         _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
     first = next(iter(networks))
-    if config.cohort.positive not in networks[first].classes:
+    if task_of(config.cohort).explained not in networks[first].classes:
         raise BadInputError(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
-            f"{config.cohort.positive}, the positive class in {layout.config.name}, is neither. {REMEDY}"
+            f"{task_of(config.cohort).explained}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
     maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests)
     explanations = checked_explanations(request, networks[first], config)
@@ -180,7 +181,7 @@ def checked_explanations(request: Request, loaded: LoadedModel, config: Config) 
     UsageError
         For an unknown method, setting, target or stage.
     """
-    target = request.target or config.cohort.positive
+    target = request.target or task_of(config.cohort).explained
     if target != PREDICTED and target not in loaded.classes:
         raise UsageError(f"--target {target}: write {PREDICTED}, {' or '.join(loaded.classes)}.")
     stage: int | str | None = request.stage
@@ -196,7 +197,7 @@ def checked_explanations(request: Request, loaded: LoadedModel, config: Config) 
         usual, start = entry.stage_of(loaded.model), usual_start(entry, config)
         asked_at = usual if stage is None else stage
         split_layers(loaded.model, asked_at)
-        normal: dict[str, int | str] = {"target": config.cohort.positive, "stage": usual, "start": start}
+        normal: dict[str, int | str] = {"target": task_of(config.cohort).explained, "stage": usual, "start": start}
         explanations.append(asked_for(entry, settings, target, asked_at, request.start or start, normal))
     return explanations
 

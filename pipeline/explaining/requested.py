@@ -8,6 +8,7 @@ from pipeline.attribution.entry import Entry
 from pipeline.attribution.method_settings import Setting, build_record, read_settings
 from pipeline.attribution.registry import find_method
 from pipeline.attribution.targets import StartValue
+from pipeline.cohort.people.tasks import task_of
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.families.registry import family_of
 from pipeline.run.config.settings import Config
@@ -35,7 +36,9 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
         settings = {**_of_the_run(name, texts, config), **_read(entry, texts)}
         _require_values(entry, settings)
         start = usual_start(entry, config)
-        found.append(Explanation(entry, settings, config.cohort.positive, None, start, names[0], tuple(names)))
+        found.append(
+            Explanation(entry, settings, task_of(config.cohort).explained, None, start, names[0], tuple(names))
+        )
     names = [name for one in found for name in one.names]
     for name in names:
         if names.count(name) > 1:

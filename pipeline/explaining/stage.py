@@ -2,7 +2,7 @@
 
 One unit of work per scan: the sums of its maps over regions, its ledger, and its maps with their sidecars where maps
 are kept. The target is the positive class for every scan, patients and controls alike, so that all maps answer one
-question: what speaks for the positive class here?
+question: what speaks for the positive class here? Where a number is predicted, it is the number.
 
 A labelled scan is explained by the network of the fold that tests it. A scan outside the contrast (MCI) is explained by
 all networks that answered, and its maps are means; its receipts are those of a stage of their own, so that they cannot
@@ -32,6 +32,7 @@ from pipeline.explaining.requested import explanations_of_run
 from pipeline.explaining.scan_jobs import JobMaker
 from pipeline.models.storage import load_model
 from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.tables import with_outcomes
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
@@ -178,6 +179,7 @@ def _require_defined(maker: JobMaker, jobs: Sequence[Job], explanations: Sequenc
 
 
 def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:
+    predictions = with_outcomes(predictions)
     outcomes = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
     missing = [scan.scan_id for scan in scans if scan.scan_id not in outcomes]
     if missing:

@@ -38,7 +38,8 @@ class LoadedModel:
 
     model: StagedModel
     input: NetworkInput
-    classes: tuple[str, str]
+    classes: tuple[str, ...]
+    """Names of the output units: the classes, or the column of the number that is predicted."""
     description: Mapping[str, Any]
 
     @property
@@ -53,7 +54,7 @@ class LoadedModel:
 
 
 def save_model(
-    files: FoldFiles, model: StagedModel, spec: NetworkInput, classes: tuple[str, str], extra: Mapping[str, Any]
+    files: FoldFiles, model: StagedModel, spec: NetworkInput, classes: tuple[str, ...], extra: Mapping[str, Any]
 ) -> None:
     """Write weights and description.
 
@@ -66,7 +67,7 @@ def save_model(
     spec : NetworkInput
         What the network was trained on.
     classes : tuple of str
-        Names of output units 0 (negative) and 1 (positive).
+        Names of the output units; of two classes the negative one first.
     extra : mapping
         Further entries of the description, such as participants and seeds.
     """
@@ -110,11 +111,11 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     try:
         spec = _input_from_json(description["input"])
-        negative, positive = description["classes"]
-        model, shape = _build(description["architecture"], len(description["classes"]))
+        classes = tuple(description["classes"])
+        if not all(isinstance(name, str) for name in classes) or len(set(classes)) != len(classes) or not classes:
+            raise ValueError(f"classes are {' and '.join(map(repr, classes))}")
+        model, shape = _build(description["architecture"], len(classes))
         expected = description["weights"]["sha256"]
-        if not isinstance(negative, str) or not isinstance(positive, str) or negative == positive:
-            raise ValueError(f"classes are {negative!r} and {positive!r}")
         if shape != tuple(spec.shape):
             raise ValueError(f"the network takes {shape}, the input is {tuple(spec.shape)}")
         if not np.allclose(spec.grid.affine, description["input"]["affine"]):
@@ -137,7 +138,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
             f"{files.weights}: not the weights of a {description['architecture']['name']} with the settings in "
             f"{files.description.name}, but of another network ({said}). Restore the file or train the model again."
         ) from error
-    return LoadedModel(model.to(device).eval(), spec, (negative, positive), description)
+    return LoadedModel(model.to(device).eval(), spec, classes, description)
 
 
 def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:

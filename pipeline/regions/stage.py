@@ -161,7 +161,8 @@ def _map_jobs(
     if kept == "none":
         return []
     outcome_of = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
-    groups = groups_of(list(outcome_of.values()), config.cohort.negative, config.cohort.positive)
+    negative = config.cohort.negative if len(config.cohort.labels) == 2 else f"not {config.cohort.positive}"
+    groups = groups_of(list(outcome_of.values()), negative, config.cohort.positive)
     versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
     jobs = []
     for name in map_names:

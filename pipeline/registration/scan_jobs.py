@@ -70,7 +70,9 @@ def registration_job(
 
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
     """The settings that a registration depends on; files stand in its key by their digests."""
-    return dataclasses.replace(config, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model="")
+    return dataclasses.replace(
+        config, seed=-1, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
+    )
 
 
 def register_one(

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
@@ -36,6 +37,9 @@ from pipeline.statistics.harmonisation.tables import harmonisation_tables
 from pipeline.statistics.normative.tables import normative_tables
 from pipeline.statistics.performance.classification import performance_tables
 from pipeline.statistics.performance.demographics import demographics_tables
+from pipeline.statistics.performance.number import number_tables
+from pipeline.statistics.performance.repeats import repeats_tables
+from pipeline.statistics.performance.several_classes import classes_tables
 from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
 from pipeline.statistics.shortcuts.tables import shortcuts_tables, site_prediction_tables
 
@@ -54,20 +58,25 @@ NOTES_COLUMNS = {
 
 @dataclass(frozen=True)
 class Analysis:
-    """A function from inputs to tables, and the tables it may write."""
+    """A function from inputs to tables, the tables it may write, and the kinds of tasks that it is defined for."""
 
     name: str
     tables: tuple[str, ...]
     function: Callable[[StatisticsInputs], Tables]
+    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})
 
 
+EVERY_TASK = frozenset(KINDS)
 ANALYSES = (
-    Analysis("demographics", ("demographics", "demographic_tests"), demographics_tables),
+    Analysis("demographics", ("demographics", "demographic_tests"), demographics_tables, EVERY_TASK),
     Analysis("performance", ("performance", "roc", "precision_recall", "calibration"), performance_tables),
-    Analysis("region_summary", ("region_summary",), region_summary_tables),
+    Analysis("performance_classes", ("performance_classes", "confusion"), classes_tables, frozenset({SEVERAL_CLASSES})),
+    Analysis("performance_number", ("performance_number",), number_tables, frozenset({NUMBER})),
+    Analysis("performance_repeats", ("performance_repeats",), repeats_tables, EVERY_TASK),
+    Analysis("region_summary", ("region_summary",), region_summary_tables, frozenset({TWO_CLASSES, SEVERAL_CLASSES})),
     Analysis("region_effects", ("region_effects",), region_effects_tables),
     Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
-    Analysis("associations", ("associations",), associations_tables),
+    Analysis("associations", ("associations",), associations_tables, EVERY_TASK),
     Analysis("group_comparisons", ("group_comparisons",), comparisons_tables),
     Analysis("subgroups", ("subgroups",), subgroups_tables),
     Analysis("interactions", ("interactions",), interactions_tables),
@@ -160,6 +169,10 @@ def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple
 
 def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:
     """Tables of one analysis, or why there are none."""
+    kind = task_of(inputs.config.cohort).kind
+    if kind.name not in analysis.tasks:
+        defined = TWO_CLASSES in analysis.tasks and kind.undefined
+        return {}, f"not defined for this task. {defined}" if defined else None
     try:
         tables = analysis.function(inputs)
     except DATA_PROBLEMS as error:

@@ -20,7 +20,7 @@ from reports.cautions.record import Caution
 from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import outlying_scans, registered
 from reports.page.faults import Faults
-from reports.read.run_record import KEYS, OUTCOMES, RunRecord
+from reports.read.run_record import KEYS, OUTCOMES, PREDICTIONS_OF, RunRecord
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
@@ -87,9 +87,10 @@ def _shuffled(run: RunRecord) -> Caution | None:
 
 def missing_stages(run: RunRecord) -> list[str]:
     """Stages of a run that have no results yet."""
+    predictions = PREDICTIONS_OF[run.task.kind.name]
     stages = (
-        ("registration", "registration"), ("training", "predictions"), ("attribution", "conservation"),
-        ("regions", "relevance"), ("statistics", "performance"),
+        ("registration", "registration"), ("training", predictions), ("attribution", "conservation"),
+        ("regions", "relevance"), ("statistics", predictions.replace("predictions", "performance")),
     )  # fmt: skip
     return [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
 
@@ -127,7 +128,8 @@ def _few(run: RunRecord) -> Caution | None:
     return Caution(
         "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
         "Few participants.",
-        f"The contrast rests on {counts}. With so few, another sample could give another ranking of regions.",
+        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample "
+        "could give another ranking of regions.",
         "cohort",
     )
 
@@ -152,11 +154,14 @@ def _imbalanced(run: RunRecord) -> Caution | None:
 
 
 def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
-    """Participants with each label among the kept scans, or among those given."""
+    """Participants with each label among the kept scans, or among those given; with a number, those who have one."""
     if scans is None:
         every = run.tables["scans"]
         scans = every[every["kept"].astype(bool)]
-    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in run.labels}
+    if run.task.is_number:
+        return {"participants": scans.loc[scans["label"].notna(), "participant_id"].nunique()}
+    labels = reversed(run.task.outputs)
+    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in labels}
 
 
 def _failed(run: RunRecord) -> Caution | None:
@@ -250,7 +255,7 @@ def _not_converged(run: RunRecord) -> Caution | None:
 
 def _not_learned(run: RunRecord) -> Caution | None:
     found = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
-    folds = [fold for fold, value in found.items() if value is not None and value <= 0.5]
+    folds = [fold for fold, value in found.items() if value is not None and value <= 1 / len(run.task.outputs)]
     if not folds:
         return None
     return Caution(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, Task, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
 from pipeline.run.cells import REMEDY
@@ -37,7 +38,8 @@ OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
 
 STATISTICS = (
-    "performance", "roc", "precision_recall", "calibration", "demographics", "demographic_tests",
+    "performance", "performance_classes", "confusion", "performance_number", "performance_repeats",
+    "roc", "precision_recall", "calibration", "demographics", "demographic_tests",
     "volume_association", "volume_points", "region_summary", "region_effects",
     "fingerprints", "beta_overlap", "planted_recovery", "planted_effects", "notes", "associations", "group_comparisons",
     "subgroups", "fairness", "interactions", "cox", "progression", "trajectories", "shortcuts", "site_prediction",
@@ -54,6 +56,8 @@ TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
     "clinical": lambda run: run.clinical,
     "volumes": lambda run: run.volumes,
     "predictions": lambda run: run.predictions,
+    "predictions_classes": lambda run: run.predictions,
+    "predictions_number": lambda run: run.predictions,
     "relevance": lambda run: run.relevance_bilateral,
     "predictions_applied": lambda run: run.predictions_applied,
     "relevance_applied": lambda run: run.relevance_applied_bilateral,
@@ -73,6 +77,11 @@ WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
     "relevance": ("region_summary",),
 }
 """Tables that must be there if one of these is."""
+
+PREDICTIONS_OF: Mapping[KindName, str] = {
+    TWO_CLASSES: "predictions", SEVERAL_CLASSES: "predictions_classes", NUMBER: "predictions_number",
+}  # fmt: skip
+"""Name of ``predictions.tsv`` by task: only sections that are made for a task find its predictions."""
 
 SENTENCES = ("flags", "message", "note", "reason")
 """Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
@@ -120,6 +129,10 @@ class RunRecord:
         """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
         content = _json(self.layout, TABLES[name](self.layout).with_suffix(".json"), {})
         return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.config.cohort)
 
     @property
     def negative(self) -> str:
@@ -234,7 +247,10 @@ def read_run(layout: RunLayout) -> RunRecord:
     """
     config, source = read_run_config(layout), read_run_input(layout)
     tables, unreadable, foundation = {}, _missing(layout), ""
+    others = set(PREDICTIONS_OF.values()) - {PREDICTIONS_OF[task_of(config.cohort).kind.name]}
     for name, path_of in TABLES.items():
+        if name in others:
+            continue
         path = path_of(layout)
         if name in unreadable:
             foundation = unreadable[name] if name in FOUNDATIONS else foundation
@@ -252,7 +268,8 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
-            frame, wrong = read_usable(layout, "histories", files.history, config)
+            kind = "histories_number" if config.cohort.target else "histories"
+            frame, wrong = read_usable(layout, kind, files.history, config)
             if wrong:
                 unreadable["histories"] = wrong
             else:

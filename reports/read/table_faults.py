@@ -38,7 +38,8 @@ TEXT = frozenset({
 TEXT_HERE = frozenset({
     ("performance", "fold"), ("roc", "fold"), ("precision_recall", "fold"), ("calibration", "fold"),
     ("harmonisation_models", "fold"), ("w_calibration", "fold"), ("site_prediction", "target"),
-    ("subgroups", "level"), ("fairness", "level"),
+    ("subgroups", "level"), ("fairness", "level"), ("performance_classes", "fold"), ("confusion", "fold"),
+    ("performance_number", "fold"), ("performance_repeats", "repeat"),
 })  # fmt: skip
 """Columns of text in these tables, and of numbers in others."""
 FLAGS = frozenset({"best", "chosen", "exact", "fold_held", "kept"})
@@ -62,6 +63,8 @@ FILLED: Mapping[str, Collection[str]] = {
     "registration": (*_SCAN, "status"),
     "volumes": (*_SCAN, "group"),
     "predictions": (*_SCAN, "fold", "label", "target", "predicted", "outcome", "probability"),
+    "predictions_number": (*_SCAN, "fold", "target", "prediction"),
+    "predictions_classes": (*_SCAN, "fold", "label", "target", "predicted", "outcome", "probability"),
     "predictions_applied": (*_SCAN, "probability"),
     "conservation": (*_SCAN, "map"),
     "relevance": (*_SCAN, *_PLACE, "n_voxels"),
@@ -179,7 +182,7 @@ def _checks(name: str, column: str, values: pd.Series, config: Config) -> Iterat
 
 def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series, str]:
     """Numbers that a column cannot hold: parts of what is counted, probabilities beyond 0 and 1, infinite values."""
-    if column.startswith("n_") or column in COUNTS:
+    if column.startswith("n_") or (column in COUNTS and (name, column) != ("predictions_number", "target")):
         return values.notna() & ((values % 1 != 0) | (values < 0)), "is not a number to count with"
     if column in ("probability", "p") or column.startswith("p_"):
         return values.notna() & ~values.between(0, 1), "is not between 0 and 1"
@@ -190,11 +193,12 @@ def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series,
 
 def _known_values(name: str, config: Config) -> Mapping[str, Sequence[str]]:
     """The only values of some columns of a table."""
-    labels = (config.cohort.positive, config.cohort.negative)
+    labels = tuple(reversed(config.cohort.labels))
     known: Mapping[str, Mapping[str, Sequence[str]]] = {
-        "scans": {"label": labels},
+        "scans": {} if config.cohort.target else {"label": labels},
         "splits": {"part": ("train", "validation", "test")},
         "predictions": {"label": labels, "predicted": labels, "outcome": OUTCOMES},
+        "predictions_classes": {"label": labels, "predicted": labels, "outcome": OUTCOMES},
         "demographics": {"label": (*labels, "all")},
         "region_summary": {"scan_group": (*labels, *OUTCOMES)},
         "w_fingerprints": {"label": labels},

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import pandas as pd
 
 from pipeline.cohort.people.splits import SPLIT_COLUMNS
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import LATER_COLUMNS, SCAN_COLUMNS
 from pipeline.evaluation.planted import RECOVERY_COLUMNS
 from pipeline.evaluation.planted_effects import EFFECTS_COLUMNS
@@ -21,6 +22,7 @@ from pipeline.regions.overlap import OVERLAP_COLUMNS
 from pipeline.regions.tables import BILATERAL_COLUMNS
 from pipeline.registration.stage import REGISTRATION_COLUMNS
 from pipeline.registration.volumes.tables import VOLUME_COLUMNS
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.work.jobs import FAILURE_COLUMNS
 from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
 from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS
@@ -40,6 +42,9 @@ from pipeline.statistics.normative.w_scores import FINGERPRINT_COLUMNS as W_FING
 from pipeline.statistics.performance.calibration import CALIBRATION_COLUMNS, PRECISION_RECALL_COLUMNS
 from pipeline.statistics.performance.classification import PERFORMANCE_COLUMNS, ROC_COLUMNS
 from pipeline.statistics.performance.demographics import DEMOGRAPHICS_COLUMNS, TESTS_COLUMNS
+from pipeline.statistics.performance.number import NUMBER_PERFORMANCE_COLUMNS
+from pipeline.statistics.performance.repeats import REPEATS_COLUMNS
+from pipeline.statistics.performance.several_classes import CLASSES_COLUMNS, CONFUSION_COLUMNS
 from pipeline.statistics.progression.cox import COX_COLUMNS
 from pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
 from pipeline.statistics.progression.trajectories import TRAJECTORY_COLUMNS
@@ -47,8 +52,8 @@ from pipeline.statistics.shortcuts.compartments import SHORTCUT_COLUMNS
 from pipeline.statistics.shortcuts.site_prediction import SITE_COLUMNS
 from pipeline.statistics.stage import NOTES_COLUMNS
 from pipeline.training.application import APPLIED_COLUMNS
-from pipeline.training.prediction import PREDICTION_COLUMNS
-from pipeline.training.stage import HISTORY_COLUMNS
+from pipeline.training.prediction import PREDICTION_COLUMNS, prediction_columns
+from pipeline.training.stage import HISTORY_COLUMNS, NUMBER_HISTORY_COLUMNS
 
 COLUMNS: Mapping[str, Collection[str]] = {
     "scans": [name for name in SCAN_COLUMNS if name not in LATER_COLUMNS],
@@ -57,6 +62,13 @@ COLUMNS: Mapping[str, Collection[str]] = {
     "registration": REGISTRATION_COLUMNS,
     "volumes": VOLUME_COLUMNS,
     "predictions": PREDICTION_COLUMNS,
+    "predictions_classes": [name for name in PREDICTION_COLUMNS if not name.startswith("logit_")],
+    "predictions_number": prediction_columns(task_of(CohortConfig(target="age"))),
+    "performance_classes": CLASSES_COLUMNS,
+    "confusion": CONFUSION_COLUMNS,
+    "performance_number": NUMBER_PERFORMANCE_COLUMNS,
+    "performance_repeats": REPEATS_COLUMNS,
+    "histories_number": NUMBER_HISTORY_COLUMNS,
     "predictions_applied": APPLIED_COLUMNS,
     "histories": HISTORY_COLUMNS,
     "conservation": CONSERVATION_COLUMNS,

@@ -19,7 +19,7 @@ from pipeline.run.config.networks import FoundingConfig
 
 
 class FoundingCNN(StagedModel):
-    """The founding CNN. Output: logits; of two, unit 0 is the negative class and unit 1 the positive class.
+    """The founding CNN. Output: of two classes the logits, unit 0 the negative class and unit 1 the positive class.
 
     Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then
     ``Flatten, Dropout, Linear, ReLU``, then ``Dropout, Linear``.
@@ -37,7 +37,7 @@ class FoundingCNN(StagedModel):
     dropout : float
         Probability of dropping a unit before each linear layer.
     outputs : int
-        Output units.
+        Output units: one per class, or one for a number.
 
     Raises
     ------

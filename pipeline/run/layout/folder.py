@@ -58,6 +58,18 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     return layout
 
 
+def with_registration_seed(config: Config, layout: RunLayout) -> Config:
+    """The configuration with a registration seed of its own: that of the run that is continued, else the run's seed.
+
+    So a later training ``seed`` redoes no registration.
+    """
+    if config.registration.seed >= 0:
+        return config
+    begun = read_config(layout.config) if layout.config.is_file() else config
+    seed = begun.registration.seed if begun.registration.seed >= 0 else begun.seed
+    return dataclasses.replace(config, registration=dataclasses.replace(config.registration, seed=seed))
+
+
 def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
     """Make the run folder, or recognise one of the same input, and write its configuration.
 

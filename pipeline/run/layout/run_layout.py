@@ -19,8 +19,10 @@ class RunLayout(GroupFiles):
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         return ScanFiles(self.root, participant_id, session_id, resolution_mm)
 
-    def fold(self, index: int) -> FoldFiles:
-        return FoldFiles(self.root / "models" / f"fold-{index}")
+    def fold(self, index: int, repeat: int = 1) -> FoldFiles:
+        """Network of a fold; of further repeats of its training in folders of their own."""
+        folder = self.root / "models" / f"fold-{index}"
+        return FoldFiles(folder if repeat == 1 else folder / f"repeat-{repeat}")
 
     @property
     def config(self) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -56,7 +57,8 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
     """
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     rows = []
-    for label in (TOTAL, cohort.positive, cohort.negative):
+    classes = () if cohort.target else tuple(reversed(cohort.labels))  # positive first
+    for label in (TOTAL, *classes):
         own = frame if label == TOTAL else frame[frame["label"] == label]
         people = own.groupby("participant_id")
         values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
@@ -68,10 +70,10 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
 def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
     """Tables ``demographics`` and ``demographic_tests``."""
     cohort = inputs.config.cohort
-    return {
-        "demographics": (demographics(inputs.scans, cohort), DEMOGRAPHICS_COLUMNS),
-        "demographic_tests": (demographic_tests(inputs.scans, cohort), TESTS_COLUMNS),
-    }
+    tables = {"demographics": (demographics(inputs.scans, cohort), DEMOGRAPHICS_COLUMNS)}
+    if task_of(cohort).kind.name == TWO_CLASSES:
+        tables["demographic_tests"] = (demographic_tests(inputs.scans, cohort), TESTS_COLUMNS)
+    return tables
 
 
 def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
