@@ -18,7 +18,7 @@ from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
-from pipeline.models.families.registry import family_of
+from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config.settings import Config

@@ -11,7 +11,7 @@ from pipeline.cohort.images.conversion import convert_one
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
 from pipeline.explaining.explained_scan import explain_scan
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import read_network_volume
 from pipeline.regions.group_maps import average_maps
 from pipeline.registration.scan_jobs import register_one
