@@ -210,8 +210,6 @@ def _training(run: RunRecord) -> str:
     return text
 
 
-_OUTPUTS = {1: "one", 2: "two", 3: "three", 4: "four"}
-
 
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
 

@@ -28,7 +28,7 @@ def _founding_text(settings: FoundingConfig) -> str:
     return (
         f"{likeness} the founding study [@founding]: {len(settings.channels)} blocks of a 3×3×3 convolution, batch "
         f"normalisation, ReLU and max-pooling (channels {channels}; pools {pools}), then {settings.hidden_units} "
-        f"hidden units and two outputs, dropout {settings.dropout:g}"
+        f"hidden units, dropout {settings.dropout:g}"
     )
 
 
