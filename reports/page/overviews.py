@@ -21,8 +21,8 @@ from reports.words.numbers import fixed, is_missing
 STAGE = "overview"
 PACKAGES = (
     "reports.figures.registration_overview",
-    "reports.figures.brain",
-    "reports.figures.lettering",
+    "reports.figures.slices",
+    "reports.figures.pictures",
     "reports.page.overviews",
     "atlases.templates",
 )

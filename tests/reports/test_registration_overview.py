@@ -14,7 +14,6 @@ from run_factory import RunPlan, make_run
 from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import ScanTable
-from reports.figures.brain import BrainImage
 from reports.figures.registration_overview import (
     BAR_PIXELS,
     MASK_COLOUR,
@@ -23,6 +22,7 @@ from reports.figures.registration_overview import (
     _panel,
     draw_overview,
 )
+from reports.figures.slices import BrainImage
 from reports.page.build import build_report
 from reports.page.overviews import caption_lines, draw_overviews
 

@@ -23,7 +23,7 @@ from pipeline.run.tables import read_table, write_json, write_table
 from reports.cautions.all_cautions import find_cautions
 from reports.cautions.headline import small_regions
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.figures.brain import BrainImage, view_of
+from reports.figures.slices import BrainImage, view_of
 from reports.page.build import build_report, report_inputs, written_files
 from reports.page.links import participant_file, region_files
 from reports.page.material import Material
@@ -383,7 +383,7 @@ def test_bibliography_holds_just_the_works_cited(run):
 
 def test_all_formats_of_every_figure_by_option(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
-    build_report(layout, all_formats=True)
+    build_report(layout)
     names = {path.stem for path in layout.figures.glob("*") if path.suffix in (".svg", ".png")}
     assert names
     for name in names:
