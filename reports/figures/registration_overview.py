@@ -68,7 +68,7 @@ def write_overview(path: Path, t1w: Path, template: Template, lines: Sequence[st
 def _panel(scan: BrainImage, bright: float, template: Template, cut: Cut) -> Pixels:
     """One slice with the contours of the template, and the sides of the person where it shows both."""
     plan = Plan.of(cut, PIXELS, MARGIN_MM)
-    picture = grey_panel(plan, scan, bright)
+    picture = grey_panel(plan, scan, bright, (255, 255, 255))
     edge = WHITE_MATTER_SHARE * float(np.percentile(template.t1w[template.brain_mask], 99))
     for values, level, colour in ((template.t1w, edge, WHITE_COLOUR), (template.brain_mask, 0.5, MASK_COLOUR)):
         body = plan.sample(BrainImage(values.astype(np.float32), template.grid.affine)) > level
@@ -85,7 +85,8 @@ def _png(sheet: Image.Image) -> bytes:
     content = b""
     for colours in (64, 32, 16, 8):
         buffer = io.BytesIO()
-        sheet.quantize(colours, dither=Image.Dither.NONE).save(buffer, format="PNG", optimize=True)
+        few = sheet.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(buffer, format="PNG", optimize=True)
         content = buffer.getvalue()
         if len(content) <= MAX_BYTES:
             break

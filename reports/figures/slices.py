@@ -212,10 +212,10 @@ class Plan:
         return np.asarray(scipy.ndimage.map_coordinates(values, points, order=order, mode="grid-constant"))
 
 
-def grey_panel(plan: Plan, anatomy: BrainImage, ceiling: float) -> Pixels:
-    """Anatomy in shades of grey, (rows, columns, RGB); `ceiling` and above are lightest."""
+def grey_panel(plan: Plan, anatomy: BrainImage, ceiling: float, lightest: tuple[int, int, int] = LIGHTEST) -> Pixels:
+    """Anatomy in shades of grey, (rows, columns, RGB); `ceiling` and above are `lightest`."""
     shade = np.clip(plan.sample(anatomy) / (ceiling or 1.0), 0, 1)[..., None]
-    return np.asarray(np.array(NIGHT) + shade * np.subtract(LIGHTEST, NIGHT), dtype=np.uint8)
+    return np.asarray(np.array(NIGHT) + shade * np.subtract(lightest, NIGHT), dtype=np.uint8)
 
 
 def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale) -> Pixels:

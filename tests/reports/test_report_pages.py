@@ -381,16 +381,6 @@ def test_bibliography_holds_just_the_works_cited(run):
     assert "founding" in entries
 
 
-def test_all_formats_of_every_figure_by_option(tmp_path):
-    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
-    build_report(layout)
-    names = {path.stem for path in layout.figures.glob("*") if path.suffix in (".svg", ".png")}
-    assert names
-    for name in names:
-        for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")):
-            assert (layout.figures / f"{name}{suffix}").read_bytes().startswith(start)
-
-
 def test_densities_that_do_not_vary_give_no_scores():
     values = pd.DataFrame({"A": [1.0, 1.0, 1.0], "B": [1.0, 2.0, 3.0]})
     scores = Controls(values, "3").scores(pd.Series({"A": 5.0, "B": 4.0}))
