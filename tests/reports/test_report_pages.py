@@ -206,7 +206,7 @@ def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_
     table = read_table(layout.statistics("region_summary"))
     density = table[(table["map"] == "lrpB000") & (table["scan_group"] == "TP")].set_index("group")["mean_density"]
     density = density.dropna()
-    material = Material.of(layout, False)
+    material = Material.of(layout)
     synthetic = next(one for one in find_cautions(material.run) if one.title == "Synthetic people.")
     assert "in 2 regions, here called the planted regions: hippocampus and amygdala. Nothing here" in synthetic.text
     for group, said in (("Hippocampus", "one"), ("Putamen", "none")):

@@ -23,7 +23,7 @@ from reports.figures.style import house_style, new_figure
 from reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
 from reports.page import publication
 from reports.page.material import Material
-from reports.page.publication import write_figures
+from reports.page.publication import draw_maps, write_figures
 from reports.read.run_record import read_run
 from workflows.command_line import main
 
@@ -136,6 +136,14 @@ def test_the_surface_is_a_file_of_nilearn(no_network):
             if isinstance(path, str) and path.endswith(".gz")} == {True}  # fmt: skip
 
 
+@pytest.mark.parametrize("title", ["AD $", "$x$ and \\frac{", "<b>&"])
+def test_a_title_is_text_and_nothing_else(title):
+    shown = blob(PLACES["left"])
+    (found, *_) = (text.get_text() for text in drawn(GroupMap(title, shown.image, SCALE, "relevance"), "slices").texts)
+    assert found == title
+    written(GroupMap(title, shown.image, SCALE, "relevance"), "slices", "svg")
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_two_drawings_are_the_same_bytes_without_a_date(form):
     first, second = (written(blob(PLACES["left"]), "surface", form, 300) for _ in range(2))
@@ -188,8 +196,7 @@ def test_a_lost_map_is_named_and_the_others_are_drawn(tmp_path, monkeypatch):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2, guided=False, mistakes=False, until="regions"))
     layout.group_map("CN", "lrpB000").unlink()
     monkeypatch.setattr(publication, "draw_group_maps", lambda *_: new_figure(1, 1))
-    with ThreadPoolExecutor(1) as executor:
-        faults = write_figures(layout, Gallery(tmp_path / "out", ("png",)), executor)
+    faults = draw_maps(layout, Gallery(tmp_path / "out", ("png",)), "lrpB000")
     assert [fault for fault in faults if layout.group_map("CN", "lrpB000").name in fault]
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "map-lrpB000_group-AD_view-glass.png" in names
@@ -197,7 +204,7 @@ def test_a_lost_map_is_named_and_the_others_are_drawn(tmp_path, monkeypatch):
 
 
 def test_the_command_writes_where_it_is_told_and_leaves_the_report_alone(tmp_path, capsys):
-    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", people=3))
     before = {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()}
     assert main(["figures", str(layout.root), "--to", str(tmp_path / "out"), "--format", "pdf", "--n-procs", "1"]) == 0
     assert "figures" in capsys.readouterr().out
