@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from pipeline.run.layout.map_names import map_title
 from reports.figures.pictures import NIGHT
 from reports.figures.slices import (
-    OVERVIEW_CUTS,
     Backdrop,
     ColourScale,
     Cut,
@@ -158,11 +157,6 @@ def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
 
 def _tick(value: float) -> str:
     return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+00", "")
-
-
-def draw_overview(row: MapRow, title: str, backdrop: Backdrop | None, density: int) -> Figure:
-    """One map in eight axial slices, from the temporal lobes to the vertex."""
-    return draw_map_grid([row], [title], OVERVIEW_CUTS, backdrop, density)
 
 
 def group_rows(

@@ -8,8 +8,8 @@ from typing import Any
 from pipeline.run.layout.map_names import map_title
 from reports.content.relevance.group_maps import block_title, surface_pictures
 from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, draw_map_grid, draw_overview, group_rows, map_unit
-from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
+from reports.figures.maps import MapRow, draw_map_grid, group_rows, map_unit
+from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, OVERVIEW_CUTS
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.read.run_record import OUTCOMES
@@ -109,7 +109,7 @@ def _overviews(material: Material) -> list[Picture]:
         title = f"{map_title(name)}, mean of {block_title(material, group)}"
         pictures.append(
             material.gallery.add(
-                draw_overview(row, title, material.backdrop, material.gallery.density),
+                draw_map_grid([row], [title], OVERVIEW_CUTS, material.backdrop, material.gallery.density),
                 f"bohle2019-01b_overview_{name}",
                 f"Eight axial brain slices: {title}.",
                 f"{title}, in axial slices from the temporal lobes to the vertex; colours as in the mean "
