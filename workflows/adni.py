@@ -211,7 +211,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     ):
         if taken_over:
             log.warning("%s", taken_over)
-        made = write_report(layout, arguments.figures, executor)
+        made = write_report(layout, executor)
         log.info("Report: %s", made.index)
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 

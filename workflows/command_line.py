@@ -28,12 +28,13 @@ from pipeline.run.work.executors import import_ahead
 
 _HOMES = {
     "check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest",
-    "models": "workflows.models",
+    "figures": "workflows.figures", "models": "workflows.models",
 }  # fmt: skip
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 _WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """What workers need, the first things first; imported by their server while this process imports the rest."""
 _MOST_PROCESSES = 1024
+FIGURE_FORMATS = ("svg", "pdf", "png")
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
@@ -94,10 +95,20 @@ def build_parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=_path, metavar="OUT", help="run folder")
-    report.add_argument(
-        "--figures", action="store_true", help="write every figure as SVG, PNG (300 dpi) and PDF, for publication"
-    )
     _add_workers(report)
+
+    figures = commands.add_parser(
+        "figures", help="publication figures of a finished run, at 300 dpi",
+        description="Write every figure of the report, and every mean map on the cortical surface, in a glass brain "
+        "and on slices.",
+    )  # fmt: skip
+    figures.add_argument("out", type=_path, metavar="OUT", help="run folder")
+    figures.add_argument("--to", type=_path, metavar="FOLDER", help="default: OUT/figures/publication")
+    figures.add_argument(
+        "--format", nargs="+", choices=FIGURE_FORMATS, default=FIGURE_FORMATS, metavar="FORMAT",
+        help=f"one or more of {', '.join(FIGURE_FORMATS)} (default: all)",
+    )  # fmt: skip
+    _add_workers(figures)
     return parser
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipeline.run.tables import MISSING, unguarded
 from reports.explorer.table import BILATERAL, EXPLORER_COLUMNS
-from reports.figures.brain import Plane
+from reports.figures.slices import Plane
 from reports.page.components import Component, embedded_json
 from reports.page.fragments import fragment, source
 from reports.viewer.atlas import LIBRARY

@@ -104,12 +104,12 @@ class Report:
     faults: tuple[str, ...]
 
 
-def build_report(layout: RunLayout, all_formats: bool = False, executor: Executor | None = None) -> Path:
+def build_report(layout: RunLayout, executor: Executor | None = None) -> Path:
     """Write a report and return its index; see `write_report`."""
-    return write_report(layout, all_formats, executor).index
+    return write_report(layout, executor).index
 
 
-def write_report(layout: RunLayout, all_formats: bool = False, executor: Executor | None = None) -> Report:
+def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     """Write all pages, the figures as files, the methods text and its bibliography.
 
     Works for a run that stopped after any stage, and for one with damaged files; what is missing is said in the report
@@ -118,8 +118,6 @@ def write_report(layout: RunLayout, all_formats: bool = False, executor: Executo
     Parameters
     ----------
     layout : RunLayout
-    all_formats : bool
-        Whether every figure is written as SVG, PNG and PDF, for publication.
     executor : concurrent.futures.Executor, optional
         Workers that make the parts of the report at the same time.
 
@@ -132,8 +130,8 @@ def write_report(layout: RunLayout, all_formats: bool = False, executor: Executo
     UsageError
         If the folder is not a run.
     """
-    material = Material.of(layout, all_formats)
-    made = make_parts(material, all_formats, executor)
+    material = Material.of(layout)
+    made = make_parts(material, executor)
     faults = Faults(layout, dict.fromkeys(made.faults))
     for path, text_of in ((layout.methods_text, methods_markdown), (layout.bibliography, methods_bibtex)):
         text, _ = faults.attempt(path.relative_to(layout.root).as_posix(), partial(text_of, material.run))

@@ -11,9 +11,8 @@ from atlases.spaces import template_grid
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
-from reports.figures.brain import Backdrop, BrainImage, MapView, view_of
 from reports.figures.gallery import Gallery
-from reports.figures.maps import MAP_CUTS
+from reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
 from reports.page.faults import Faults
 from reports.page.links import Links, participant_file, region_files
 from reports.read.run_record import OUTCOMES, RunRecord, read_run
@@ -35,9 +34,9 @@ class Material:
     _views: dict[Path, MapView | None] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, layout: RunLayout, all_formats: bool = False) -> Material:
-        """Material of a run; with `all_formats` figures are written in every format."""
-        return cls(read_run(layout), Gallery(layout.figures, all_formats))
+    def of(cls, layout: RunLayout) -> Material:
+        """Material of a run's report."""
+        return cls(read_run(layout), Gallery(layout.figures))
 
     @cached_property
     def links(self) -> Links:
@@ -63,7 +62,8 @@ class Material:
         Each file is read once.
         """
         if path not in self._views:
-            self._views[path] = self._read_view(path)
+            image, mask = self.image(path), None if self.backdrop is None else self.backdrop.mask
+            self._views[path] = None if image is None else view_of(image, MAP_CUTS, mask)
         return self._views[path]
 
     def picture(self, path: Path) -> bytes | None:
@@ -77,17 +77,17 @@ class Material:
         self.faults.add(f"{file}: is no whole picture. Delete it and repeat the command that made this run.")
         return None
 
-    def _read_view(self, path: Path) -> MapView | None:
+    def image(self, path: Path) -> BrainImage | None:
+        """A map that the run should have, whole; None, and a fault, where it is missing or damaged."""
         file, grid = path.relative_to(self.run.layout.root).as_posix(), template_grid(self.run.resolution_mm)
         if not path.is_file():
             self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
             return None
         try:
-            values = read_map(path, grid)
+            return BrainImage(read_map(path, grid), grid.affine)
         except BadInputError as error:
             self.faults.add(str(error).replace(str(path), file))
             return None
-        return view_of(BrainImage(values, grid.affine), MAP_CUTS, None if self.backdrop is None else self.backdrop.mask)
 
     @cached_property
     def group_views(self) -> dict[tuple[str, str], MapView]:

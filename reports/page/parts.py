@@ -146,18 +146,17 @@ PARTS: Mapping[str, Callable[[Material], Made]] = {
 """All parts, those that take longest first."""
 
 
-def make_part(layout: RunLayout, all_formats: bool, name: str) -> Made:
+def make_part(layout: RunLayout, name: str) -> Made:
     """Make one part in a process of its own."""
-    return PARTS[name](Material.of(layout, all_formats))
+    return PARTS[name](Material.of(layout))
 
 
-def make_parts(material: Material, all_formats: bool, executor: Executor | None) -> Made:
+def make_parts(material: Material, executor: Executor | None) -> Made:
     """Make all parts, in the workers where there are any.
 
     Parameters
     ----------
     material : Material
-    all_formats : bool
     executor : concurrent.futures.Executor or None
 
     Returns
@@ -168,7 +167,7 @@ def make_parts(material: Material, all_formats: bool, executor: Executor | None)
     if executor is None:
         made = [part(material) for part in PARTS.values()]
     else:
-        waiting = [executor.submit(make_part, material.run.layout, all_formats, name) for name in PARTS]
+        waiting = [executor.submit(make_part, material.run.layout, name) for name in PARTS]
         made = [future.result() for future in waiting]
     sections = {section.id: section for one in made for section in one.sections}
     in_order = tuple(sections[section.id] for section in SECTIONS if section.id in sections)

@@ -27,7 +27,7 @@ from pipeline.run.work.digests import file_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from reports.cautions.method_cautions import cautions_of_maps
 from reports.cautions.record import Caution
-from reports.figures.brain import BrainImage, view_of
+from reports.figures.slices import BrainImage, view_of
 from reports.page.fragments import COMPONENTS
 from reports.page.pages import TEMPLATES
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait

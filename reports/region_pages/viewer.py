@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from atlases.spaces import Grid
 from pipeline.regions.maps import read_map
 from pipeline.run.layout.map_names import map_title
-from reports.figures.brain import GROUP_PERCENTILES, ColourScale
 from reports.figures.maps import map_unit
+from reports.figures.slices import GROUP_PERCENTILES, ColourScale
 from reports.page.components import Component
 from reports.page.material import Material
 from reports.viewer.atlas import ViewingSpace, atlas_component

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
-from reports.figures.brain import HIPPOCAMPAL_CUTS
+from reports.figures.slices import HIPPOCAMPAL_CUTS
 from reports.page.components import Component, embedded_json
 from reports.page.fragments import fragment, source
 from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes

@@ -6,8 +6,8 @@ import functools
 
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
-from reports.figures.brain import GROUP_PERCENTILES
 from reports.figures.maps import map_unit
+from reports.figures.slices import GROUP_PERCENTILES
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.components import Component
 from reports.page.material import Material

@@ -210,7 +210,6 @@ def _training(run: RunRecord) -> str:
     return text
 
 
-
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
 
 

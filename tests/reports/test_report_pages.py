@@ -23,7 +23,7 @@ from pipeline.run.tables import read_table, write_json, write_table
 from reports.cautions.all_cautions import find_cautions
 from reports.cautions.headline import small_regions
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.figures.brain import BrainImage, view_of
+from reports.figures.slices import BrainImage, view_of
 from reports.page.build import build_report, report_inputs, written_files
 from reports.page.links import participant_file, region_files
 from reports.page.material import Material
@@ -206,7 +206,7 @@ def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_
     table = read_table(layout.statistics("region_summary"))
     density = table[(table["map"] == "lrpB000") & (table["scan_group"] == "TP")].set_index("group")["mean_density"]
     density = density.dropna()
-    material = Material.of(layout, False)
+    material = Material.of(layout)
     synthetic = next(one for one in find_cautions(material.run) if one.title == "Synthetic people.")
     assert "in 2 regions, here called the planted regions: hippocampus and amygdala. Nothing here" in synthetic.text
     for group, said in (("Hippocampus", "one"), ("Putamen", "none")):
@@ -379,16 +379,6 @@ def test_bibliography_holds_just_the_works_cited(run):
     listed = re.findall(r"^\d+\. ", run.methods_text.read_text(encoding="utf-8").split("## References")[1], re.M)
     assert len(entries) == len(set(entries)) == len(listed) > 5
     assert "founding" in entries
-
-
-def test_all_formats_of_every_figure_by_option(tmp_path):
-    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
-    build_report(layout, all_formats=True)
-    names = {path.stem for path in layout.figures.glob("*") if path.suffix in (".svg", ".png")}
-    assert names
-    for name in names:
-        for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")):
-            assert (layout.figures / f"{name}{suffix}").read_bytes().startswith(start)
 
 
 def test_densities_that_do_not_vary_give_no_scores():

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.run.layout.map_names import map_title
-from reports.figures.brain import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
+from reports.content.relevance.group_maps import block_title, surface_pictures
 from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, draw_map_grid, draw_overview, group_rows, map_unit
+from reports.figures.maps import MapRow, draw_map_grid, group_rows, map_unit
+from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, OVERVIEW_CUTS
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.read.run_record import OUTCOMES
@@ -23,12 +24,12 @@ _SCALE = (
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """Mean maps by class for every map, by outcome for the leading ones, and an overview in axial slices."""
+    """Mean maps by class of every map; of the leading ones by outcome, in axial slices and on the surface too."""
     run, views = material.run, material.group_views if material.run.keeps_mean_maps else {}
     empty = [group for group in (*run.labels, *OUTCOMES) if not run.group_sizes.get(group, (0, 0))[0]]
     figures = []
     if views:
-        made = [_by_label(material), *_overviews(material), _by_outcome(material)]
+        made = [_by_label(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
         figures = [picture for picture in made if picture is not None]
     empty_names = listing([OUTCOME_NAMES.get(group, group) for group in empty])
     viewer = group_viewer(material) if views else None
@@ -40,11 +41,6 @@ def build(material: Material) -> Mapping[str, Any]:
         "missing": material.missing_maps((*run.labels, *OUTCOMES), run.map_names),
         "kept": run.config.attribution.keep_maps,
     }
-
-
-def block_title(material: Material, group: str) -> str:
-    scans, people = material.run.group_sizes.get(group, (0, 0))
-    return f"{group}: {count(scans, 'scan')}, {count(people, 'person', 'people')}"
 
 
 def _by_label(material: Material) -> Picture | None:
@@ -113,7 +109,7 @@ def _overviews(material: Material) -> list[Picture]:
         title = f"{map_title(name)}, mean of {block_title(material, group)}"
         pictures.append(
             material.gallery.add(
-                draw_overview(row, title, material.backdrop, material.gallery.density),
+                draw_map_grid([row], [title], OVERVIEW_CUTS, material.backdrop, material.gallery.density),
                 f"bohle2019-01b_overview_{name}",
                 f"Eight axial brain slices: {title}.",
                 f"{title}, in axial slices from the temporal lobes to the vertex; colours as in the mean "

@@ -10,10 +10,10 @@ from scipy.spatial.distance import cosine
 
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.headline import in_words, small_regions
-from reports.figures.brain import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
+from reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.page.material import Material
 from reports.words.numbers import fixed, is_missing, number, shortened
 

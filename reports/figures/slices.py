@@ -1,7 +1,11 @@
-"""Slices of relevance maps over the template brain.
+"""Slices of brains as pixels: grey anatomy, a map over it, outlines of regions.
 
 Planes follow the neurological convention: the left of the picture is the left of the person. Positions are
-millimetres in template space (RAS+).
+millimetres in template space (RAS+). Images of other grids and resolutions are sampled at the same points in mm, so
+they lie where they belong.
+
+nilearn draws the few large figures (`reports.figures.surfaces`); a report also holds hundreds of small
+pictures, and this module draws one in milliseconds.
 """
 
 from __future__ import annotations
@@ -13,16 +17,18 @@ from typing import Any, Literal
 
 import nibabel as nib
 import numpy as np
-from matplotlib.axes import Axes
+import scipy.ndimage
+from numpy.typing import NDArray
 
 from atlases.templates import load_template
 from pipeline.regions.maps import load_whole
 from pipeline.run.errors import HeatlasError
+from reports.figures.pictures import LIGHTEST, NIGHT
 from reports.figures.style import cool, warm
 
+Pixels = NDArray[np.uint8]
 Plane = Literal["sagittal", "coronal", "axial"]
 AXIS: Mapping[str, int] = {"sagittal": 0, "coronal": 1, "axial": 2}
-COORDINATE = ("x", "y", "z")
 
 Cut = tuple[Plane, float]
 """A slice: its plane and its position in mm."""
@@ -30,6 +36,8 @@ Cut = tuple[Plane, float]
 HIPPOCAMPAL_CUTS: tuple[Cut, ...] = (("sagittal", -26.0), ("coronal", -20.0), ("axial", -16.0))
 """Through the left hippocampus; the slices of the founding study's figures."""
 OVERVIEW_CUTS: tuple[Cut, ...] = tuple(("axial", float(z)) for z in (-40, -28, -16, -4, 8, 20, 34, 50))
+MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)
+"""All slices any figure of maps needs."""
 
 GROUP_PERCENTILES = (50.0, 99.5)
 """Colour scale of group maps: set on the mean map of the positive class (founding study)."""
@@ -65,9 +73,6 @@ class BrainImage:
         plane_values: np.ndarray = self.values[tuple(place)].T
         return plane_values
 
-    def pixel_mm(self, plane: Plane) -> float:
-        return float(abs(np.delete(np.diag(self.affine)[:3], AXIS[plane])[0]))
-
 
 @dataclass(frozen=True)
 class ColourScale:
@@ -90,6 +95,9 @@ class MapView:
     affine: np.ndarray
     magnitudes: Mapping[float, float]
     negative_share: float
+
+    def slice(self, plane: Plane, mm: float) -> np.ndarray:
+        return self.slices[plane, mm]
 
     def scale(self, percentiles: tuple[float, float], others: Sequence[MapView] = ()) -> ColourScale:
         """Colour scale set on this map; two-sided if it or one of the `others` has negative values that matter."""
@@ -129,6 +137,11 @@ class Backdrop:
     mask: np.ndarray
     ceiling: float
 
+    @property
+    def nifti(self) -> Any:
+        """The brain of the template as nilearn takes it."""
+        return nib.Nifti1Image(self.image.values * self.mask, self.image.affine)  # type: ignore[no-untyped-call]
+
     @classmethod
     def load(cls, resolution_mm: float) -> Backdrop | None:
         """The template at the run's resolution; None if its package is not installed."""
@@ -153,32 +166,100 @@ def coloured(values: np.ndarray, scale: ColourScale) -> np.ndarray:
     return np.asarray(colours)
 
 
-def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
-    """A colour bar with units; two-sided where the map is."""
-    axes.set_yticks([])
-    axes.tick_params(colors="#dfe5ec", labelsize=6.5, length=2, pad=1)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.grid(False)
+def slice_name(cut: Cut) -> str:
+    """Coordinate of a slice.
+
+    Examples
+    --------
+    >>> slice_name(("coronal", -20.0))
+    'y = −20'
+    """
+    plane, mm = cut
+    return f"{'xyz'[AXIS[plane]]} = {mm:g}".replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which points of a slice a panel shows.
+
+    Parameters
+    ----------
+    cut : (plane, mm)
+    across, up : array, shape (pixels,)
+        Position in mm of each column from left to right, and of each row from top to bottom.
+    """
+
+    cut: Cut
+    across: NDArray[np.float64]
+    up: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, cut: Cut, pixels: int, margin_mm: float = 0.0) -> Plan:
+        """The brain of the template in a square of `pixels`, with a margin around its longest side."""
+        across, up = np.delete(np.arange(3), AXIS[cut[0]])
+        (left, right), (bottom, top) = BRAIN_MM[across], BRAIN_MM[up]
+        step = (max(right - left, top - bottom) + 2 * margin_mm) / pixels
+        places = (np.arange(pixels) + 0.5 - pixels / 2) * step
+        return cls(cut, (left + right) / 2 + places, (bottom + top) / 2 - places)
+
+    def sample(self, image: BrainImage | MapView, order: int = 1) -> NDArray[Any]:
+        """Values at the points, 0 outside the volume; `order` 1 is linear, 0 nearest neighbour (labels)."""
+        values, affine = image.slice(*self.cut), image.affine
+        across, up = np.delete(np.arange(3), AXIS[self.cut[0]])
+        columns = (self.across - affine[across, 3]) / affine[across, across]
+        rows = (self.up - affine[up, 3]) / affine[up, up]
+        points = np.meshgrid(rows, columns, indexing="ij")
+        return np.asarray(scipy.ndimage.map_coordinates(values, points, order=order, mode="grid-constant"))
+
+
+def grey_panel(plan: Plan, anatomy: BrainImage, ceiling: float, lightest: tuple[int, int, int] = LIGHTEST) -> Pixels:
+    """Anatomy in shades of grey, (rows, columns, RGB); `ceiling` and above are `lightest`."""
+    shade = np.clip(plan.sample(anatomy) / (ceiling or 1.0), 0, 1)[..., None]
+    return np.asarray(np.array(NIGHT) + shade * np.subtract(lightest, NIGHT), dtype=np.uint8)
+
+
+def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale) -> Pixels:
+    """The panel with a map above its threshold in colour, interpolated before the threshold is applied."""
     if scale.empty:
-        axes.set_xticks([])
-        axes.text(0.5, 0.5, "no relevance", ha="center", va="center", fontsize=7, color="#dfe5ec")
-        return
-    ramp = np.linspace(scale.low, scale.high, 128)
-    if scale.signed:
-        ramp = np.concatenate([-ramp[::-1], ramp])
-    axes.imshow(coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
-    if scale.signed:
-        ticks, values = [0, 0.5, 1], [-scale.high, scale.low, scale.high]
-        labels = [_tick(values[0]), f"±{_tick(values[1])}", _tick(values[2])]
-    else:
-        ticks, labels = [0, 1], [_tick(scale.low), _tick(scale.high)]
-    axes.set_xticks(ticks, labels)
-    first, *_, last = axes.get_xticklabels()
-    first.set_horizontalalignment("left")
-    last.set_horizontalalignment("right")
-    axes.set_xlabel(unit, fontsize=6.5, color="#dfe5ec", labelpad=1)
+        return picture
+    colours = coloured(plan.sample(image), scale)
+    return np.where(colours[..., 3:] > 0, (255 * colours[..., :3]).astype(np.uint8), picture)
 
 
-def _tick(value: float) -> str:
-    return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+00", "")
+def outlined_bodies(plan: Plan, labels: BrainImage, chosen: Mapping[int, int]) -> NDArray[np.int16]:
+    """Which body each pixel of a panel belongs to, 0 for none.
+
+    Parameters
+    ----------
+    plan : Plan
+    labels : BrainImage
+        Of whole numbers: the atlas.
+    chosen : mapping of int to int
+        Label number to the number of its body; labels of one number are outlined as one.
+    """
+    found = plan.sample(labels, order=0)
+    bodies = np.zeros(int(max(found.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)
+    for label, number in chosen.items():
+        bodies[label] = number
+    return np.asarray(bodies[found])
+
+
+def with_outlines(picture: Pixels, bodies: NDArray[Any], colour: tuple[int, int, int] = (255, 255, 255)) -> Pixels:
+    """The panel with a line around each body."""
+    edge = np.zeros(bodies.shape, dtype=bool)
+    for axis in (0, 1):
+        for step in (-1, 1):
+            edge |= (bodies > 0) & (np.roll(bodies, step, axis) != bodies)
+    return np.where(edge[..., None], np.asarray(colour, dtype=np.uint8), picture)
+
+
+def middle_of(bodies: NDArray[np.int16]) -> dict[int, tuple[int, int]]:
+    """For each body in a panel, the pixel (row, column) deepest inside its largest part."""
+    places = {}
+    for number in sorted(set(np.unique(bodies)) - {0}):
+        parts, _ = scipy.ndimage.label(bodies == number)
+        largest = parts == np.argmax(np.bincount(parts.ravel())[1:]) + 1
+        depth = scipy.ndimage.distance_transform_edt(largest)
+        row, column = np.unravel_index(int(np.argmax(depth)), depth.shape)
+        places[int(number)] = (int(row), int(column))
+    return places
