@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from types import FrameType
 
@@ -58,8 +59,19 @@ class Interrupts:
         raise ResumableError(_LINES[which])
 
 
+def _open_what_is_closed() -> None:
+    """Give closed standard streams a place to go; otherwise the first files opened would take their numbers."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+
+
 def start() -> int:
     """Run the command line of this process."""
+    _open_what_is_closed()
     interrupts = Interrupts()
     interrupts.listen()
     from workflows.command_line import main

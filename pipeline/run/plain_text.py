@@ -49,15 +49,10 @@ class PlainStream:
 
     Characters that its encoding lacks are escaped. When it cannot be written to any more, because a disk is full or the
     reader has gone, what follows is thrown away and the work goes on.
-
-    Parameters
-    ----------
-    stream : text stream or None
-        None, as Python has it where standard output is closed, throws everything away.
     """
 
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = _nowhere() if stream is None else stream
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def write(self, text: str) -> int:
         said = plain(text)
@@ -77,17 +72,13 @@ class PlainStream:
 
     def _lose(self) -> None:
         """Let the file behind the stream be none, since Python tries again when it ends."""
-        nowhere = _nowhere()
+        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # to the end of the process
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has no file
             os.dup2(nowhere.fileno(), self._stream.fileno())
         self._stream = nowhere
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _nowhere() -> TextIO:
-    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
