@@ -32,6 +32,7 @@ from pipeline.explaining.partial import explain_in_parts
 from pipeline.regions.territory import PACKAGES as REGION_PACKAGES
 from pipeline.regions.territory import Territory
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import lrp_map_name
 from pipeline.run.layout.run_layout import RunLayout
@@ -62,6 +63,10 @@ CONSERVATION_COLUMNS = {
     "stabiliser": "Relevance absorbed by stabilisers, all layers",
     "residual": "start_value less map_sum and all losses: rounding",
 }
+CONSERVATION_TABLE = Table(
+    "conservation", CONSERVATION_COLUMNS, "scan and LRP map", "Does the relevance of a map add up to the start value?",
+    stage="attribution", place="conservation", filled=("participant_id", "scan_id", "map"), finite=True,
+)  # fmt: skip
 
 
 def explain_scans(

@@ -28,6 +28,7 @@ from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.device_sums import ordered_total
 from pipeline.regions.territory import Territory
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 
@@ -58,6 +59,11 @@ AUDIT_COLUMNS = {
     "without voxels or a reference without relevance",
 }
 """Columns of ``relevance_audit.tsv``."""
+RELEVANCE_AUDIT_TABLE = Table(
+    "relevance_audit", AUDIT_COLUMNS, "scan, map and compartment",
+    "How much relevance lies at the rim, outside the brain, in fluid and in vessels?", stage="regions",
+    place="relevance_audit", on_pages=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

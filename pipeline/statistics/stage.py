@@ -18,6 +18,7 @@ import pandas as pd
 
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
@@ -50,6 +51,10 @@ NOTES_COLUMNS = {
     "tables": "Tables that are missing because of it; n/a where none is",
     "reason": "Why, and what can be done",
 }
+NOTES_TABLE = Table(
+    "notes", NOTES_COLUMNS, "analysis that could not be made, or contradiction of inputs", "Why is a table missing?",
+    filled=("analysis", "reason"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pipeline.models.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -42,6 +43,10 @@ HISTORY_COLUMNS = {
     "best": "true for the epoch whose weights are kept",
 }
 """Columns of ``history.tsv`` and their descriptions."""
+HISTORIES_TABLE = Table(
+    "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training go?", stage="training",
+    place="fold.history",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

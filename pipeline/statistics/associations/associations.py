@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
@@ -71,6 +72,10 @@ ASSOCIATIONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no value, what was left out, or what to know of it",
 }
+ASSOCIATIONS_TABLE = Table(
+    "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
+    "Does relevance follow clinical measures and volumes?", filled=("n_participants",),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -49,6 +50,10 @@ MAIN_EFFECTS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no test, and what was left out",
 }
+MAIN_EFFECTS_TABLE = Table(
+    "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
+    "What else moves relevance and volume?",
+)  # fmt: skip
 
 
 def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pipeline.cohort.records import Scan
 from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -70,6 +71,11 @@ ASSOCIATION_COLUMNS = {
     "exact": "true if these are all there are",
     "note": "Why there is no value, or what to know of it",
 }
+VOLUME_ASSOCIATION_TABLE = Table(
+    "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
+    "Does relevance in the hippocampus follow its volume?", filled=("map", "volume", "unit", "estimator", "fold_held",
+    "n_participants", "n_scans"),
+)  # fmt: skip
 POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
@@ -82,6 +88,10 @@ POINT_COLUMNS = {
     "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
     "hippocampus_source": "Where the hippocampal volume comes from, or why there is none",
 }
+VOLUME_POINTS_TABLE = Table(
+    "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",
+    filled=("participant_id", "map", "fold"), finite=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -46,6 +47,10 @@ AGREEMENT_COLUMNS = {
     "n_scans": "Their scans",
     "note": "Why there is no value, or what to know of it",
 }
+RANKING_AGREEMENT_TABLE = Table(
+    "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
+    "Would another network, beta or method rank regions alike?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -86,6 +87,11 @@ COMPARISONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no value, what was left out, or what to know of it",
 }
+GROUP_COMPARISONS_TABLE = Table(
+    "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
+    "Where do two groups of people differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
+    "n_second"),
+)  # fmt: skip
 _NUMBERS = (
     "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "t", "df", "p", "p_fwe",
     "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted",

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -46,6 +47,10 @@ INTERACTIONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no test, and what was left out",
 }
+INTERACTIONS_TABLE = Table(
+    "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
+    "Does the difference between the classes depend on someone's subgroup?",
+)  # fmt: skip
 _NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.comparisons import compare
@@ -44,6 +45,10 @@ EFFECT_COLUMNS = {
     "exact": "true if these are all permutations there are",
     "note": "Why there is no value, or what to know of it",
 }
+REGION_EFFECTS_TABLE = Table(
+    "region_effects", EFFECT_COLUMNS, "map and bilateral group",
+    "In which regions does density differ between the classes?", filled=("map", "group", "n_positive", "n_negative"),
+)  # fmt: skip
 
 
 def region_effects(inputs: StatisticsInputs) -> pd.DataFrame:

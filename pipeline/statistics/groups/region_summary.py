@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
@@ -37,6 +38,11 @@ SUMMARY_COLUMNS = {
     "is not above 0",
     "note": "Why there is no value, or no interval",
 }
+REGION_SUMMARY_TABLE = Table(
+    "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
+    "What do the maps of each group show on average?", filled=("map", "group", "scan_group", "n_participants",
+    "n_scans"), values={"scan_group": ("{positive}", "{negative}", "TP", "FP", "TN", "FN")},
+)  # fmt: skip
 
 
 def region_summary(

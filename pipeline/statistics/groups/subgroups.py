@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -50,6 +52,10 @@ SUBGROUPS_COLUMNS = {
     "n/a where these rest on fewer than 8 degrees of freedom",
     "note": "Why there is no value, or what was suppressed",
 }
+SUBGROUPS_TABLE = Table(
+    "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "What does relevance look like in subgroups?",
+    forms={"level": Form.TEXT},
+)  # fmt: skip
 
 
 def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:

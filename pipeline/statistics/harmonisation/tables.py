@@ -11,7 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
+from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -40,6 +42,10 @@ RELEVANCE_COLUMNS = {
     "harmonised": "Density after ComBat; n/a where it could not be harmonised",
     "note": "Why not, or how a site without parameters of its own was treated",
 }
+HARMONISED_RELEVANCE_TABLE = Table(
+    "harmonised_relevance", RELEVANCE_COLUMNS, "scan, map and bilateral group", "Density without the mark of the site",
+    forms={"fold": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 VOLUME_COLUMNS = {
     **_SCAN,
     "group": "Bilateral group",
@@ -47,6 +53,10 @@ VOLUME_COLUMNS = {
     "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised",
     "note": "Why not, or how a site without parameters of its own was treated",
 }
+HARMONISED_VOLUMES_TABLE = Table(
+    "harmonised_volumes", VOLUME_COLUMNS, "scan and bilateral group", "Volumes without the mark of the site",
+    forms={"fold": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 MODEL_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "fold": "Test fold that the model is applied to; all: scans that no fold tests",
@@ -60,6 +70,10 @@ MODEL_COLUMNS = {
     "note": "Why there is no model; participants and covariates left out of the fit, and groups given back unchanged, "
     "each with the reason",
 }
+HARMONISATION_MODELS_TABLE = Table(
+    "harmonisation_models", MODEL_COLUMNS, "source, fold and site", "What did harmonisation do to each site?",
+    forms={"fold": Form.TEXT},
+)  # fmt: skip
 EFFECT_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "group": "Bilateral group; n/a in a row about a test that cannot be made",
@@ -84,6 +98,10 @@ EFFECT_COLUMNS = {
     "exact": "true if these are all distinct ones there are",
     "note": "Why there is no value, or what to know of it",
 }
+SITE_EFFECTS_TABLE = Table(
+    "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
+    "What does the site change, before and after harmonisation?",
+)  # fmt: skip
 
 
 def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:

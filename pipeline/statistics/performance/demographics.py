@@ -11,6 +11,7 @@ from scipy import stats
 
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import Table
 from pipeline.statistics.data.inputs import StatisticsInputs
 
 TOTAL = "all"
@@ -26,6 +27,10 @@ DEMOGRAPHICS_COLUMNS = {
     "minimum": "Smallest value of a participant",
     "maximum": "Largest value of a participant",
 }
+DEMOGRAPHICS_TABLE = Table(
+    "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
+    "n_participants", "n_known"), values={"label": ("{positive}", "{negative}", "all")},
+)  # fmt: skip
 TESTS_COLUMNS = {
     "variable": "As in demographics",
     "test": "Welch's t; for sex, Fisher's exact test",
@@ -36,6 +41,10 @@ TESTS_COLUMNS = {
     "n_negative": "Participants of the negative class with a value",
     "note": "Why there is no value, or who was left out",
 }
+DEMOGRAPHIC_TESTS_TABLE = Table(
+    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other facts?",
+    filled=("variable",),
+)  # fmt: skip
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
