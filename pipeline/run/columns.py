@@ -105,7 +105,7 @@ KNOWN: Mapping[str, Column] = {
         Form.CODE: {
             "between": "Between", "biomarker": "Biomarker", "compartment": "Where", "effect": "Effect",
             "estimate_is": "which is", "measure": "Measure", "p_is": "which is",
-            "predictor": "Predictor", "reference": "Part of", "response": "Response",
+            "predictor": "Predictor", "reference": "Part of", "response": "Response", "target": "Predicted",
             "variable": "Variable",
         },
         Form.MAP: {
@@ -126,7 +126,7 @@ KNOWN: Mapping[str, Column] = {
             "n_sites": "Sites", "n_tested": "Tested scans", "n_tests": "Tests",
             "n_training": "Training participants", "patient": "", "rank": "", "reference_voxels": "",
             "region": "", "regions": "", "smallest": "Smallest", "subtype": "Subtype",
-            "target": "Predicted", "top": "List length", "voxels": "",
+            "top": "List length", "voxels": "",
         },
         Form.PROBABILITY: {
             "probability": "",

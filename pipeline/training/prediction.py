@@ -12,6 +12,7 @@ from pipeline.cohort.people.splits import Fold, require_disjoint
 from pipeline.cohort.records import Scan
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
+from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
@@ -37,6 +38,7 @@ PREDICTION_COLUMNS = {
 PREDICTIONS_TABLE = Table(
     "predictions", PREDICTION_COLUMNS, "scan with a class of the contrast",
     "What does a network say of a scan it has not seen?", stage="training", place="predictions",
+    forms={"target": Form.COUNT},
     filled=("participant_id", "scan_id", "fold", "label", "target", "predicted", "outcome", "probability"),
     values={"label": ("{positive}", "{negative}"), "predicted": ("{positive}", "{negative}"), "outcome": ("TP", "FP",
     "TN", "FN")}, finite=True,

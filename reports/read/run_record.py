@@ -10,9 +10,9 @@ the run folder, since they stand on the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,37 +29,11 @@ from pipeline.run.layout.private_paths import without_folders
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from reports.read.table_faults import MAKE_AGAIN, REMEDY, bad_cell, cut_row, read_checked
-from reports.read.written_tables import of_another_version
+from reports.read.written_tables import TABLES, of_another_version
 from reports.words.numbers import is_missing
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
-
-STATISTICS = (
-    "performance", "roc", "precision_recall", "calibration", "demographics", "demographic_tests",
-    "volume_association", "volume_points", "region_summary", "region_effects",
-    "fingerprints", "beta_overlap", "planted_recovery", "planted_effects", "notes", "associations", "group_comparisons",
-    "subgroups", "fairness", "interactions", "cox", "progression", "trajectories", "shortcuts", "site_prediction",
-    "ranking_agreement", "site_effects", "harmonisation_models", "main_effects", "w_calibration",
-    "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison",
-)  # fmt: skip
-"""Tables of ``group/statistics`` that the report shows; the largest stay in their files."""
-
-TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
-    "scans": lambda run: run.scans,
-    "splits": lambda run: run.splits,
-    "failures": lambda run: run.failures,
-    "registration": lambda run: run.registration_quality,
-    "clinical": lambda run: run.clinical,
-    "volumes": lambda run: run.volumes,
-    "predictions": lambda run: run.predictions,
-    "relevance": lambda run: run.relevance_bilateral,
-    "predictions_applied": lambda run: run.predictions_applied,
-    "relevance_applied": lambda run: run.relevance_applied_bilateral,
-    "conservation": lambda run: run.conservation,
-    **{name: partial(RunLayout.statistics, name=name) for name in STATISTICS},
-}
-"""Tables the report is made from, by the name its sections use."""
 
 FOUNDATIONS = ("scans", "predictions", "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
@@ -83,7 +57,7 @@ class RunRecord:
     source : RunInput
         Input folder and preset.
     tables : mapping of str to DataFrame
-        Those of `TABLES` that exist, have rows and all columns of `reports.read.written_tables`.
+        Those of `TABLES` that exist, and have rows and all their columns.
     unreadable : mapping of str to str
         Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy.
     histories : mapping of int to DataFrame
@@ -112,7 +86,7 @@ class RunRecord:
 
     def dictionary(self, name: str) -> Mapping[str, str]:
         """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
-        content = _json(self.layout, TABLES[name](self.layout).with_suffix(".json"), {})
+        content = _json(self.layout, TABLES[name].path(self.layout).with_suffix(".json"), {})
         return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
 
     @property
@@ -134,7 +108,7 @@ class RunRecord:
         stated = self.provenance.get("sources", {}).get("synthetic")
         if stated is not None:
             return bool(stated)
-        truth = (TABLES["planted_recovery"](self.layout), self.source.input / PLANTED)
+        truth = (TABLES["planted_recovery"].path(self.layout), self.source.input / PLANTED)
         return any(path.is_file() for path in truth)
 
     @cached_property
@@ -227,10 +201,12 @@ def read_run(layout: RunLayout) -> RunRecord:
     """
     config, source = read_config(layout.config), read_run_input(layout)
     tables, unreadable, foundation = {}, {}, ""
-    for name, path_of in TABLES.items():
-        path = path_of(layout)
+    for name, table in TABLES.items():
+        if name == "histories":  # one per fold, read below
+            continue
+        path = table.path(layout)
         later = WRITTEN_BEFORE.get(name)
-        if later is not None and not path.is_file() and TABLES[later](layout).is_file():
+        if later is not None and not path.is_file() and TABLES[later].path(layout).is_file():
             unreadable[name] = f"{path.relative_to(layout.root).as_posix()} is missing. {MAKE_AGAIN}"
             foundation = unreadable[name] if name in FOUNDATIONS else foundation
         elif path.is_file():
@@ -264,7 +240,7 @@ def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tup
     ----------
     layout : RunLayout
     name : str
-        Of `reports.read.written_tables.COLUMNS`.
+        Of `reports.read.written_tables.TABLES`.
     path : Path
     config : Config
     """

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from run_factory import RunPlan, make_run
 
+from pipeline.run.columns import Form
 from pipeline.run.layout.run_layout import RunLayout
 from reports.cautions.all_cautions import find_cautions
 from reports.content.run.summary import summarise
@@ -24,9 +25,9 @@ from reports.page.links import Links
 from reports.page.material import Material
 from reports.page.parts import PARTS, finished_sections, people_pages, region_pages
 from reports.page.sections import SECTIONS
-from reports.read.run_record import FOUNDATIONS, TABLES, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from reports.read.table_faults import COUNTS, FLAGS, REMEDY, TEXT, TEXT_HERE
-from reports.read.written_tables import COLUMNS
+from reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
+from reports.read.table_faults import REMEDY
+from reports.read.written_tables import TABLES
 from workflows.command_line import main
 
 PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
@@ -54,16 +55,16 @@ def write(path: Path, rows: list[list[str]]) -> None:
 
 def column_of_kind(name: str, header: list[str], kind: str) -> int | None:
     """A column of a table that holds numbers, whole numbers, flags or classes."""
+    declared = TABLES[name].columns
     for place, column in enumerate(header):
-        is_text = column in TEXT or (name, column) in TEXT_HERE
+        form = declared[column].form if column in TABLES[name].required else None
         found = {
-            "number": column in COLUMNS.get(name, ()) and not is_text and column not in FLAGS,
-            "count": not is_text and (column in COUNTS or column.startswith("n_")),
-            "flag": column in FLAGS,
-            "class": (name, column) in {("predictions", "label"), ("predictions", "outcome"), ("scans", "label"),
-                                        ("demographics", "label"), ("splits", "part")},
-            "map": column in ("map", "map_a"),
-        }  # fmt: skip
+            "number": form is not None and not declared[column].is_text and form is not Form.FLAG,
+            "count": form is Form.COUNT,
+            "flag": form is Form.FLAG,
+            "class": column in TABLES[name].values,
+            "map": form is Form.MAP and column != "source",
+        }
         if found[kind]:
             return place
     return None
@@ -83,7 +84,7 @@ def test_a_bad_cell_is_named_by_file_line_and_column_in_every_table(finished, re
     cell, why = CELLS[kind]
     tried = 0
     for name in record.tables:
-        path = TABLES[name](finished)
+        path = TABLES[name].path(finished)
         good = path.read_bytes()
         rows = cells(path)
         place = column_of_kind(name, rows[0], kind)
@@ -127,8 +128,8 @@ FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 @pytest.mark.parametrize("way", FILES)
 def test_a_damaged_table_is_named_and_left_out(finished, record, way):
     damage, why = FILES[way]
-    for name in record.tables.keys() & COLUMNS.keys():
-        path = TABLES[name](finished)
+    for name in record.tables.keys() & TABLES.keys():
+        path = TABLES[name].path(finished)
         good = path.read_bytes()
         path.write_bytes(damage(good))
         _, said = read_usable(finished, name, path, record.config)
@@ -141,7 +142,7 @@ def test_a_damaged_table_is_named_and_left_out(finished, record, way):
 
 @pytest.mark.parametrize("name", WRITTEN_BEFORE)
 def test_a_table_that_must_be_there_is_missed(finished, name):
-    path = TABLES[name](finished)
+    path = TABLES[name].path(finished)
     good = path.read_bytes()
     path.unlink()
     found = read_run(finished)
@@ -151,7 +152,7 @@ def test_a_table_that_must_be_there_is_missed(finished, name):
 
 @pytest.mark.parametrize("name", ["scans", "predictions"])
 def test_a_scan_that_appears_twice_is_named(finished, record, name):
-    path = TABLES[name](finished)
+    path = TABLES[name].path(finished)
     good = path.read_bytes()
     path.write_bytes(good + good.splitlines(keepends=True)[1])
     _, said = read_usable(finished, name, path, record.config)

@@ -29,7 +29,7 @@ from reports.page.material import Material
 from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
 from reports.people.page import _maps_of_mistakes, _rightly
 from reports.read.run_record import read_run
-from reports.read.written_tables import COLUMNS
+from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.viewer.of_run import viewing_space
 from reports.viewer.scan_pages import scan_page
@@ -248,7 +248,7 @@ def titles(layout: RunLayout) -> set[str]:
 
 def written(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows with all columns of a table, those not named unknown."""
-    return pd.DataFrame(rows, columns=list(COLUMNS[name]))
+    return pd.DataFrame(rows, columns=list(TABLES[name].meanings))
 
 
 def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):

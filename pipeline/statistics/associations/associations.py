@@ -106,7 +106,7 @@ class Points:
     note: str | None
 
 
-def associations_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``associations``: a row per biomarker, group of scans, estimator, map, bilateral group and metric."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
@@ -120,7 +120,7 @@ def associations_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
         for scan_group in settings.associations.scan_groups:
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
     table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
-    return {"associations": (table[list(ASSOCIATIONS_COLUMNS)], ASSOCIATIONS_COLUMNS)}
+    return table[list(ASSOCIATIONS_COLUMNS)]
 
 
 def _of_biomarker(

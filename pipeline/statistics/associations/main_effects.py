@@ -9,7 +9,6 @@ intracranial volume).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -56,7 +55,7 @@ MAIN_EFFECTS_TABLE = Table(
 )  # fmt: skip
 
 
-def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``main_effects``: a row per source, variable and bilateral group."""
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
@@ -70,7 +69,7 @@ def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
             except BadInputError as error:
                 blocks.append(_blank(features.source, variable, str(error)))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"main_effects": (table[list(MAIN_EFFECTS_COLUMNS)], MAIN_EFFECTS_COLUMNS)}
+    return table[list(MAIN_EFFECTS_COLUMNS)]
 
 
 def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:

@@ -188,14 +188,14 @@ def volume_association(
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
 
 
-def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``volume_points`` and ``volume_association``."""
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
     table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
     return {
-        "volume_points": (inputs.as_named(points), POINT_COLUMNS),
-        "volume_association": (table, ASSOCIATION_COLUMNS),
+        "volume_points": inputs.as_named(points),
+        "volume_association": table,
     }
 
 

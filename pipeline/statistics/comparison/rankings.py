@@ -77,10 +77,9 @@ class Rankings:
     note: str | None = None
 
 
-def ranking_agreement_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Agreement inside a run: ``ranking_agreement``."""
-    table = agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
-    return {"ranking_agreement": (table, AGREEMENT_COLUMNS)}
+    return agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:

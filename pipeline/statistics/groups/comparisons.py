@@ -12,7 +12,7 @@ covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def comparisons_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
@@ -115,7 +115,7 @@ def comparisons_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFr
             table = with_gains(table, compared.means, compared.of_first, label_of(inputs, second), settings, rng)
         blocks.append(table.assign(comparison=name))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"group_comparisons": (table[list(COMPARISONS_COLUMNS)], COMPARISONS_COLUMNS)}
+    return table[list(COMPARISONS_COLUMNS)]
 
 
 @dataclass(frozen=True, eq=False)

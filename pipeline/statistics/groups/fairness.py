@@ -65,7 +65,7 @@ FAIRNESS_TABLE = Table(
 _NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
 
 
-def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
@@ -80,7 +80,7 @@ def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame
             continue
         blocks.append(_of_variable(inputs, levels, frame))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"fairness": (table[list(FAIRNESS_COLUMNS)], FAIRNESS_COLUMNS)}
+    return table[list(FAIRNESS_COLUMNS)]
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:

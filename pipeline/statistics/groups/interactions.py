@@ -7,8 +7,6 @@ are, not in bands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
@@ -54,7 +52,7 @@ INTERACTIONS_TABLE = Table(
 _NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
 
-def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``interactions``: a row per variable, map and bilateral group."""
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
@@ -68,7 +66,7 @@ def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
         except BadInputError as error:
             blocks.append(_blank(variable, str(error).replace("_positive", "class").replace("_level", variable)))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"interactions": (table[list(INTERACTIONS_COLUMNS)], INTERACTIONS_COLUMNS)}
+    return table[list(INTERACTIONS_COLUMNS)]
 
 
 def _of_variable(

@@ -9,7 +9,6 @@ variances, also in unequal groups (Janssen 1997).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -65,8 +64,3 @@ def region_effects(inputs: StatisticsInputs) -> pd.DataFrame:
     names = {"mean_first": "mean_positive", "mean_second": "mean_negative", "n_first": "n_positive"}
     table = table.rename(columns=names | {"n_second": "n_negative"})
     return table.assign(family=f"{n_tests} maps x groups" if n_tests else "none")[list(EFFECT_COLUMNS)]
-
-
-def region_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
-    """Table ``region_effects``."""
-    return {"region_effects": (region_effects(inputs), EFFECT_COLUMNS)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -67,10 +65,9 @@ def region_summary(
     return table.sort_values("map", key=lambda names: names.map(order), kind="stable")[list(SUMMARY_COLUMNS)]
 
 
-def region_summary_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``region_summary``."""
-    table = region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
-    return {"region_summary": (table, SUMMARY_COLUMNS)}
+    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
 
 
 def _block(

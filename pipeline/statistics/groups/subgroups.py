@@ -7,8 +7,6 @@ they are too close to single people.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -58,7 +56,7 @@ SUBGROUPS_TABLE = Table(
 )  # fmt: skip
 
 
-def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     settings = inputs.config.statistics
     everyone = inputs.everyone
@@ -73,7 +71,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFram
         for level in levels.names:
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"subgroups": (table[list(SUBGROUPS_COLUMNS)], SUBGROUPS_COLUMNS)}
+    return table[list(SUBGROUPS_COLUMNS)]
 
 
 def _of_level(

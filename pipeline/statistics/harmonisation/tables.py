@@ -102,9 +102,15 @@ SITE_EFFECTS_TABLE = Table(
     "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
     "What does the site change, before and after harmonisation?",
 )  # fmt: skip
+HARMONISATION_TABLES = (
+    HARMONISED_RELEVANCE_TABLE,
+    HARMONISED_VOLUMES_TABLE,
+    HARMONISATION_MODELS_TABLE,
+    SITE_EFFECTS_TABLE,
+)
 
 
-def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Harmonise densities and volumes over sites, fold by fold, and test what site does before and after.
 
     Returns
@@ -130,10 +136,10 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.Data
     relevance = [_values(one, scans, config, "density").assign(map=one.features.source) for one in maps]
     measured = [_values(one, scans, config, "volume_mm3") for one in volumes]
     return {
-        "harmonised_relevance": (inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)), RELEVANCE_COLUMNS),
-        "harmonised_volumes": (inputs.as_named(_stacked(measured, VOLUME_COLUMNS)), VOLUME_COLUMNS),
-        "harmonisation_models": (_stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS), MODEL_COLUMNS),
-        "site_effects": (_stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS), EFFECT_COLUMNS),
+        "harmonised_relevance": inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)),
+        "harmonised_volumes": inputs.as_named(_stacked(measured, VOLUME_COLUMNS)),
+        "harmonisation_models": _stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS),
+        "site_effects": _stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS),
     }
 
 

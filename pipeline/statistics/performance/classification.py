@@ -17,8 +17,6 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.performance.calibration import (
-    CALIBRATION_COLUMNS,
-    PRECISION_RECALL_COLUMNS,
     calibration_table,
     precision_recall_table,
 )
@@ -176,14 +174,14 @@ def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([block for block in blocks if len(block)] or blocks, ignore_index=True)
 
 
-def performance_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
     predictions, settings = inputs.predictions, inputs.config.statistics
     return {
-        "performance": (performance_table(predictions, settings, inputs.seed), PERFORMANCE_COLUMNS),
-        "roc": (roc_table(predictions), ROC_COLUMNS),
-        "precision_recall": (precision_recall_table(predictions), PRECISION_RECALL_COLUMNS),
-        "calibration": (calibration_table(predictions, settings.confidence), CALIBRATION_COLUMNS),
+        "performance": performance_table(predictions, settings, inputs.seed),
+        "roc": roc_table(predictions),
+        "precision_recall": precision_recall_table(predictions),
+        "calibration": calibration_table(predictions, settings.confidence),
     }
 
 

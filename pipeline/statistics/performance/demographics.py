@@ -74,12 +74,12 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
 
 
-def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``demographics`` and ``demographic_tests``."""
     cohort = inputs.config.cohort
     return {
-        "demographics": (demographics(inputs.scans, cohort), DEMOGRAPHICS_COLUMNS),
-        "demographic_tests": (demographic_tests(inputs.scans, cohort), TESTS_COLUMNS),
+        "demographics": demographics(inputs.scans, cohort),
+        "demographic_tests": demographic_tests(inputs.scans, cohort),
     }
 
 

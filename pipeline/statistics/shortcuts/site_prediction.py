@@ -25,7 +25,6 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import derived_seed, generator
@@ -68,7 +67,7 @@ SITE_COLUMNS = {
 }
 SITE_PREDICTION_TABLE = Table(
     "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be read from relevance?",
-    forms={"target": Form.CODE},
+
 )  # fmt: skip
 
 
