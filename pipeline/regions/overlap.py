@@ -8,6 +8,7 @@ from itertools import product
 import pandas as pd
 
 from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
 TOP = 10
@@ -23,7 +24,7 @@ OVERLAP_COLUMNS = {
 }
 BETA_OVERLAP_TABLE = Table(
     "beta_overlap", OVERLAP_COLUMNS, "pair of LRP maps and metric", "Does another beta put the same regions first?",
-    stage="regions", filled=("map_a", "map_b", "metric", "top"),
+    stage="regions", forms={"overlap": Form.VALUE}, filled=("map_a", "map_b", "metric", "top"),
 )  # fmt: skip
 
 

@@ -30,8 +30,7 @@ class Form(Enum):
 
 TEXTS = frozenset({Form.TEXT, Form.CODE, Form.MAP, Form.NOTE})
 UNITS: Mapping[str, str] = {
-    "_mm3": "mm³", "_mm": "mm", "_ml": "ml", "_degrees": "degrees", "_percent": "%", "age": "years",
-    "field_strength": "T",
+    "_mm3": "mm³", "_mm": "mm", "_ml": "ml", "_degrees": "degrees", "_percent": "%", "_strength": "T",
 }  # fmt: skip
 """Unit by the end of a column's name."""
 
@@ -79,7 +78,7 @@ def column_of(name: str, meaning: str) -> Column:
 
 def unit_of(name: str) -> str:
     """Unit of a column; empty where it has none, or the column's meaning says it."""
-    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+    return "years" if name == "age" else next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
 
 
 KNOWN: Mapping[str, Column] = {

@@ -1,4 +1,4 @@
-"""docs/tables.md: every table of a run, from its declaration. ``python -m reports.read.table_documentation`` prints it."""
+"""docs/tables.md, made from the declarations: ``python -m reports.read.table_documentation`` prints it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _HEAD = """# Tables of a run
 
 Made by `python -m reports.read.table_documentation > docs/tables.md`; do not edit it by hand.
 
-Tables are tab-separated, in UTF-8, with `n/a` for what is missing. Beside each lies a JSON data dictionary with the same
-descriptions. The unit of inference is the participant: where a row counts scans, they are averaged per participant first.
+Tables are tab-separated, in UTF-8, with `n/a` for what is missing. Beside each lies a JSON data dictionary with the
+same descriptions. The unit of inference is the participant, whose scans are averaged first.
 """
 
 
