@@ -13,6 +13,7 @@ from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.declared import Table
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.groups.members import hedges_g
 
 TOTAL = "all"
 
@@ -114,12 +115,11 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFra
 
 def _welch(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     found: dict[str, Any] = {"test": "Welch's t", "statistic": np.nan, "p": np.nan, "hedges_g": np.nan, "note": None}
-    df = len(a) + len(b) - 2
     if min(len(a), len(b)) < 2 or (a.std() == 0 and b.std() == 0):
         return {**found, "note": "fewer than two values in a class, or none differs from another"}
     result = stats.ttest_ind(a, b, equal_var=False)
-    pooled = np.sqrt(((len(a) - 1) * a.var() + (len(b) - 1) * b.var()) / df)
-    g = (a.mean() - b.mean()) / pooled * (1 - 3 / (4 * df - 1))
+    values = np.concatenate([a, b]).astype(float)[:, None]
+    g = hedges_g(values, np.arange(len(values)) < len(a))[0]
     return {**found, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g)}
 
 
