@@ -36,6 +36,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
+from label_overlap import dice_per_label
 from scipy.spatial.transform import Rotation
 
 from atlases.labels import Atlas, load_atlas
@@ -49,7 +50,6 @@ from pipeline.registration.ants_transform import (
     to_ants,
 )
 from pipeline.registration.images.t1w import load_labels, load_t1w
-from pipeline.registration.label_overlap import dice_per_label
 from pipeline.registration.scan import register_image
 from pipeline.registration.settled import COARSEST_MM
 from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
@@ -233,6 +233,11 @@ def page(rows: pd.DataFrame, options: argparse.Namespace) -> str:
         f"`{PLAIN_CALL}`, on the same scans and the same template brain; seed {options.seed}, one thread. Seconds are "
         f"those of the processor. The parameters were chosen on {', '.join(CHOSEN_ON)}; the means leave these people "
         f"out. The rule for fluid in the hippocampus was chosen with {', '.join(FLUID_SEEN_ON)} in view.",
+        "",
+        "OASIS-20: twenty skull-stripped brains of OASIS-1 (Marcus et al. 2007, doi:10.1162/jocn.2007.19.9.1498) with "
+        "the manual labels of the MICCAI 2012 challenge, provided by Neuromorphometrics, Inc. under academic "
+        "subscription; CC BY-NC 3.0, not part of this repository. From GitHub, muschellij2/malf.templates, "
+        "as a BIDS dataset.",
     ]
     for resolution, own in rows.groupby("resolution", sort=False):
         lines += ["", f"## Template at {resolution:g} mm", "", *overlap(own), "", *volumes_of(own), "", *people(own)]

@@ -25,10 +25,17 @@ from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.sharing.manifest import write_comparison
-from pipeline.run.config.files import load_config, read_config
+from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError
-from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_input, recognise_run_folder
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
+from pipeline.run.layout.folder import (
+    RunInput,
+    prepare_run_folder,
+    read_run_config,
+    read_run_input,
+    recognise_run_folder,
+    with_registration_seed,
+)
 from pipeline.run.layout.private_paths import last_part
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -63,7 +70,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
-    recognise_run_folder(out, source)
+    config = with_registration_seed(config, recognise_run_folder(out, source))
     with run_lock(RunLayout(out.resolve()).lock) as taken_over:
         cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         said = describe_cohort(cohort, config.cohort)
@@ -85,7 +92,8 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
             for note in ready.notes:
                 log.warning("note: %s", note)
             work = _begin(layout, source.input, config, cohort, ready, executor)
-            _run_stages(work, cohort.layout, stages, log)
+            _run_stages(work, cohort, stages, log)
+        clear_stale_scratch(layout)  # workers of a killed run may have outlived it at the beginning of this one
     return _exit_code(layout)
 
 
@@ -104,17 +112,17 @@ def _begin(
     return Work(layout, root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
 
 
-def _run_stages(work: Work, input_layout: str, stages: Sequence[str], log: logging.Logger) -> None:
+def _run_stages(work: Work, cohort: InputCohort, stages: Sequence[str], log: logging.Logger) -> None:
     """Run the stages after the cohort, and record what they were made with."""
     layout = work.layout
     changed = not layout.provenance.is_file()
     for stage in stages[1:]:
         if stage == "report" and changed:
-            _write_provenance(work, input_layout)
+            _write_provenance(work, cohort)
         changed |= _run_stage(stage, work, log)
         work.digests.save()
     if "report" not in stages and changed:
-        _write_provenance(work, input_layout)
+        _write_provenance(work, cohort)
     elif "report" in stages:
         log.info("Report: %s", layout.report)
 
@@ -134,13 +142,13 @@ def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
     return result.changed
 
 
-def _write_provenance(work: Work, input_layout: str) -> None:
+def _write_provenance(work: Work, cohort: InputCohort) -> None:
     """Write down what the numbers were made with; a run that found nothing to do leaves the record as it was."""
     config = work.config
     template = load_template(config.registration.resolution_mm)
     atlas = load_atlas(config.regions.atlas, template.grid)
     sources = {
-        "input_layout": input_layout,
+        "input_layout": cohort.layout,
         "synthetic": work.truth.is_file(),
         "template": {"name": template.name, "sha256": template.source_digest},
         "atlas": {
@@ -151,6 +159,7 @@ def _write_provenance(work: Work, input_layout: str) -> None:
             "note": atlas.note,
             "empty": [atlas.regions.by_number(number).name for number in atlas.empty],
         },
+        "same_images": cohort.same_images,
     }
     command = [last_part(argument) for argument in sys.argv[1:]]
     if "ids" in config.privacy.pseudonyms:  # --participant-label names them
@@ -174,6 +183,7 @@ def demo_command(arguments: argparse.Namespace) -> int:
     arguments.preset, arguments.participant_label = "demo", []
     config = load_config("demo", arguments.config, seed_of(arguments))
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
+    _require_demo_folder(arguments.out)
     cohort = arguments.out / "cohort"
     print(f"Synthetic demo cohort: {cohort}")
     with run_lock(RunLayout(arguments.out.resolve()).lock):
@@ -182,11 +192,18 @@ def demo_command(arguments: argparse.Namespace) -> int:
         return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
 
 
+def _require_demo_folder(folder: Path) -> None:
+    """Nothing but an earlier demo may be there."""
+    expected = {"cohort", "run", *(path.name for path in folder.glob(f"{RunLayout(folder).lock.name}*"))}
+    if folder.is_dir() and any(path.name not in expected for path in folder.iterdir()):
+        raise UsageError(f"{folder}: is not empty and not that of an earlier demo. Choose an empty or new folder.")
+
+
 def report_command(arguments: argparse.Namespace) -> int:
     """``heatlas report``."""
     layout = RunLayout(arguments.out.resolve())
     source = read_run_input(layout)
-    read_config(layout.config)
+    read_run_config(layout)
     with (
         run_lock(layout.lock) as taken_over,
         open_log(layout, source.input) as log,

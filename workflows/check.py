@@ -84,12 +84,7 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
     ]
     lines += _dropped_lines([scan for scan in table if not scan.kept])
     lines += _matched_lines(cohort.matches)
-    lines.append(f"contrast {config.contrast_column}: {config.negative} against {config.positive}")
-    if cohort.problem:
-        lines.append(f"  no labels: {cohort.problem}")
-    for label in (config.negative, config.positive):
-        scans = [scan for scan in labelled if scan.label == label]
-        lines.append(f"  {label}: {len(scans)} scans of {_people(scans)}")
+    lines += _task_lines(cohort, config)
     outside = [scan for scan in kept if scan.label is None]
     if outside:
         lines.append(f"  outside the contrast: {len(outside)} scans of {_people(outside)} (registered, not trained on)")
@@ -99,6 +94,21 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
             lines.append(f"  missing {text}: {missing} of {len(labelled)} scans")
     lines += [f"note: {note}" for note in cohort.notes]
     return "\n".join(lines)
+
+
+def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
+    """What is told apart or predicted, and of how many."""
+    problem = [f"  no labels: {cohort.problem}"] if cohort.problem else []
+    labelled = cohort.table.labelled
+    if config.target:
+        values = sorted(float(scan.label or "nan") for scan in labelled)
+        span = f", from {values[0]:g} to {values[-1]:g}" if values else ""
+        return [f"predicts {config.target}: {len(labelled)} scans of {_people(labelled)}{span}", *problem]
+    lines = [f"contrast {config.contrast_column}: {' against '.join(config.labels)}", *problem]
+    for label in config.labels:
+        scans = [scan for scan in labelled if scan.label == label]
+        lines.append(f"  {label}: {len(scans)} scans of {_people(scans)}")
+    return lines
 
 
 def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str, problem: str) -> None:
@@ -126,9 +136,9 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
         "scans": {"found": len(table), "kept": len(table.kept), "labelled": len(table.labelled)},
         "participants": {"found": len({scan.participant_id for scan in table}), "kept": len(people)},
         "entries": dict(Counter(scan.entry for scan in table.kept)),
-        "labels": {
-            label: sum(scan.label == label for scan in table.kept) for label in (config.negative, config.positive)
-        },
+        "labels": {}
+        if config.target
+        else {label: sum(scan.label == label for scan in table.kept) for label in config.labels},
         "dropped": dict(Counter(_kind_of(scan) for scan in table if not scan.kept).most_common()),
         "missing": {name: sum(getattr(scan, name) is None for scan in table.labelled) for name in _WANTED},
         "manifest": dict(Counter(match.status for match in cohort.matches)),

@@ -26,12 +26,13 @@ from pipeline.run.errors import (
 from pipeline.run.plain_text import PlainStream, plain
 from pipeline.run.work.executors import import_ahead
 
-_HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
+_HOMES = {
+    "check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest",
+    "models": "workflows.models",
+}  # fmt: skip
 """Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
 _WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """What workers need, the first things first; imported by their server while this process imports the rest."""
-EXIT_PIPE = 141
-"""As the shell reports a command ended by SIGPIPE."""
 _MOST_PROCESSES = 1024
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
@@ -54,19 +55,19 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="make the synthetic demo cohort and run everything on it")
-    demo.add_argument("out", type=Path, metavar="OUT", help="folder for the cohort (OUT/cohort) and the run (OUT/run)")
+    demo.add_argument("out", type=_path, metavar="OUT", help="folder for the cohort (OUT/cohort) and the run (OUT/run)")
     _add_seed_and_config(demo)
     _add_run_options(demo)
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
-    check.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    check.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
     _add_check_options(check)
 
     _add_manifest(commands)
 
     run = commands.add_parser("run", help="end to end: cohort, registration, training, heatmaps, statistics, report")
-    run.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
-    run.add_argument("out", type=Path, metavar="OUT", help="run folder; an unfinished run there is continued")
+    run.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    run.add_argument("out", type=_path, metavar="OUT", help="run folder; an unfinished run there is continued")
     _add_settings(run)
     _add_manifest_option(run)
     _add_run_options(run)
@@ -79,13 +80,20 @@ def build_parser() -> argparse.ArgumentParser:
         "participant, and agreement of their region rankings. Scans that not every run predicted are left out "
         "and counted.",
     )  # fmt: skip
-    compare.add_argument("outs", type=Path, nargs="+", metavar="OUT", help="run folders, two or more; only read")
+    compare.add_argument("outs", type=_path, nargs="+", metavar="OUT", help="run folders, two or more; only read")
     compare.add_argument(
-        "--to", type=Path, required=True, metavar="FOLDER", help="for mcnemar.tsv and ranking_agreement.tsv"
+        "--to", type=_path, required=True, metavar="FOLDER", help="for mcnemar.tsv and ranking_agreement.tsv"
     )
 
+    models = commands.add_parser(
+        "models", help="the families of networks: size, settings, which methods explain them"
+    )  # fmt: skip
+    models.add_argument(
+        "--resolution", type=float, metavar="MM", help="voxel size in template space (default: 1 and 2)"
+    )  # fmt: skip
+
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
-    report.add_argument("out", type=Path, metavar="OUT", help="run folder")
+    report.add_argument("out", type=_path, metavar="OUT", help="run folder")
     report.add_argument(
         "--figures", action="store_true", help="write every figure as SVG, PNG (300 dpi) and PDF, for publication"
     )
@@ -94,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write scans.tsv and a summary there as well")
+    parser.add_argument("--out", type=_path, metavar="FOLDER", help="write scans.tsv and a summary there as well")
     _add_manifest_option(parser)
     _add_settings(parser)
     _add_coming_run(parser)
@@ -102,13 +110,13 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_coming_run(parser: argparse.ArgumentParser) -> None:
     """What the run that is checked for will be told beside its settings."""
-    parser.add_argument("--executor", type=Path, metavar="FILE", help="the run will use one; workers may have a GPU")
+    parser.add_argument("--executor", type=_path, metavar="FILE", help="the run will use one; workers may have a GPU")
     _add_stop_after(parser)
 
 
 def _add_manifest_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--manifest", type=Path, metavar="FILE", help="use only the images of this manifest, if they are the same"
+        "--manifest", type=_path, metavar="FILE", help="use only the images of this manifest, if they are the same"
     )
 
 
@@ -120,8 +128,8 @@ def _add_manifest(commands: Any) -> None:
     export = actions.add_parser(
         "export", help="write image ids and digests of the scans that a run would use, and nothing else about them"
     )
-    export.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
-    export.add_argument("file", type=Path, metavar="FILE", help="manifest to write, .tsv")
+    export.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    export.add_argument("file", type=_path, metavar="FILE", help="manifest to write, .tsv")
     export.add_argument("--ids-only", action="store_true", help="no digests: images are not read")
     _add_manifest_option(export)
     _add_settings(export)
@@ -129,9 +137,9 @@ def _add_manifest(commands: Any) -> None:
         "import", help="find the images of a manifest in an input; the same as check with --manifest",
         description="Exit code 0 if every image of the manifest is found and the same and none is beside it, else 1.",
     )  # fmt: skip
-    rebuild.add_argument("manifest", type=Path, metavar="FILE", help="manifest that someone has exported")
-    rebuild.add_argument("input", type=Path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
-    rebuild.add_argument("--out", type=Path, metavar="FOLDER", help="write scans.tsv and the comparison there")
+    rebuild.add_argument("manifest", type=_path, metavar="FILE", help="manifest that someone has exported")
+    rebuild.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    rebuild.add_argument("--out", type=_path, metavar="FOLDER", help="write scans.tsv and the comparison there")
     _add_settings(rebuild)
     _add_coming_run(rebuild)
 
@@ -143,7 +151,7 @@ def _add_explain(commands: Any) -> None:
         "beside those of the run, which stay as they are; sums per region in OUT/explanations.",
         epilog="What each method answers, its settings and when not to use it: docs/attribution_methods.md.",
     )  # fmt: skip
-    explain.add_argument("out", type=Path, metavar="OUT", help="run folder")
+    explain.add_argument("out", type=_path, metavar="OUT", help="run folder")
     explain.add_argument(
         "--method", nargs="+", action="extend", required=True, metavar="NAME", help="e.g. grad-cam occlusion rise"
     )
@@ -177,8 +185,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     _add_seed_and_config(parser)
     parser.add_argument(
         "--contrast", metavar="COLUMN=NEGATIVE,POSITIVE",
-        help="what to tell apart, e.g. diagnosis=CN,AD (default) or age_group=young,old",
+        help="what to tell apart, e.g. diagnosis=CN,AD (default), age_group=young,old or diagnosis=CN,MCI,AD",
     )  # fmt: skip
+    parser.add_argument("--target", metavar="COLUMN", help="predict a number instead of classes, e.g. age")
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"
@@ -188,7 +197,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="what images are: recognised one by one (auto, default), scans, brains, or brains in template space",
     )  # fmt: skip
     parser.add_argument(
-        "--anonymise", type=Path, metavar="KEY",
+        "--anonymise", type=_path, metavar="KEY",
         help="move the dates of each participant; KEY is a secret file, made if absent, to be kept apart",
     )  # fmt: skip
     parser.add_argument("--pseudonymise", metavar="sites,ids", help="with --anonymise: rename sites, people and images")
@@ -196,7 +205,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML with settings that differ from the preset")
+    parser.add_argument("--config", type=_path, metavar="FILE", help="TOML with settings that differ from the preset")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -210,7 +219,18 @@ def _add_stop_after(parser: argparse.ArgumentParser) -> None:
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-procs", type=_count, default=os.cpu_count() or 1, metavar="N", help="worker processes")
-    parser.add_argument("--executor", type=Path, metavar="FILE", help="Python file with a Parsl config, for clusters")
+    parser.add_argument("--executor", type=_path, metavar="FILE", help="Python file with a Parsl config, for clusters")
+
+
+def _path(text: str) -> Path:
+    """A path that leads somewhere; `argparse` names the option."""
+    try:
+        Path(text).resolve()
+    except FileNotFoundError:
+        raise argparse.ArgumentTypeError(f"{text!r}: the current folder has been removed") from None
+    except (OSError, RuntimeError):  # RuntimeError until Python 3.12
+        raise argparse.ArgumentTypeError(f"{text!r}: its symbolic links lead in a circle") from None
+    return Path(text)
 
 
 def _count(text: str) -> int:
@@ -244,9 +264,6 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
             return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
         return _said(str(error), error.exit_code)
-    except BrokenPipeError:  # whoever read the output has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE
     except KeyboardInterrupt:
         return _said("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
     except OSError as error:
@@ -261,10 +278,10 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
 
 
 def _said(line: str, code: int) -> int:
-    print(f"heatlas: {plain(line)}", file=sys.stderr)
+    print(f"heatlas: {line}", file=cast(TextIO, PlainStream(sys.stderr)))
     return code
 
 
 def _defect(error: Exception) -> int:
-    print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    print("".join(traceback.format_exception(error)), end="", file=cast(TextIO, PlainStream(sys.stderr)))
     return _said(f"internal error ({type(error).__name__}: {error}). Please report it.", EXIT_INTERNAL)

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.cohort.people.tasks import task_of
 from pipeline.run.cells import require_whole
-from pipeline.run.config.files import read_config
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.folder import read_run_config, read_run_input
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
@@ -105,7 +105,11 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         source = read_run_input(layout).input
         if target.is_relative_to(source) and not target.is_relative_to(source / "derivatives"):
             raise UsageError(f"--to {target}: lies inside the input {source}, which is never written to.")
-        config = read_config(layout.config)
+        config = read_run_config(layout)
+        task = task_of(config.cohort)
+        if task.kind.undefined:
+            what = "predicts a number" if task.is_number else "tells several apart"
+            raise BadInputError(f"only runs of two classes are compared, and this one {what}.")
         predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
         require_whole(layout.predictions)
         require_predictions(layout.predictions, predictions)

@@ -12,11 +12,11 @@ from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.records import ScanTable
 from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
-from pipeline.run.config.files import read_config
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.folder import read_run_config, read_run_input
 from pipeline.run.layout.run_layout import ExplanationLayout
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.executors import open_executor
@@ -44,7 +44,7 @@ def explain_command(arguments: argparse.Namespace) -> int:
 
 
 def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
-    config = read_config(layout.config)
+    config = read_run_config(layout)
     for path in (layout.scans, layout.splits):
         if not path.is_file():
             raise UsageError(
@@ -61,7 +61,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     _tell_left_out(layout, request, explainable(layout, scans, split, config)[1])
-    made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
+    made = [outcome for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
             print(f"  {outcome.job.unit} failed: {outcome.message}")
@@ -71,8 +71,8 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     if len(empty) > LISTED:
         print(f"  ... and {len(empty) - LISTED} more such maps")
     print(f"{len(made)} of {len(outcomes)} explanations are there, in {layout.root}/sub-*/**/relevance")
-    for path in dict.fromkeys(outcome.job.arguments[0].explanation.label for outcome in outcomes if outcome.ok):
-        print(f"  {layout.regions(path)}")
+    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in made):
+        print(f"  {layout.regions(label)}")
     if outcomes and not made:
         first = " ".join(outcomes[0].message.split())
         raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
@@ -90,7 +90,7 @@ def _tell_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[
     """Say which scans are left out because a file or row is missing, where all scans were asked for."""
     if not (request.participants or request.scans):
         for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
-            print(f"  {count} scans left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:

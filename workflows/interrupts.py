@@ -40,6 +40,11 @@ class Interrupts:
     def begin(self) -> None:
         self._working = True
 
+    def end(self) -> None:
+        """Ignore both signals: Python takes its handlers away before it ends, and the exit code is known."""
+        for number in _CODES:
+            signal.signal(number, signal.SIG_IGN)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         which = signal.Signals(number)
         if self._came is not None and time.monotonic() - self._came < _SAME:
@@ -59,4 +64,7 @@ def start() -> int:
     interrupts.listen()
     from workflows.command_line import main
 
-    return main(begin=interrupts.begin)
+    try:
+        return main(begin=interrupts.begin)
+    finally:
+        interrupts.end()

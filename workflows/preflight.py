@@ -12,21 +12,22 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import PARTS, Split, make_split, require_both_classes
+from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
-from pipeline.models.geometry import weight_count
+from pipeline.models.families.registry import family_of
 from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
-from pipeline.run.config.settings import Config, RegistrationConfig
+from pipeline.registration.settled import COARSEST_MM, not_measured
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
+from pipeline.run.plain_text import counted
 from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
-MOST_WEIGHTS = 1_000_000_000
-"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     Raises
     ------
     UsageError
-        For an unknown atlas, one without a hippocampus where its volume is asked for, a network that fits no memory, or
-        a GPU that is not there.
+        For an unknown atlas, one without a hippocampus where its volume is asked for, settings with which its volume is
+        not measured, a network that fits no memory, or a GPU that is not there.
     BadInputError
         If the labels of the atlas cannot be used, or the grid is too small for the network.
     MissingDataError
@@ -78,6 +79,12 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
             f'registration.hippocampus_source = "{source}": the atlas {config.regions.atlas} has no group '
             f'{HIPPOCAMPUS}. Set "table", or choose another regions.atlas.'
         )
+    unmeasured = not_measured(config.registration)
+    if "registration" in stages and source == "jacobian" and unmeasured:
+        raise UsageError(
+            f'registration.hippocampus_source = "jacobian": there would be {unmeasured}. Set "table" or "auto", or '
+            f"register with the default transform at {COARSEST_MM:g} mm or finer."
+        )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
     if "training" in stages:
@@ -86,22 +93,41 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
             from pipeline.models.device import require_device  # torch takes a second
 
             require_device(config.training)
+    if "attribution" in stages:
+        _require_methods(config)
 
 
 def _require_network(config: Config) -> None:
     """Refuse a network that does not fit its grid or no memory, and shifts that leave nothing to see."""
-    model, shape = config.model, configured_input(config).shape
-    count = weight_count(shape, model.channels, model.pools, model.hidden_units, classes=2)
-    if count > MOST_WEIGHTS:
-        raise UsageError(
-            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
-            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
-        )
+    shape = configured_input(config).shape
+    family_of(config.model).require_fits(shape, config.model)
     if config.training.max_shift_voxels >= shape[0]:
         raise UsageError(
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "
             "left to right, so nothing would be left. The default is 2."
         )
+
+
+def _require_methods(config: Config) -> None:
+    """Refuse methods that do not exist or are not defined for the network; for the usual ones nothing is imported."""
+    family, settings, usual = family_of(config.model), config.attribution, AttributionConfig()
+    for method in settings.methods:
+        try:
+            family.require_method(method)
+        except UsageError as error:
+            raise UsageError(
+                f"{error}. Take it out of attribution.methods, or choose another model.architecture; `heatlas models` "
+                "says which methods explain which."
+            ) from error
+    if family.batch_norm("auto") == "identity" and settings.batch_norm == "fold":
+        raise UsageError(
+            f'attribution.batch_norm = "fold": {family.name} has normalisations that do not follow a convolution and '
+            'cannot be folded. Set "auto" or "identity".'
+        )
+    if (settings.methods, settings.settings) != (usual.methods, usual.settings):
+        from pipeline.explaining.requested import explanations_of_run
+
+        explanations_of_run(config)
 
 
 def atlas_groups(config: Config) -> frozenset[str]:
@@ -127,10 +153,14 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     BadInputError
         If no scan is kept, no scan has the brain mask asked for, the classes cannot be told apart or split, or a
         setting of the statistics names what is not there.
+    UsageError
+        If the settings name a method of attribution, or a setting of one, that does not exist.
     """
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
-    notes = _mask_notes(config.registration, cohort) if "registration" in stages else []
+    notes = []
+    if "registration" in stages:
+        notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "training" not in stages:  # registering a few participants needs neither labels nor a split
         return Ready(Split(()), tuple(notes))
     if cohort.problem:
@@ -140,10 +170,25 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         for part in PARTS[:2]:
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
-            require_both_classes(fold.index, part, labels, (config.cohort.negative, config.cohort.positive))
+            require_labels(fold.index, part, labels, task_of(config.cohort))
+    if "attribution" in stages:
+        _require_methods(config)
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes))
+
+
+def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:
+    """A note on scans that would have a volume of our own, were it measured with these settings."""
+    scans, unmeasured = cohort.table.kept, not_measured(settings)
+    lacking = [scan for scan in scans if scan.hippocampus_mm3 is None]
+    wanted = settings.hippocampus_source == "fill" or len(lacking) == len(scans)
+    if settings.hippocampus_source == "table" or not lacking or not wanted or unmeasured is None:
+        return []
+    return [
+        f"{counted(len(lacking), 'scan')} of {len(scans)} will have no hippocampal volume: the input gives none, and "
+        f'registration.hippocampus_source = "{settings.hippocampus_source}" adds {unmeasured}'
+    ]
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

@@ -71,7 +71,7 @@ def register_and_finish(
 
     followers = functools.partial(_followers, atlas, atlas_digest, resolution)
     registrations, regions = register_scans(
-        layout, input_root, scans, settings, config.seed, executor, digests, atlas, followers, interim_volumes
+        layout, input_root, scans, settings, settings.seed, executor, digests, atlas, followers, interim_volumes
     )
     kept = [scan for scan in scans if scan.kept]
     registered = [scan for scan, outcome in zip(kept, registrations, strict=True) if outcome.ok]

@@ -21,10 +21,18 @@ def settings_of(arguments: argparse.Namespace) -> Config:
     cohort: dict[str, Any] = {}
     if arguments.contrast:
         column, _, values = arguments.contrast.partition("=")
-        negative, _, positive = values.partition(",")
-        if not (column and negative and positive):
-            raise UsageError(f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD.")
-        cohort |= {"contrast_column": column, "negative": negative, "positive": positive}
+        classes = values.split(",") if len(values.split(",")) > 2 else values.split(",", 1)
+        if not column or len(classes) < 2 or not all(classes):
+            raise UsageError(
+                f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD, or more "
+                "classes, as diagnosis=CN,MCI,AD; the last is the one that is explained."
+            )
+        several = classes if len(classes) > 2 else []
+        cohort |= {"contrast_column": column, "negative": classes[0], "positive": classes[-1], "classes": several}
+    if arguments.target:
+        if arguments.contrast:
+            raise UsageError("--target predicts a number and --contrast tells classes apart; give one of them.")
+        cohort |= {"target": arguments.target, "classes": []}
     if arguments.start_at is not None:
         cohort["start_at"] = arguments.start_at
     if cohort:

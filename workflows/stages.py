@@ -14,12 +14,12 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.images.conversion import convert_scans
 from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
-from pipeline.explaining.applied import explain_applied
-from pipeline.explaining.stage import APPLIED_STAGE, explain_scans
+from pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.images.faces import without_face
@@ -75,7 +75,7 @@ class Work:
 
     def outside(self, *stages: str) -> list[Scan]:
         """Kept scans outside the contrast that networks may be asked about and that failed in none of the stages."""
-        wanted = self.config.cohort.apply_outside_contrast
+        wanted = self.config.cohort.apply_outside_contrast and task_of(self.config.cohort).kind.applies
         return [scan for scan in self._unfailed(*stages) if scan.label is None] if wanted else []
 
     def applied(self, *stages: str) -> list[Scan]:
@@ -131,7 +131,8 @@ def train(work: Work) -> Result:
     """Train one network per fold and predict the scans it has not seen, those outside the contrast too."""
     scans, split = work.labelled("registration"), work.split
     outcomes = train_folds(work.layout, scans, split, work.config, work.executor, work.digests)
-    trained = [fold.index for fold, outcome in zip(split.folds, outcomes, strict=True) if outcome.ok]
+    firsts = outcomes[: len(split.folds)]  # further repeats come after them, and are only compared
+    trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     outside = work.outside("registration")
     asked = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
     return Result([*outcomes, *asked])
@@ -159,16 +160,6 @@ def aggregate(work: Work) -> Result:
     return Result(outcomes, done or others)
 
 
-INFERENCE_PACKAGES = (
-    "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.work.seeds",
-    "pipeline.training.control",
-    "pipeline.cohort.candidates", "pipeline.cohort.people.clinical", "pipeline.cohort.people.persons",
-    "pipeline.cohort.records",
-    "pipeline.cohort.people.splits", "pipeline.cohort.cells.values", "pipeline.registration.settled",
-)  # fmt: skip
-"""Code that the tables of the statistics stage depend on, beside reading and writing."""
-
-
 def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
     layout, config = work.layout, work.config
@@ -176,6 +167,8 @@ def infer(work: Work) -> Result:
     def statistics() -> list[Path]:
         scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
         written = analyse(layout, scans, predictions, config, work.executor)
+        if task_of(config.cohort).kind.name != TWO_CLASSES:
+            return written  # what is planted is a difference of two classes
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
             written.append(layout.statistics("planted_recovery"))
@@ -188,7 +181,15 @@ def infer(work: Work) -> Result:
 
     inputs = [*files_read(layout), work.truth, work.truth.with_name("effects.json")]
     parameters = [config.statistics, config.cohort, config.attribution, config.training.control, config.seed]
-    done = run_step(layout, "statistics", inputs, parameters, INFERENCE_PACKAGES, statistics, work.digests)
+    done = run_step(
+        layout,
+        "statistics",
+        inputs,
+        parameters,
+        [analyse, evaluate_planted, evaluate_effects],
+        statistics,
+        work.digests,
+    )
     return Result(step_done=done)
 
 
@@ -201,8 +202,7 @@ def report(work: Work) -> Result:
         build_report(layout, executor=work.executor)
         return written_files(layout)
 
-    packages = ["reports", "pipeline.regions"]
-    done = run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests)
+    done = run_step(layout, "report", report_inputs(layout), None, [build_report], build, work.digests)
     return Result(pictures, done)
 
 

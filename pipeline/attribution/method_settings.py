@@ -16,7 +16,7 @@ from pipeline.run.errors import UsageError
 Setting = bool | int | float | str | tuple[Any, ...]
 
 
-def read_settings(method: str, record: type[Any], texts: Sequence[str]) -> dict[str, Setting]:
+def read_settings(method: str, record: type[Any], texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
     Parameters
@@ -27,6 +27,8 @@ def read_settings(method: str, record: type[Any], texts: Sequence[str]) -> dict[
         A dataclass.
     texts : sequence of str
         ``key=value``.
+    where : str
+        Option or setting that they come from, for messages.
 
     Raises
     ------
@@ -39,12 +41,12 @@ def read_settings(method: str, record: type[Any], texts: Sequence[str]) -> dict[
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise UsageError(f"--setting {text}: write KEY=VALUE, as --setting batch=4.")
+            raise UsageError(f"{where} {text}: write KEY=VALUE, as {where} batch=4.")
         if name not in known:
-            raise UsageError(f"--setting {text}: {method} has no setting {name!r}; {_listed(known)}.")
+            raise UsageError(f"{where} {text}: {method} has no setting {name!r}; {_listed(known)}.")
         if name in found:
-            raise UsageError(f"--setting {name}: given twice.")
-        found[name] = typed_value(known[name].kind, from_text(value.strip()), f"--setting {name}")
+            raise UsageError(f"{where} {name}: given twice.")
+        found[name] = typed_value(known[name].kind, from_text(value.strip()), f"{where} {name}")
     return {name: value for name, value in found.items() if value != known[name].default}
 
 

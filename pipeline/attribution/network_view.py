@@ -23,7 +23,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
-class Subject:
+class NetworkView:
     """One output of a network, seen from a boundary.
 
     Parameters
@@ -76,7 +76,7 @@ class Subject:
 @contextmanager
 def explaining(
     model: nn.Module, volumes: Tensor, target: int, stage: int | str = 0, start: StartValue = "logit"
-) -> Iterator[Subject]:
+) -> Iterator[NetworkView]:
     """Open a network at a boundary for as long as it is explained: exact float32, deterministic, nothing changed.
 
     Parameters
@@ -106,7 +106,7 @@ def explaining(
         with torch.no_grad():
             features = _run_watched(before, volumes).detach()
             start_values(_run_watched(after, features), target, start)  # refuses a wrong target before any work
-        yield Subject(volumes, features, target, start, before, after, model, stage)
+        yield NetworkView(volumes, features, target, start, before, after, model, stage)
 
 
 def require_unchanging(model: nn.Module) -> None:

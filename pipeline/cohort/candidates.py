@@ -12,6 +12,7 @@ from pipeline.cohort.images.headers import check_header
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.progress import Progress
 
 
@@ -115,7 +116,7 @@ def with_readable_headers(
             checked.append(candidate)
             bar.update()
     return checked, [
-        f"headers of {len(names)} images are set right in memory ({kind}): {listed(names, 3)}"
+        f"headers of {counted(len(names), 'image')} are set right in memory ({kind}): {listed(names, 3)}"
         for kind, names in repaired.items()
     ]
 
@@ -165,16 +166,3 @@ def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
 
 def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.scan.kept]
-
-
-def listed(names: Iterable[str], limit: int = 5) -> str:
-    """Names for a message: the first few, and how many more.
-
-    Examples
-    --------
-    >>> listed(["a", "b", "c"], limit=2)
-    'a, b and 1 more'
-    """
-    all_names = list(names)
-    more = len(all_names) - limit
-    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -15,13 +15,13 @@ from pipeline.cohort.bids.derivatives import over_template, with_entries
 from pipeline.cohort.bids.tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
     Candidate,
-    listed,
     one_per_session,
     only_participants,
     with_readable_headers,
     without_duplicates,
 )
 from pipeline.cohort.cells.ranges import possible_scans
+from pipeline.cohort.images.same_images import same_images, same_images_note
 from pipeline.cohort.people.clinical import Clinical, clinical_table
 from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from pipeline.cohort.people.persons import roll_over_notes
@@ -32,6 +32,7 @@ from pipeline.cohort.sharing.manifest import Manifest, Match, select
 from pipeline.cohort.walking import InputFiles, walk_input
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds what was planted; reading it would be cheating."""
@@ -58,6 +59,8 @@ class InputCohort:
         How the images of a manifest were found; empty without one.
     clinical : Clinical or None
         Further clinical columns of the scans that are used.
+    same_images : str
+        Which scans hold the same image; one of the notes. Empty where none do.
     """
 
     root: Path
@@ -67,6 +70,7 @@ class InputCohort:
     problem: str = ""
     matches: tuple[Match, ...] = ()
     clinical: Clinical | None = None
+    same_images: str = ""
 
     @property
     def synthetic(self) -> bool:
@@ -149,7 +153,10 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     if selection.disguise is not None:
         matches = selection.disguise.matches(matches, scans)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
-    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches), clinical)
+    copies = same_images_note(same_images(root, [scan for scan in scans if scan.kept]))
+    notes += [copies] if copies else []
+    table = ScanTable(tuple(scans))
+    return InputCohort(root, layout, table, tuple(notes), problem, tuple(matches), clinical, copies)
 
 
 def _input_folder(root: Path) -> Path:
@@ -207,26 +214,28 @@ def _has_participants(files: InputFiles) -> bool:
 def _file_notes(files: InputFiles, layout: str) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
-        notes.append(f"{files.dicom_count} DICOM files are left alone: BIDS holds images as NIfTI; convert them")
+        notes.append(f"{counted(files.dicom_count, 'DICOM file')} left alone: BIDS holds images as NIfTI; convert them")
     if files.linked_folders:
         notes.append(
-            f"{len(files.linked_folders)} links to folders are not followed; give the real folder: "
+            f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
             f"{listed(files.linked_folders, 3)}"
         )
     notes += _foreign_notes(files)
     if files.irregular:
         notes.append(
-            f"{len(files.irregular)} tables and XML files are no files (named pipes, sockets, devices) and are left "
-            f"alone: {listed(files.irregular, 3)}"
+            f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read (a named "
+            f"pipe, a socket or a device): {listed(files.irregular, 3)}"
         )
     if files.unwritable:
         notes.append(
-            f"{len(files.unwritable)} files and folders are left out because their names are not UTF-8 or hold control "
+            f"{counted(len(files.unwritable), 'file or folder', 'is', 'files and folders')} left out "
+            "because of names that are not UTF-8 or hold control "
             f"characters; rename them: {listed(files.unwritable, 3)}"
         )
     if files.unreadable:
         notes.append(
-            f"{len(files.unreadable)} folders could not be listed (permissions?): {listed(files.unreadable, 3)}"
+            f"{counted(len(files.unreadable), 'folder')} could not be listed (permissions?): "
+            f"{listed(files.unreadable, 3)}"
         )
     return notes
 
@@ -235,6 +244,7 @@ def _foreign_notes(files: InputFiles) -> list[str]:
     if not files.foreign:
         return []
     return [
-        f"{len(files.foreign)} archives, or images neither NIfTI nor DICOM, are left alone; unpack or convert them: "
+        f"{counted(len(files.foreign), 'archive')}, or images neither NIfTI nor DICOM, left alone; unpack "
+        "or convert them: "
         f"{listed(files.foreign, 3)}"
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
-from pipeline.run.declared import Table
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
 
@@ -54,8 +54,8 @@ LATER_COLUMNS = frozenset(
 """Columns that tables of earlier versions lack; their values are then missing."""
 SCANS_TABLE = Table(
     "scans", SCAN_COLUMNS, "scan found, kept or dropped", "Which scans were found, and why was one dropped?",
-    stage="cohort", place="scans", filled=("participant_id", "scan_id", "kept"), values={"label": ("{positive}",
-    "{negative}")}, finite=True, later=LATER_COLUMNS,
+    stage="cohort", place="scans", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
+    finite=True, later=LATER_COLUMNS,
 )  # fmt: skip
 
 

@@ -1,103 +1,24 @@
-"""One scan explained by several networks: the mean of their maps.
+"""The mean of the maps of several networks that explain one scan.
 
-The start value of the answer is the mean over networks of what is explained (the logit, or the probability; whichever
-`start_value` says). Seen as one network whose last layer averages, each member passes on its share of that mean: its
-own value divided by the number of members. Relevance is linear in what it starts from, so the explanation of a mean of
-logits is the mean of the explanations, and with the start value "probability" the same holds for the mean of the
-probabilities. (The softmax of the mean logits is another quantity, and is not explained.) Ledgers are averaged with
-the maps, so every account still adds up: mean start value = sum of the mean map + mean losses.
+The start value of the mean map is the mean over networks of what is explained (the logit, or the probability).
+Relevance is linear in what it starts from, so the mean of the maps explains the mean of the start values: as if the
+networks were one whose last layer averages. (The softmax of the mean logits is another quantity, and is not explained.)
+Ledgers are averaged too, so that every account still adds up: mean start value = sum of the mean map + mean losses.
 
-Guided backpropagation has no start value to share out. Its map is the mean of the members' magnitudes, not the
-magnitude of the mean gradient: members with gradients of opposite sign are both susceptible.
+Of maps without sign, such as guided backpropagation, the mean is that of the magnitudes, not the magnitude of the mean
+gradient: networks whose gradients have opposite signs are both susceptible.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import fields
 
 import torch
 
 from pipeline.attribution.lrp.ledger import Ledger, LedgerEntry, sum_per_volume
 from pipeline.attribution.records import Attribution
-from pipeline.cohort.people.unseen import require_unseen
-from pipeline.explaining.explained_scan import (
-    ExplainedScan,
-    ScanToExplain,
-    cached_model,
-    explained_scan,
-    write_map,
-    write_scan_tables,
-)
-from pipeline.models.device import chosen_device
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles
-
-
-@dataclass(frozen=True)
-class EnsembleToExplain:
-    """One scan and the networks that explain it together.
-
-    Parameters
-    ----------
-    members : tuple of ScanToExplain
-        The same scan, each with another network that has not seen its participant.
-    """
-
-    members: tuple[ScanToExplain, ...]
-
-    @property
-    def files(self) -> ScanFiles:
-        return self.members[0].files
-
-
-def explain_by_ensemble(outputs: Mapping[str, Path], task: EnsembleToExplain) -> Mapping[str, float]:
-    """Explain one scan by several networks; the work of one job.
-
-    Parameters
-    ----------
-    outputs : mapping of str to Path
-        As for `pipeline.explaining.explained_scan.explain_scan`.
-    task : EnsembleToExplain
-
-    Returns
-    -------
-    mapping of str to float
-        Account of each LRP map, averaged over networks.
-
-    Raises
-    ------
-    BadInputError
-        If a network or the scan cannot be read or do not fit, or a network has seen the participant.
-    """
-    explained = mean_explanation(task.members)
-    for name, attribution in explained.attributions.items():
-        if name in outputs:
-            write_map(outputs, name, attribution, explained.loaded, task.members)
-    return write_scan_tables(outputs, explained, task.members[0])
-
-
-def mean_explanation(members: Sequence[ScanToExplain]) -> ExplainedScan:
-    """Explain a scan by each network and average; raises as `explain_by_ensemble`."""
-    first: ExplainedScan | None = None
-    means: dict[str, RunningMean] = {}
-    for member in members:
-        network = cached_model(member.model, member.weights_digest, chosen_device(member.training))
-        require_unseen(network.description, str(member.model.description), [member.scan.participant_id])
-        explained = explained_scan(member)
-        if first is None:
-            first = explained
-        elif explained.loaded.input != first.loaded.input:
-            raise BadInputError(
-                f"{member.model.description}: sees another part of the template than the other networks. Train all "
-                "folds with the same settings."
-            )
-        for name, attribution in explained.attributions.items():
-            means.setdefault(name, RunningMean()).add(attribution)
-    assert first is not None
-    return dataclasses.replace(first, attributions={name: mean.result() for name, mean in means.items()})
 
 
 class RunningMean:
@@ -111,18 +32,22 @@ class RunningMean:
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
-        values = attribution.values.double()
-        self._total = values if self._total is None else self._total + values
-        # Only one map is kept: the others are in the sum.
-        self._first = self._first or dataclasses.replace(attribution, values=attribution.values[:0])
+        if self._first is None:
+            self._first = attribution
+        else:
+            # One map is kept at a time: the first moves into the sum.
+            self._total = self._first.values.double() if self._total is None else self._total
+            self._first = dataclasses.replace(self._first, values=self._first.values[:0])
+            self._total = self._total + attribution.values.double()
         self._start_values.append(attribution.start_value)
         if attribution.ledger is not None:
             self._ledgers.append(attribution.ledger)
 
     def result(self) -> Attribution:
-        """The mean, in float32 as the maps of single networks are."""
+        """The mean, in the precision of the maps; of one network its own answer."""
         assert self._first is not None
-        assert self._total is not None
+        if self._total is None:
+            return self._first
         values = (self._total / len(self._start_values)).to(self._first.values.dtype)
         ledger = _mean_ledger(self._ledgers, values) if self._ledgers else None
         return dataclasses.replace(self._first, values=values, start_value=_mean(self._start_values), ledger=ledger)

@@ -10,37 +10,42 @@ import pandas as pd
 
 from atlases.labels import Atlas
 from pipeline.attribution.method_settings import read_settings
-from pipeline.attribution.methods import Accounting, require_defined
 from pipeline.attribution.network_view import split_layers
-from pipeline.attribution.registry import Surroundings, find_method
+from pipeline.attribution.registry import find_method
 from pipeline.attribution.targets import StartValue
 from pipeline.cohort.people.splits import PARTS, Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
-from pipeline.explaining.explanations import PREDICTED, Explanation, ScanToShow, show_scan
-from pipeline.explaining.stage import PACKAGES
-from pipeline.models.storage import LoadedModel, load_model
+from pipeline.explaining.explained_scan import map_outputs
+from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
+from pipeline.explaining.requested import require_listed, usual_start
+from pipeline.explaining.scan_jobs import JobMaker
+from pipeline.models.storage import LoadedModel, load_model, require_family
 from pipeline.regions.metrics import density
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
-from pipeline.regions.territory import Territory
 from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.map_names import settings_for
 from pipeline.run.layout.run_layout import ExplanationLayout
-from pipeline.run.layout.scan_files import sidecar
 from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
 STAGE = "explanations"
 
+_OF_A_MAP = {
+    "target": "Class that was explained",
+    "start_value": "Value of the target (logit or probability)",
+}
 _HEAD = {
     "participant_id": RELEVANCE_COLUMNS["participant_id"],
     "session_id": RELEVANCE_COLUMNS["session_id"],
     "scan_id": RELEVANCE_COLUMNS["scan_id"],
     "map": "Map, named as in the file names",
     "fold": "Whose network explained the scan: one that has not seen the participant",
-    "target": "Class that was explained",
-    "start_value": "Value of the target (logit or probability)",
+    **_OF_A_MAP,
 }
 REGION_COLUMNS = _HEAD | {name: text for name, text in RELEVANCE_COLUMNS.items() if name not in _HEAD}
 """Columns of the table of regions."""
@@ -92,24 +97,9 @@ def show_scans(
     executor: Executor,
     digests: DigestCache,
 ) -> list[Outcome]:
-    """Write maps, region sums and tables; nothing before the whole request has been checked.
+    """Write maps, region sums and tables of kept scans of a run; one outcome per method and chosen scan.
 
-    Parameters
-    ----------
-    layout : ExplanationLayout
-    request : Request
-    scans : sequence of Scan
-        Kept scans of the run.
-    split : Split
-    atlas : Atlas
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-
-    Returns
-    -------
-    list of Outcome
-        One per method and chosen scan.
+    Nothing is written before the whole request has been checked.
 
     Raises
     ------
@@ -122,6 +112,7 @@ def show_scans(
     chosen = chosen_scans(request, scans, able, closed)
     networks = {fold: load_model(layout.fold(fold)) for fold in sorted({able[scan.scan_id] for scan in chosen})}
     for fold, network in networks.items():
+        require_family(network, config.model, layout.fold(fold))
         if network.input.resolution_mm != config.registration.resolution_mm:
             raise BadInputError(
                 f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
@@ -129,20 +120,17 @@ def show_scans(
             )
     for scan in chosen:
         _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
-    territory = Territory.of(atlas)
     first = next(iter(networks))
-    if config.cohort.positive not in networks[first].classes:
+    if task_of(config.cohort).explained not in networks[first].classes:
         raise BadInputError(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
-            f"{config.cohort.positive}, the positive class in {layout.config.name}, is neither. {REMEDY}"
+            f"{task_of(config.cohort).explained}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
-    explanations = checked_explanations(request, networks[first], territory, config)
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests)
+    explanations = checked_explanations(request, networks[first], config)
+    maker.require_defined(networks[first], explanations)
     jobs = [
-        {
-            scan.scan_id: _job(layout, asked, scan, able[scan.scan_id], territory, config, digests)
-            for scan in scans
-            if scan.scan_id in able
-        }
+        {scan.scan_id: _job(maker, asked, scan, able[scan.scan_id]) for scan in scans if scan.scan_id in able}
         for asked in explanations
     ]
     digests.save()
@@ -156,16 +144,7 @@ def show_scans(
 def chosen_scans(
     request: Request, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
 ) -> list[Scan]:
-    """Scans of a request, in the order of the run.
-
-    Parameters
-    ----------
-    request : Request
-    scans : sequence of Scan
-    able : mapping of str to int
-        Fold by scan id, of the scans that a network may explain.
-    shut : mapping of str to str
-        Why the others may not be explained.
+    """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
 
     Raises
     ------
@@ -194,34 +173,32 @@ def chosen_scans(
     return chosen
 
 
-def checked_explanations(
-    request: Request, loaded: LoadedModel, territory: Territory, config: Config
-) -> list[Explanation]:
-    """One explanation per method, each checked against its record and the network.
+def checked_explanations(request: Request, loaded: LoadedModel, config: Config) -> list[Explanation]:
+    """One explanation per method, each checked against its record and the layers of the network.
 
     Raises
     ------
     UsageError
-        For an unknown method, setting, target or stage, or a method that is not defined for the network there.
+        For an unknown method, setting, target or stage.
     """
-    target = request.target or config.cohort.positive
+    target = request.target or task_of(config.cohort).explained
     if target != PREDICTED and target not in loaded.classes:
         raise UsageError(f"--target {target}: write {PREDICTED}, {' or '.join(loaded.classes)}.")
     stage: int | str | None = request.stage
     if isinstance(stage, str) and stage.isdecimal():
         stage = int(stage)
-    surroundings, explanations = Surroundings(territory, loaded.input.box), []
-    for name in dict.fromkeys(request.methods):
-        entry = find_method(name)
-        settings = read_settings(name, entry.record, _own_settings(name, request))
-        method = entry.build(settings, surroundings)
-        usual = entry.stage_of(loaded.model)
+    entries = [find_method(name) for name in dict.fromkeys(request.methods)]
+    require_listed(request.methods, request.settings, "--setting")
+    explanations = []
+    for entry in entries:
+        loaded.family.require_method(entry.name)
+        typed = read_settings(entry.name, entry.record, settings_for(entry.name, request.settings))
+        settings = {**loaded.family.needs.get(entry.name, {}), **typed}
+        usual, start = entry.stage_of(loaded.model), usual_start(entry, config)
         asked_at = usual if stage is None else stage
         split_layers(loaded.model, asked_at)
-        start = config.attribution.start_value if entry.usual_start == "run" else "logit"
-        require_defined(loaded.model, loaded.input.shape, method, asked_at, request.start or start)
-        normal: dict[str, int | str] = {"target": config.cohort.positive, "stage": usual, "start": start}
-        explanations.append(Explanation(name, settings, target, asked_at, request.start or start, normal))
+        normal: dict[str, int | str] = {"target": task_of(config.cohort).explained, "stage": usual, "start": start}
+        explanations.append(asked_for(entry, settings, target, asked_at, request.start or start, normal))
     return explanations
 
 
@@ -235,20 +212,6 @@ def unseen_fold(split: Split, participant_id: str) -> int | None:
         return fold.index
     seen = any(participant_id in (*fold.train, *fold.validation) for fold in split.folds)
     return None if seen or not split.folds else split.folds[0].index
-
-
-def _own_settings(method: str, request: Request) -> list[str]:
-    """Settings for one method: those for all, and those with its name before a colon."""
-    own = []
-    for text in request.settings:
-        name, colon, _ = text.partition("=")[0].partition(":")
-        if not colon:
-            own.append(text)
-        elif name == method:
-            own.append(text[len(name) + 1 :])
-        elif name not in request.methods:
-            raise UsageError(f"--setting {text}: {name} is not among the methods asked for.")
-    return own
 
 
 SEEN = "every network has seen its participant."
@@ -289,33 +252,14 @@ def _require_unseen(layout: ExplanationLayout, scan: Scan, fold: int, loaded: Lo
         )
 
 
-def _job(
-    layout: ExplanationLayout,
-    asked: Explanation,
-    scan: Scan,
-    fold: int,
-    territory: Territory,
-    config: Config,
-    digests: DigestCache,
-) -> Job:
-    files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-    model = layout.fold(fold)
-    inputs = {
-        "t1w": digests.digest(files.t1w),
-        "brain_mask": digests.digest(files.brain_mask),
-        "weights": digests.digest(model.weights),
-        "description": digests.digest(model.description),
-    }
-    image, regions = files.relevance_map(asked.label), files.explanation_regions(asked.label)
-    outputs = {"map": image, "sidecar": sidecar(image), "regions": regions, "columns": regions.with_suffix(".json")}
-    if issubclass(find_method(asked.method).record, Accounting):
-        ledger = files.explanation_ledger(asked.label)
-        outputs |= {"ledger": ledger, "ledger_columns": ledger.with_suffix(".json")}
-    what = [asked.method, dict(asked.settings), asked.target, asked.stage, asked.start]
-    identity = [scan.participant_id, scan.session_id, scan.scan_id]
-    key = unit_key(inputs, [what, identity, fold, files.resolution_mm, territory.version], *PACKAGES)
-    task = ScanToShow(asked, scan, files, fold, model, inputs["weights"], config.training, territory)
-    return Job(STAGE, f"{files.name}_{asked.label}", key, outputs, show_scan, (task,))
+def _job(maker: JobMaker, asked: Explanation, scan: Scan, fold: int) -> Job:
+    files = maker.files(scan)
+    tables = {"regions": files.explanation_regions(asked.label)}
+    if asked.entry.has_ledger:
+        tables["ledger"] = files.explanation_ledger(asked.label)
+    outputs = map_outputs([asked], files.explanation_map) | tables
+    outputs |= {f"{name}_columns": path.with_suffix(".json") for name, path in tables.items()}
+    return maker.job(f"{files.name}_{asked.label}", scan, (fold,), (asked,), outputs)
 
 
 def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[Job]) -> None:
@@ -325,7 +269,8 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
         result = is_done(layout, job)
         if result is not None:
             table = read_table(job.outputs["regions"], list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
-            frames.append(table.assign(**result))
+            head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
+            frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:
         return
     regions = pd.concat(frames, ignore_index=True)

@@ -5,9 +5,9 @@ one after the other by one network, their maps added in float64. A part is what 
 beside other parts, and what is kept, so that a second run does nothing: one sum per map and part. One unit per fold
 would keep fewer sums, but has hours of work to lose and no more workers than folds; a single split has one fold.
 
-A part does not fail for one scan: it goes on, and hands the tables of each scan (or what went wrong) to a unit of that
-scan's own, which puts them in their place, so that receipts, failures and accounts are as in any other run. A part with
-a failed scan is done again on the next call, as a failed scan would be.
+A part does not fail for one scan: it goes on. The tables of each scan (or what went wrong) go to a unit of work of that
+scan, which puts them in their place, so that receipts, failures and accounts are as in any other run. A part with a
+failed scan is done again on the next call, as a failed scan would be.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
 from pipeline.run.errors import BadInputError, HeatlasError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
-from pipeline.run.work.digests import canonical_json, text_digest
+from pipeline.run.work.digests import canonical_json, text_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
 STAGE = "attribution-parts"
@@ -59,21 +59,9 @@ class _Part:
 def explain_in_parts(
     layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str], executor: Executor
 ) -> list[Outcome]:
-    """Explain scans part by part; write partial sums and their table.
+    """Explain scans part by part; write partial sums and their table; one outcome per scan, in the order of `jobs`.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    jobs : sequence of Job
-        One per scan: tables only, with a `ScanToExplain` as the one argument.
-    outcomes : sequence of str
-        Of the predictions of these scans.
-    executor : concurrent.futures.Executor
-
-    Returns
-    -------
-    list of Outcome
-        One per scan, in the order of `jobs`.
+    A job has a `ScanToExplain` as its one argument and writes tables only; `outcomes` are those of the predictions.
     """
     parts = list(_parts(layout, jobs, outcomes))
     for part in parts:
@@ -130,13 +118,13 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
     return {"scans": len(task.scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
 
 
-def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, float]:
+def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, Any]:
     """Put the tables of one scan of a part in their place; the work of one job.
 
     Returns
     -------
-    mapping of str to float
-        Accounts of its LRP maps, as from `explain_scan`.
+    mapping
+        As from `explain_scan`.
 
     Raises
     ------
@@ -153,8 +141,8 @@ def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[
                 )
             for short, path in outputs.items():
                 path.write_bytes(stored.read(f"{name}/{short}"))
-            accounts: dict[str, float] = json.loads(stored.read(f"{name}/accounts.json"))
-            return accounts
+            facts: dict[str, Any] = json.loads(stored.read(f"{name}/facts.json"))
+            return facts
     except FileNotFoundError as error:
         raise BadInputError(f"{archive.name}: the scans of this part failed together; see {STAGE}.") from error
     except (OSError, KeyError, zipfile.BadZipFile) as error:
@@ -164,13 +152,13 @@ def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[
 def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> Iterator[_Part]:
     members: dict[tuple[int, str], list[Job]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
-        members.setdefault((job.arguments[0].fold, outcome), []).append(job)
-    for (fold, outcome), own in sorted(members.items()):
-        for number, first in enumerate(range(0, len(own), PART)):
-            few = own[first : first + PART]
+        members.setdefault((job.arguments[0].networks[0].fold, outcome), []).append(job)
+    for (fold, outcome), together in sorted(members.items()):
+        for number, first in enumerate(range(0, len(together), PART)):
+            few = together[first : first + PART]
             unit = f"fold-{fold}_{outcome}_{number:03d}"
             outputs = {"sums": layout.partial_sum(unit), "scans": layout.partial_scans(unit)}
-            key = text_digest(canonical_json([[job.unit, job.key] for job in few]))
+            key = unit_key({job.unit: job.key for job in few}, None, explain_part)
             task = PartToExplain(tuple(job.arguments[0] for job in few))
             scan_jobs = tuple(
                 dataclasses.replace(
@@ -185,14 +173,14 @@ def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> I
 
 
 def _explain_into(archive: zipfile.ZipFile, scan: ScanToExplain, scratch: Path) -> tuple[Box | None, dict[str, Tensor]]:
-    """Explain a scan, put its tables and accounts into the archive; return the box and the maps."""
+    """Explain a scan, put its tables and what its receipt keeps into the archive; return the box and the maps."""
     explained = explained_scan(scan)
-    tables = {short: scratch / path.name for short, path in table_outputs(scan.files).items()}
-    accounts = write_scan_tables(tables, explained, scan)
+    tables = {short: scratch / path.name for short, path in table_outputs(scan.files, scan.explanations).items()}
+    facts = write_scan_tables(tables, explained, scan)
     for short, path in tables.items():
         archive.write(path, f"{scan.files.name}/{short}")
         path.unlink()
-    archive.writestr(f"{scan.files.name}/accounts.json", json.dumps(accounts))
+    archive.writestr(f"{scan.files.name}/facts.json", json.dumps(facts))
     return explained.loaded.input.box, explained.maps
 
 

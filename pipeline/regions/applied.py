@@ -15,7 +15,7 @@ import pandas as pd
 from pipeline.cohort.people.unseen import networks_that_answered
 from pipeline.cohort.records import Scan
 from pipeline.regions.metrics import density, gain
-from pipeline.regions.stage import PACKAGES, scan_table
+from pipeline.regions.stage import scan_table
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
@@ -73,6 +73,7 @@ def aggregate_applied(
         stale = [path for path in written if path.is_file()]
         for path in stale:
             path.unlink()
+        layout.receipt("steps", STAGE).unlink(missing_ok=True)
         return bool(stale)
     resolution = config.registration.resolution_mm
     tables = [layout.scan(scan.participant_id, scan.session_id, resolution).region_table for scan in scans]
@@ -87,7 +88,7 @@ def aggregate_applied(
         return written
 
     inputs = [*tables, layout.relevance_bilateral, layout.predictions]
-    return run_step(layout, STAGE, inputs, parameters, PACKAGES, write, digests)
+    return run_step(layout, STAGE, inputs, parameters, [applied_bilateral], write, digests)
 
 
 def network_references(layout: RunLayout) -> pd.DataFrame:

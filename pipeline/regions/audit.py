@@ -26,8 +26,9 @@ from atlases.brain_box import Box
 from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
-from pipeline.regions.device_sums import ordered_total
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.packed_labels import REST
+from pipeline.regions.region_sums import ordered_total
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
@@ -37,6 +38,7 @@ Mask = NDArray[np.bool_]
 RIM_MM = 3.0
 FLUID, VESSEL = "CSF", "vessel"
 """Tissues of a region table."""
+NO_REGION = "no_region"
 
 AUDIT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
@@ -46,7 +48,8 @@ AUDIT_COLUMNS = {
     "compartment": f"rim: within {RIM_MM:g} mm of the surface of the scan's brain mask, on both sides. rim_inside: its "
     "part inside the mask. outside: all that the network sees outside the mask. fluid: regions of the atlas that hold "
     "fluid (ventricles). dark: the darkest of three classes of intensity inside the mask (Otsu), where a T1-weighted "
-    "image shows fluid. vessel: regions of the atlas that are vessels. Compartments overlap",
+    "image shows fluid. vessel: regions of the atlas that are vessels. no_region: the part of the mask that no region "
+    "of the atlas covers. Compartments overlap",
     "reference": "What the compartment is a part of: brain (the mask), brain_and_rim, or seen (all that the network "
     "sees)",
     "n_voxels": "Voxels of the compartment; 0 where the atlas has no such region or the image no such class",
@@ -119,23 +122,8 @@ def darkest(volume: NDArray[np.float32], brain: Mask) -> Mask:
 
 
 def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, Mask], voxel_mm: float) -> Compartments:
-    """Cut a scan into compartments.
-
-    Parameters
-    ----------
-    volume : array, shape (D, H, W)
-        What the network sees.
-    brain : array of bool
-        The scan's own mask.
-    tissue : mapping of str to array of bool
-        Voxels of the atlas by tissue: ``CSF`` and ``vessel``.
-    voxel_mm : float
-
-    Notes
-    -----
-    The surface of the mask lies half a voxel from the centres on either side of it.
-    """
-    reach = RIM_MM / voxel_mm + 0.5
+    """Cut what the network sees (D, H, W) by the brain mask and by tissues of the atlas (CSF, vessel, `NO_REGION`)."""
+    reach = RIM_MM / voxel_mm + 0.5  # the surface of the mask lies half a voxel from the centres on either side of it
     inside, beyond = brain & within_reach(~brain, reach), ~brain & within_reach(brain, reach)
     masks = {
         "rim": ("brain_and_rim", inside | beyond),
@@ -144,20 +132,13 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
         "fluid": ("brain", brain & tissue[FLUID]),
         "dark": ("brain", darkest(volume, brain)),
         "vessel": ("brain", brain & tissue[VESSEL]),
+        NO_REGION: ("brain", brain & tissue[NO_REGION]),
     }
     return Compartments(masks, {"brain": brain, "brain_and_rim": brain | beyond, "seen": np.ones_like(brain)})
 
 
 def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str, object]]:
-    """Shares of |relevance| of each map in each compartment.
-
-    Parameters
-    ----------
-    maps : mapping of str to Tensor
-        (D, H, W) by name, all on one device.
-    parts : Compartments
-        Of the same shape.
-    """
+    """Shares of |relevance| of each map (D, H, W, by name, all on one device) in each compartment."""
     rows: list[dict[str, object]] = []
     if not maps:
         return rows
@@ -188,27 +169,14 @@ def write_audit_table(
     maps: Mapping[str, Tensor],
     volume: NDArray[np.float32],
     brain_mask: Path,
-    territory: Territory,
+    atlas: PackedAtlas,
     grid: Grid,
     box: Box | None,
 ) -> None:
     """Write the table of one scan and its data dictionary.
 
-    Parameters
-    ----------
-    path : Path
-    scan : Scan
-    maps : mapping of str to Tensor
-        (D, H, W) by name, on the grid of `box`.
-    volume : array
-        What the network saw, on the grid of `box`.
-    brain_mask : Path
-        The scan's own, on `grid`.
-    territory : Territory
-    grid : Grid
-        Template grid.
-    box : Box or None
-        Part of `grid` that the network sees; None for all of it.
+    Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
+    `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
 
     Raises
     ------
@@ -217,11 +185,11 @@ def write_audit_table(
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)
-    labels = territory.labels_in(box)
+    labels = atlas.labels_in(box)
     tissue = {
-        name: np.isin(labels, [region.number for region in territory.regions.regions if region.tissue == name])
+        name: np.isin(labels, [region.number for region in atlas.regions.regions if region.tissue == name])
         for name in (FLUID, VESSEL)
-    }
+    } | {NO_REGION: labels == REST}
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
     write_table(path, pd.DataFrame([identity | row for row in rows], columns=list(AUDIT_COLUMNS)), AUDIT_COLUMNS)

@@ -26,17 +26,6 @@ from pipeline.run.work.provenance import package_versions
 from pipeline.run.work.seeds import derived_seed
 
 STAGE = "registration"
-PACKAGES = (
-    "pipeline.registration",
-    "pipeline.cohort.bids.derivatives",
-    "pipeline.run.work.seeds",
-    "atlases.templates",
-    "atlases.spaces",
-    "atlases.brain_box",
-    "atlases.carriers",
-    "atlases.images",
-)
-"""Code whose change makes registrations stale; of the atlases only what the template is read and written with."""
 
 
 def registration_job(
@@ -72,7 +61,7 @@ def registration_job(
         "inverse_warp": files.inverse_warp,
         "quality": files.quality,
     }
-    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], *PACKAGES)
+    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], register_one)
     if scan.entry == "template":
         placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
         return Job(STAGE, files.name, key, placed, place_one, (image, source, config, mask))
@@ -81,7 +70,9 @@ def registration_job(
 
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
     """The settings that a registration depends on; files stand in its key by their digests."""
-    return dataclasses.replace(config, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model="")
+    return dataclasses.replace(
+        config, seed=-1, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
+    )
 
 
 def register_one(

@@ -9,16 +9,12 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from atlases.catalogue import find_atlas
-from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
-from pipeline.registration.ants_transform import Transforms, Volume, resample
 from pipeline.registration.images.synthstrip import require_synthstrip
-from pipeline.registration.images.t1w import load_labels
 from pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
 from pipeline.registration.quality.measures import QUALITY_COLUMNS
 from pipeline.registration.quality.region_quality import (
@@ -30,7 +26,6 @@ from pipeline.registration.scan_jobs import registration_job
 from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
@@ -170,30 +165,6 @@ def _write_quality(
     write_table(
         layout.registration_quality, add_doubt(frame, regions, scans, layout, config, decided), REGISTRATION_COLUMNS
     )
-
-
-def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
-    """Carry a label image in the space of a scan to template space, through the scan's stored transforms.
-
-    Parameters
-    ----------
-    labels_path : Path
-        Label image on any grid, in the world space of the scan.
-    files : ScanFiles
-        Of a registered scan.
-    grid : Grid
-        Grid of the result, in template space.
-
-    Returns
-    -------
-    numpy.ndarray
-        int32, shape of `grid`; each voxel the label with the largest share, 0 outside the image.
-    """
-    labels, affine = load_labels(labels_path)
-    transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
-    # Labels travel as float32, which holds whole numbers up to 2**24 exactly.
-    warped = resample(Volume(labels, affine), transforms, grid.shape, grid.affine, "genericLabel")
-    return np.asarray(np.rint(warped), dtype=np.int32)
 
 
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:

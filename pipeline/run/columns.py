@@ -124,7 +124,7 @@ KNOWN: Mapping[str, Column] = {
             "n_repeated": "With repeated scans", "n_scans": "Scans", "n_second": "Second, n",
             "n_sites": "Sites", "n_tested": "Tested scans", "n_tests": "Tests",
             "n_training": "Training participants", "patient": "", "rank": "", "reference_voxels": "",
-            "region": "", "regions": "", "smallest": "Smallest", "subtype": "Subtype",
+            "region": "", "regions": "", "repeat": "", "smallest": "Smallest", "subtype": "Subtype",
             "top": "List length", "voxels": "",
         },
         Form.PROBABILITY: {

@@ -15,6 +15,9 @@ from pathlib import Path
 from pipeline.run.columns import Column, Form, column_of
 from pipeline.run.layout.run_layout import RunLayout
 
+CLASSES = "{classes}"
+"""Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -39,7 +42,7 @@ class Table:
     filled : sequence of str
         Columns that are never empty.
     values : mapping of str to sequence of str
-        The only values of some columns; ``{positive}`` and ``{negative}`` are the classes.
+        The only values of some columns; `CLASSES` stands for all classes of the run.
     finite : bool
         Whether it holds measurements, where no number is infinite; a statistic or an interval can be.
     later : collection of str

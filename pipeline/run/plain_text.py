@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TextIO
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -27,14 +31,75 @@ def plain(text: str, lines: bool = True) -> str:
     return shown if lines else shown.replace("\n", r"\n").replace("\t", r"\t")
 
 
-class PlainStream:
-    """A text stream that writes only plain text; otherwise the stream it is made from."""
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a message: the first few, and how many more.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    all_names = list(names)
+    more = len(all_names) - limit
+    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+class PlainStream:
+    """A text stream that writes only plain text, and to which work is not lost; otherwise the stream it is made from.
+
+    Characters that its encoding lacks are escaped. When it cannot be written to any more, because a disk is full or the
+    reader has gone, what follows is thrown away and the work goes on.
+
+    Parameters
+    ----------
+    stream : text stream or None
+        None, as Python has it where standard output is closed, throws everything away.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = _nowhere() if stream is None else stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(plain(text))
+        said = plain(text)
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            self._stream.write(said.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.flush()
+        except OSError:
+            self._lose()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Let the file behind the stream be none, since Python tries again when it ends."""
+        nowhere = _nowhere()
+        with contextlib.suppress(OSError, ValueError):  # a stream in memory has no file
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+        self._stream = nowhere
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
+    """A count with its noun, and with a verb that agrees with it.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "row", "repeats")
+    ('1 row', '2 rows are', '1 study has', '3 rows repeat')
+    """
+    verb = verb if n == 1 else _SEVERAL.get(verb, verb.removesuffix("s"))
+    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
+
+
+_SEVERAL = {"is": "are", "has": "have", "": ""}

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
@@ -46,6 +47,13 @@ from pipeline.statistics.performance.demographics import (
     DEMOGRAPHICS_TABLE,
     demographics_tables,
 )
+from pipeline.statistics.performance.number import PERFORMANCE_NUMBER_TABLE, number_tables
+from pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
+from pipeline.statistics.performance.several_classes import (
+    CONFUSION_TABLE,
+    PERFORMANCE_CLASSES_TABLE,
+    classes_tables,
+)
 from pipeline.statistics.progression.cox import COX_TABLE
 from pipeline.statistics.progression.prediction import PROGRESSION_TABLE
 from pipeline.statistics.progression.tables import progression_tables
@@ -72,22 +80,44 @@ NOTES_TABLE = Table(
 
 @dataclass(frozen=True)
 class Analysis:
-    """A function from inputs to its table, or to several by name, and the declarations of what it may write."""
+    """A function from inputs to its table, or to several by name.
+
+    Parameters
+    ----------
+    name : str
+    function : callable
+    tables : tuple of Table
+        What it may write.
+    tasks : frozenset of str
+        Kinds of tasks that it is defined for.
+    """
 
     name: str
     function: Callable[[StatisticsInputs], pd.DataFrame | Tables]
     tables: tuple[Table, ...]
+    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})
 
 
+EVERY_TASK = frozenset(KINDS)
 ANALYSES = (
-    Analysis("demographics", demographics_tables, (DEMOGRAPHICS_TABLE, DEMOGRAPHIC_TESTS_TABLE)),
+    Analysis("demographics", demographics_tables, (DEMOGRAPHICS_TABLE, DEMOGRAPHIC_TESTS_TABLE), EVERY_TASK),
     Analysis(
         "performance", performance_tables, (PERFORMANCE_TABLE, ROC_TABLE, PRECISION_RECALL_TABLE, CALIBRATION_TABLE)
     ),
-    Analysis("region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,)),
+    Analysis(
+        "performance_classes",
+        classes_tables,
+        (PERFORMANCE_CLASSES_TABLE, CONFUSION_TABLE),
+        frozenset({SEVERAL_CLASSES}),
+    ),
+    Analysis("performance_number", number_tables, (PERFORMANCE_NUMBER_TABLE,), frozenset({NUMBER})),
+    Analysis("performance_repeats", repeats_tables, (PERFORMANCE_REPEATS_TABLE,), EVERY_TASK),
+    Analysis(
+        "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})
+    ),
     Analysis("region_effects", region_effects, (REGION_EFFECTS_TABLE,)),
     Analysis("volume_association", volume_association_tables, (VOLUME_POINTS_TABLE, VOLUME_ASSOCIATION_TABLE)),
-    Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,)),
+    Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,), EVERY_TASK),
     Analysis("group_comparisons", comparisons_tables, (GROUP_COMPARISONS_TABLE,)),
     Analysis("subgroups", subgroups_tables, (SUBGROUPS_TABLE,)),
     Analysis("interactions", interactions_tables, (INTERACTIONS_TABLE,)),
@@ -166,6 +196,10 @@ def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple
 
 def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:
     """Tables of one analysis, or why there are none."""
+    kind = task_of(inputs.config.cohort).kind
+    if kind.name not in analysis.tasks:
+        defined = TWO_CLASSES in analysis.tasks and kind.undefined
+        return {}, f"not defined for this task. {defined}" if defined else None
     try:
         found = analysis.function(inputs)
     except DATA_PROBLEMS as error:

@@ -26,7 +26,7 @@ from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
+from pipeline.models.storage import load_model, require_family
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
@@ -198,7 +198,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         inputs[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
-    key = unit_key(inputs, parameters, "pipeline.models", "pipeline.training")
+    key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
     task = NetworkTask(layout, fold, scans, config)
     return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,))
@@ -216,6 +216,7 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     model = task.layout.fold(task.fold)
     device = chosen_device(task.config.training)
     loaded = load_model(model, device)
+    require_family(loaded, task.config.model, model)
     require_unseen(loaded.description, str(model.description), [scan.participant_id for scan in task.scans])
     rows = []
     for scan in task.scans:

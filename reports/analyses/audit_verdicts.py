@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.regions.audit import NO_REGION
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
@@ -123,10 +124,11 @@ def _sites_elsewhere(run: RunRecord) -> str:
 
 
 def gathered(places: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `shortcuts.tsv` with clearly more relevance than an even spread would give.
+    """Rows of `shortcuts.tsv` with clearly more relevance than an even spread would give, of places in doubt.
 
     The interval lies above 1; where there is none, as with the same enrichment in all people, the estimate does.
     """
+    places = places[places["compartment"] != NO_REGION]
     lower = places["ci_low"].fillna(places["enrichment"])
     return places[(lower > 1) & (places["enrichment"] > MARGIN)]
 
@@ -141,6 +143,7 @@ def shortcuts(run: RunRecord) -> Verdict | None:
     """Whether the leading map gathers in places of the audit, and whether it tells the scanner."""
     name = run.main_maps[0]
     places = rows_where(run, "shortcuts", map=name)
+    places = places[places["compartment"] != NO_REGION] if len(places) else places
     read = rows_where(run, "site_prediction", map=name)
     read = read[read["p_fwe"].notna()] if len(read) else read
     if places.empty and read.empty:

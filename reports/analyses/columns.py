@@ -20,7 +20,8 @@ LINKS = {"group": "group_page", "participant_id": "person_page"}
 WORDS: Mapping[str, str] = {
     "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "inner side of the rim",
     "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
-    "dark": "dark voxels", "vessel": "vessels", "own volume": "the region's own volume", "mmse": "MMSE",
+    "dark": "dark voxels", "vessel": "vessels", "no_region": "no region of the atlas",
+    "own volume": "the region's own volume", "mmse": "MMSE",
     "model": "network's score", "location": "mean", "scale": "spread", "betas": "values of β",
     "p": "uncorrected",
     "p_fwe": "family-wise", "p_fwe_before": "family-wise, before ComBat", "p_fwe_after": "family-wise, after ComBat",

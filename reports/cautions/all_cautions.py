@@ -21,7 +21,8 @@ from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import outlying_scans, registered
 from reports.page.faults import Faults
 from reports.read.run_record import KEYS, OUTCOMES, RunRecord
-from reports.words.numbers import count, fixed, is_missing, listing, number, percent, shortened
+from reports.read.written_tables import PREDICTIONS_OF
+from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
@@ -85,19 +86,25 @@ def _shuffled(run: RunRecord) -> Caution | None:
     )
 
 
-def _unfinished(run: RunRecord) -> Caution | None:
+def missing_stages(run: RunRecord) -> list[str]:
+    """Stages of a run that have no results yet."""
+    predictions = PREDICTIONS_OF[run.task.kind.name]
     stages = (
-        ("registration", "registration"), ("training", "predictions"), ("attribution", "conservation"),
-        ("regions", "relevance"), ("statistics", "performance"),
+        ("registration", "registration"), ("training", predictions), ("attribution", "conservation"),
+        ("regions", "relevance"), ("statistics", predictions.replace("predictions", "performance")),
     )  # fmt: skip
-    missing = [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
+    return [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
+
+
+def _unfinished(run: RunRecord) -> Caution | None:
+    missing = missing_stages(run)
     if not missing:
         return None
     return Caution(
         "serious",
         "The run is not finished.",
-        f"There are no results of {listing(missing)}. Run the same command again to continue; the parts of this "
-        "report that need them say so.",
+        f"There are no results of {listing(missing)}. The next stage is {missing[0]}: repeat the command that made "
+        "this run, without --stop-after if it had that. The parts of this report that need these results say so.",
     )
 
 
@@ -122,7 +129,8 @@ def _few(run: RunRecord) -> Caution | None:
     return Caution(
         "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
         "Few participants.",
-        f"The contrast rests on {counts}. With so few, another sample could give another ranking of regions.",
+        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample "
+        "could give another ranking of regions.",
         "cohort",
     )
 
@@ -147,11 +155,14 @@ def _imbalanced(run: RunRecord) -> Caution | None:
 
 
 def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
-    """Participants with each label among the kept scans, or among those given."""
+    """Participants with each label among the kept scans, or among those given; with a number, those who have one."""
     if scans is None:
         every = run.tables["scans"]
         scans = every[every["kept"].astype(bool)]
-    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in run.labels}
+    if run.task.is_number:
+        return {"participants": scans.loc[scans["label"].notna(), "participant_id"].nunique()}
+    labels = reversed(run.task.outputs)
+    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in labels}
 
 
 def _failed(run: RunRecord) -> Caution | None:
@@ -171,6 +182,14 @@ def _dropped(run: RunRecord) -> Caution | None:
     share = percent(1 - kept.mean(), 0)
     text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); the reasons are below."
     return Caution("note", "Scans were dropped.", text, "cohort")
+
+
+def _same_images(run: RunRecord) -> Caution | None:
+    said = str(run.provenance.get("sources", {}).get("same_images", ""))
+    if not said:
+        return None
+    text = f"{said[:1].upper()}{shortened(said[1:], LONGEST_TEXT)}. What one person's scan tells counts several times."
+    return Caution("serious", "One image stands for several scans.", text, "cohort")
 
 
 def _registration(run: RunRecord) -> Caution | None:
@@ -237,7 +256,7 @@ def _not_converged(run: RunRecord) -> Caution | None:
 
 def _not_learned(run: RunRecord) -> Caution | None:
     found = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
-    folds = [fold for fold, value in found.items() if value is not None and value <= 0.5]
+    folds = [fold for fold, value in found.items() if value is not None and value <= 1 / len(run.task.outputs)]
     if not folds:
         return None
     return Caution(
@@ -317,7 +336,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _few, _chance, _registration, _own_volumes, _not_learned,
-    _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes, *AUDIT_CHECKS,
-    *METHOD_CHECKS,
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _same_images, _few, _chance, _registration, _own_volumes,
+    _not_learned, _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+    *AUDIT_CHECKS, *METHOD_CHECKS,
 )  # fmt: skip

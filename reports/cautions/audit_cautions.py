@@ -7,16 +7,21 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.regions.audit import NO_REGION
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.audit_verdicts import gathered
 from reports.analyses.columns import worded
 from reports.cautions.record import Caution
 from reports.read.run_record import RunRecord
-from reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, shortened
+from reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
 from reports.words.wording import level_in_words
 
 LARGE_G = 0.5
 """Difference between the classes, in standard deviations, from which it is worth a word."""
+
+
+UNCOVERED = 1 / 3
+"""Share of |relevance| in no region above which the report warns."""
 
 
 def _binarised(run: RunRecord) -> Caution | None:
@@ -98,6 +103,25 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
         f"More than an even spread would put there: {map_title(headline)}: {first}.{more} A mask, a registration or "
         "the scanner can be behind it; in fluid, also the widening of the ventricles, which is a sign of the disease.",
         "shortcuts",
+    )  # fmt: skip
+
+
+def _in_no_region(run: RunRecord) -> Caution | None:
+    """Relevance inside the brain that no region of the atlas takes in."""
+    if not run.has("shortcuts"):
+        return None
+    table = run.tables["shortcuts"]
+    table = table[(table["compartment"] == NO_REGION) & table["map"].isin(run.main_maps)]
+    found = table[table["share"] > UNCOVERED]
+    if found.empty:
+        return None
+    shares = [f"{percent(row['share'], 0)} in {map_title(row['map'])}" for row in found.to_dict("records")]
+    voxels = percent(found["voxel_share"].iloc[0], 0)
+    return Caution(
+        "serious", "Much of the relevance lies in no region.",
+        f"Of |relevance| inside the brain mask: {listing(shares)} (mean over participants; warned of above one third). "
+        f"The atlas leaves {voxels} of the mask without a region. Rankings, shares and tests of regions leave this "
+        "relevance out; the mean maps show it. An atlas that covers more of the brain would take it in.", "regions",
     )  # fmt: skip
 
 
@@ -187,5 +211,6 @@ def _contradictions(run: RunRecord) -> Caution | None:
 
 
 AUDIT_CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _binarised, _contradictions, _readable_site, _unequal, _gathered_outside, _unlike_classes, _miscalibrated, _undone,
+    _binarised, _contradictions, _readable_site, _unequal, _in_no_region, _gathered_outside, _unlike_classes,
+    _miscalibrated, _undone,
 )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.run.cells import require_numbers, require_whole
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
-from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table, method_and_beta
 from reports.analyses.verdicts import rows_where
@@ -36,7 +36,7 @@ def region_explorer(material: Material) -> Component | None:
         return None
     effects, measure = _effects(run)
     table = explorer_table(
-        summary, effects, run.tables["relevance"], _relevance(run.layout), run.tables["predictions"],
+        summary, effects, run.tables["relevance"], _relevance(material), run.tables["predictions"],
         space.atlas.regions, maps, run.labels,
     )  # fmt: skip
     path = run.layout.figures / TABLE
@@ -61,8 +61,11 @@ def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
     return None if effects is None else effects.assign(tested="density"), "density"
 
 
-def _relevance(layout: RunLayout) -> pd.DataFrame | None:
-    """Relevance of single regions; None while the run has none, and then only bilateral groups are shown."""
+def _relevance(material: Material) -> pd.DataFrame | None:
+    """Relevance of single regions; None where there is no table to read, and then only bilateral groups are shown."""
+    path = material.run.layout.relevance
+    if not path.is_file():
+        return None
     columns = [
         "participant_id",
         "scan_id",
@@ -76,9 +79,14 @@ def _relevance(layout: RunLayout) -> pd.DataFrame | None:
         "density",
     ]
     try:
-        return read_table(layout.relevance, columns, ("name", "group", "hemisphere", "map"))
-    except HeatlasError:
+        require_whole(path)
+        table = read_table(path, columns, ("name", "group", "hemisphere", "map"))
+        require_numbers(path, table, ["region", "n_voxels", "sum", "density"])
+    except HeatlasError as error:
+        file = path.relative_to(material.run.layout.root).as_posix()
+        material.faults.add(f"Single regions are missing. {str(error).replace(str(path), file)}")
         return None
+    return table
 
 
 def _described(name: str) -> dict[str, str | float | None]:

@@ -20,7 +20,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.layout.folder import read_run_input
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_text
-from reports.cautions.all_cautions import find_cautions
+from reports.cautions.all_cautions import find_cautions, missing_stages
 from reports.content.run.summary import summarise
 from reports.page.faults import Faults
 from reports.page.links import PAGES
@@ -30,7 +30,7 @@ from reports.page.pages import Frame, NavigationEntry, render, template_files
 from reports.page.parts import FinishedSection, make_parts
 from reports.viewer.of_run import shared_data
 from reports.words.methods import methods_bibtex, methods_markdown
-from reports.words.numbers import is_missing, shortened
+from reports.words.numbers import is_missing, listing, shortened
 
 log = logging.getLogger("heatlas")
 
@@ -144,6 +144,8 @@ def write_report(layout: RunLayout, all_formats: bool = False, executor: Executo
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
     for fault in said:
         log.warning("%s", fault)
+    if missing := missing_stages(material.run):
+        log.warning("The run is not finished: there are no results of %s.", listing(missing))
     return Report(layout.report, said)
 
 

@@ -19,13 +19,6 @@ from reports.figures.registration_overview import write_overview
 from reports.words.numbers import fixed, is_missing
 
 STAGE = "overview"
-PACKAGES = (
-    "reports.figures.registration_overview",
-    "reports.figures.brain",
-    "reports.figures.lettering",
-    "reports.page.overviews",
-    "atlases.templates",
-)
 CHARACTERS = 100
 """Of a line below the slices."""
 
@@ -57,7 +50,7 @@ def overview_job(layout: RunLayout, scan: Scan, row: Mapping[Any, Any], resoluti
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     lines = caption_lines(files.name, row)
     registered = receipt_key(layout, "registration", files.name) or ""
-    key = unit_key({"registration": registered}, [lines, resolution_mm], *PACKAGES)
+    key = unit_key({"registration": registered}, [lines, resolution_mm], draw_one)
     arguments = (files.t1w, resolution_mm, lines)
     return Job(STAGE, files.name, key, {"overview": files.overview}, draw_one, arguments)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from reports.analyses import catalogue
 from reports.analyses.views import Analysis
 from reports.content.relevance import (
@@ -24,23 +25,30 @@ from reports.content.relevance import (
 from reports.content.run import cohort, colophon, glossary, participants, performance, registration, training
 from reports.page.specification import Section
 
+ANY_TASK = frozenset(KINDS)
 
-def _analysis(analysis: Analysis) -> Section:
+
+def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CLASSES})) -> Section:
     """Section of an analysis; left out where none of its tables is there and nothing says why."""
     return Section(
-        analysis.id, analysis.title, analysis.short, "analysis.html.j2", analysis.build, applies=analysis.applies
-    )
+        analysis.id, analysis.title, analysis.short, "analysis.html.j2", analysis.build, applies=analysis.applies,
+        tasks=tasks,
+    )  # fmt: skip
 
 
 SECTIONS: Sequence[Section] = (
     Section(
         "cohort", "Who is in it", "Cohort", "cohort.html.j2", cohort.build, ("scans",),
-        "The input has not been read yet: there is no scans.tsv.",
+        "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
     ),
+    _analysis(catalogue.NUMBER_PERFORMANCE, frozenset({NUMBER})),
+    _analysis(catalogue.CLASSES_PERFORMANCE, frozenset({SEVERAL_CLASSES})),
     Section(
         "performance", "How good is the classifier?", "Performance", "performance.html.j2", performance.build,
         ("predictions",), "There are no predictions yet.",
     ),
+    _analysis(catalogue.REPEATS, ANY_TASK),
+    _analysis(catalogue.NUMBER_ASSOCIATIONS, frozenset({NUMBER})),
     Section(
         "maps", "Where does it look? Mean maps", "Mean maps", "maps.html.j2", maps.build, ("predictions", "relevance"),
         "There are no mean heatmaps yet.",
@@ -63,7 +71,7 @@ SECTIONS: Sequence[Section] = (
         ("volume_association",), "The association with hippocampal volume is not known: either the statistics have "
         "not run, or no scan has a volume.",
     ),
-    _analysis(catalogue.ASSOCIATIONS),
+    _analysis(catalogue.ASSOCIATIONS, frozenset({TWO_CLASSES, SEVERAL_CLASSES})),
     _analysis(catalogue.SUBGROUPS),
     _analysis(catalogue.PROGRESSION),
     _analysis(catalogue.NORMS),
@@ -86,22 +94,25 @@ SECTIONS: Sequence[Section] = (
     ),
     Section(
         "participants", "Everyone, one page each", "Participants", "participants.html.j2", participants.build,
-        ("scans",), "The input has not been read yet.",
+        ("scans",), "The input has not been read yet.", tasks=ANY_TASK,
     ),
     Section(
         "registration", "Do the scans lie on the template?", "Registration", "registration.html.j2",
-        registration.build, ("registration",), "No scan has been registered yet.",
+        registration.build, ("registration",), "No scan has been registered yet.", tasks=ANY_TASK,
     ),
     Section(
         "training", "Did the networks learn?", "Training", "training.html.j2", training.build, ("histories",),
-        "No network has been trained yet.",
+        "No network has been trained yet.", tasks=ANY_TASK,
     ),
     Section(
         "conservation", "Does the relevance add up?", "Conservation", "conservation.html.j2", conservation.build,
-        ("conservation",), "No scan has been explained yet.",
+        ("conservation",), "No scan has been explained yet.", tasks=ANY_TASK,
     ),
-    Section("glossary", "Words of this report", "Glossary", "glossary.html.j2", glossary.build),
-    Section("methods", "Methods text", "Methods", "methods.html.j2", colophon.build_methods),
-    Section("provenance", "How to repeat this run", "Provenance", "provenance.html.j2", colophon.build_provenance),
-    Section("credits", "Credits and licences", "Credits", "credits.html.j2", colophon.build_credits),
+    Section("glossary", "Words of this report", "Glossary", "glossary.html.j2", glossary.build, tasks=ANY_TASK),
+    Section("methods", "Methods text", "Methods", "methods.html.j2", colophon.build_methods, tasks=ANY_TASK),
+    Section(
+        "provenance", "How to repeat this run", "Provenance", "provenance.html.j2", colophon.build_provenance,
+        tasks=ANY_TASK,
+    ),
+    Section("credits", "Credits and licences", "Credits", "credits.html.j2", colophon.build_credits, tasks=ANY_TASK),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.cohort.people.tasks import TWO_CLASSES, KindName
 from reports.page.components import Component
 from reports.page.material import Material
 from reports.read.run_record import RunRecord
@@ -46,6 +47,8 @@ class Section:
     absent: str = ""
     optional: bool = False
     applies: Callable[[RunRecord], bool] | None = None
+    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})
+    """Kinds of tasks that the section is made for; in a run of another it says that it is not."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,10 @@ class BuiltSection:
 
 def build_section(section: Section, material: Material) -> BuiltSection | None:
     """Build one section; None if it is optional and its tables are not in the folder, or it does not apply."""
+    kind = material.run.task.kind
+    if kind.name not in section.tasks:
+        made_for_it = section.optional or TWO_CLASSES not in section.tasks
+        return None if made_for_it else BuiltSection(section, absent=f"There is no such section. {kind.undefined}")
     if section.applies is not None and not section.applies(material.run):
         return None
     missing = [name for name in section.requires if not material.run.has(name)]

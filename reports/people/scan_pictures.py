@@ -36,11 +36,6 @@ from reports.viewer.of_run import viewing_space
 from reports.viewer.scan_pages import scan_page
 
 STAGE = "scan-pictures"
-PACKAGES = (
-    "reports.people.portrait", "reports.people.scan_pictures", "reports.figures", "reports.viewer",
-    "reports.page.pages",
-    "reports.page.components", "atlases.labels",
-)  # fmt: skip
 _TEMPLATES = (
     TEMPLATES / "base.html.j2", TEMPLATES / "macros.html.j2",
     TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
@@ -76,7 +71,7 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
         made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, names)])
         cautions = cautions_of_maps(run, groups)
         said = [(one.level, one.title, one.text) for one in cautions]
-        key = unit_key(made_from, [resolution, atlas, names, groups, looks, said], *PACKAGES)
+        key = unit_key(made_from, [resolution, atlas, names, groups, looks, said], draw_portrait, scan_page)
         outputs = {"portrait": files.portrait, "viewer": files.viewer}
         jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, names, groups, resolution, atlas, cautions)))
     return run_jobs(run.layout, jobs, executor, "pictures") if jobs else []

@@ -10,7 +10,7 @@ the run folder, since they stand on the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,29 +18,36 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.cohort.people.tasks import KindName, Task, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
-from pipeline.run.config.files import read_config
+from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.folder import RunInput, read_run_input
-from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
+from pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
 from pipeline.run.layout.private_paths import without_folders
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
-from reports.read.table_faults import MAKE_AGAIN, REMEDY, bad_cell, cut_row, read_checked
-from reports.read.written_tables import TABLES, of_another_version
+from pipeline.run.work.steps import step_outputs
+from reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
+from reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
 from reports.words.numbers import is_missing
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
 
-FOUNDATIONS = ("scans", "predictions", "relevance")
+FOUNDATIONS = ("scans", *PREDICTIONS_OF.values(), "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
-WRITTEN_BEFORE = {
-    "scans": "registration", "splits": "predictions", "predictions": "performance", "relevance": "region_summary",
-}  # fmt: skip
-"""Tables that must be there if another one is."""
+WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
+    "scans": ("registration",),
+    "splits": ("predictions",),
+    "registration": ("volumes", "predictions"),
+    "predictions": ("conservation", "performance"),
+    "conservation": ("relevance",),
+    "relevance": ("region_summary",),
+}
+"""Tables that must be there if one of these is."""
 
 SENTENCES = ("flags", "message", "note", "reason")
 """Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
@@ -88,6 +95,10 @@ class RunRecord:
         """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
         content = _json(self.layout, TABLES[name].path(self.layout).with_suffix(".json"), {})
         return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.config.cohort)
 
     @property
     def negative(self) -> str:
@@ -142,12 +153,13 @@ class RunRecord:
 
     @property
     def lrp_names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.map_names if name != "gb")
+        return tuple(name for name in self.map_names if beta_of(name) is not None)
 
     @property
     def main_maps(self) -> tuple[str, ...]:
-        """The LRP map that leads (beta 0, else the smallest) and guided backpropagation if there is one."""
-        return (self.lrp_names[0], *(name for name in self.map_names if name == "gb"))
+        """The leading map (LRP with the smallest beta, else the first) and guided backpropagation if there is one."""
+        first = (self.lrp_names or self.map_names)[0]
+        return (first, *(name for name in self.map_names if name == GUIDED_MAP != first))
 
     @cached_property
     def group_sizes(self) -> Mapping[str, tuple[int, int]]:
@@ -199,15 +211,14 @@ def read_run(layout: RunLayout) -> RunRecord:
     UsageError
         If the folder is not a run, or its configuration is damaged.
     """
-    config, source = read_config(layout.config), read_run_input(layout)
-    tables, unreadable, foundation = {}, {}, ""
-    for name, table in TABLES.items():
-        if name == "histories":  # one per fold, read below
+    config, source = read_run_config(layout), read_run_input(layout)
+    kind = task_of(config.cohort).kind.name
+    tables, unreadable, foundation = {}, _missing(layout, kind), ""
+    for name, table in tables_of(kind).items():
+        if name in HISTORIES_OF.values():  # one per fold, read below
             continue
         path = table.path(layout)
-        later = WRITTEN_BEFORE.get(name)
-        if later is not None and not path.is_file() and TABLES[later].path(layout).is_file():
-            unreadable[name] = f"{path.relative_to(layout.root).as_posix()} is missing. {MAKE_AGAIN}"
+        if name in unreadable:
             foundation = unreadable[name] if name in FOUNDATIONS else foundation
         elif path.is_file():
             frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
@@ -223,7 +234,7 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
-            frame, wrong = read_usable(layout, "histories", files.history, config)
+            frame, wrong = read_usable(layout, HISTORIES_OF[kind], files.history, config)
             if wrong:
                 unreadable["histories"] = wrong
             else:
@@ -231,6 +242,19 @@ def read_run(layout: RunLayout) -> RunRecord:
             models[int(index)] = _json(layout, files.description, unreadable)
     provenance = _json(layout, layout.provenance, unreadable)
     return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
+
+
+def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
+    """Tables that the run has written and that are gone, by name, or by file where the report does not read them."""
+    names = {table.path(layout): name for name, table in tables_of(kind).items()}
+    written = [
+        TABLES[name].path(layout)
+        for name, later in WRITTEN_BEFORE.items()
+        if any(TABLES[other].path(layout).is_file() for other in later)
+    ]
+    written += [path for path in step_outputs(layout) if path.suffix == ".tsv"]
+    gone = {path: path.relative_to(layout.root).as_posix() for path in written if not path.is_file()}
+    return {names.get(path, file): f"{file} is missing. {MAKE_AGAIN}" for path, file in gone.items()}
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.run.columns import unit_of
-from pipeline.run.declared import Table
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.layout.run_layout import RunLayout
 from reports.read.written_tables import DECLARED
 
@@ -43,8 +43,7 @@ def _section(table: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    plain = text.replace("{positive}", "the positive class").replace("{negative}", "the negative class")
-    return plain.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+    return text.replace(CLASSES, "the classes").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

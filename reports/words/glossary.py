@@ -86,6 +86,14 @@ GLOSSARY: Sequence[Term] = (
          "Takes out of a measure what sites add to it (shift and scale), with parameters from training participants."),
 )  # fmt: skip
 
+
+def as_page() -> str:
+    """The glossary as Markdown, for a run of AD against CN (``docs/glossary.md``)."""
+    words = {"positive": "AD", "negative": "CN", "start": "probability"}
+    entries = [f"**{term.name}.** {term.meaning.format(**words)}" for term in GLOSSARY]
+    return "\n\n".join(["# Words", "As the report uses them, for a run that tells AD from CN.", *entries]) + "\n"
+
+
 _BY_FORM: Mapping[str, Term] = {form.casefold(): term for term in GLOSSARY for form in term.forms}
 _FORMS = re.compile(
     r"(?<![\w-])(" + "|".join(sorted(map(re.escape, _BY_FORM), key=len, reverse=True)) + r")(?![\w-])", re.IGNORECASE

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.run.config.settings import ModelConfig
+from pipeline.models.families.registry import family_of
+from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
 from pipeline.statistics.associations.volume_association import WITHIN
 from reports.read.run_record import RunRecord
@@ -117,12 +118,13 @@ def _data(run: RunRecord) -> str:
     )
     text = (
         f"{count(len(scans), 'T1-weighted scan')} of {count(scans['participant_id'].nunique(), 'participant')} were "
-        f"found in {kind}; {number(len(kept))} were kept. The contrast was {cohort.contrast_column}, "
-        f"{cohort.positive} against {cohort.negative}: {count(len(labelled), 'scan')} of "
+        f"found in {kind}; {number(len(kept))} were kept. {_task(run)}: "
+        f"{count(len(labelled), 'scan')} of "
         f"{count(labelled['participant_id'].nunique(), 'participant')}, each scan labelled as at its own visit. "
     )
     if cohort.split == "folds":
-        text += f"Participants were divided into {cohort.folds} folds, stratified by class"
+        strata = "quantile" if cohort.target else "class"
+        text += f"Participants were divided into {cohort.folds} folds, stratified by {strata}"
     else:
         text += (
             f"Participants were divided once into training, validation "
@@ -133,6 +135,22 @@ def _data(run: RunRecord) -> str:
     if cohort.shuffle_labels:
         text += " As a control, labels were shuffled between participants."
     return text
+
+
+def _task(run: RunRecord) -> str:
+    task = run.task
+    if task.is_number:
+        return f"The networks predicted {task.column}"
+    return f"The contrast was {task.column}, {' against '.join(reversed(task.outputs))}"
+
+
+def _loss(run: RunRecord) -> str:
+    """The loss, and what the kept epoch is chosen by."""
+    training = run.config.training
+    if not run.task.is_number:
+        return "cross-entropy" + (" weighted by class" if training.balance_classes else "")
+    name = "squared error" if training.regression_loss == "mse" else "Huber's loss"
+    return f"{name} of the target in standard deviations of the training part"
 
 
 def _registration(run: RunRecord) -> str:
@@ -168,37 +186,34 @@ def _training(run: RunRecord) -> str:
     if not run.models:
         return ""
     model, training = run.config.model, run.config.training
-    channels, pools = listing(list(map(str, model.channels))), listing(list(map(str, model.pools)))
     text = (
-        f"The network {_likeness(model)} the founding study [@founding]: {len(model.channels)} blocks of a 3×3×3 "
-        f"convolution, batch normalisation, ReLU and max-pooling (channels {channels}; pools {pools}), then "
-        f"{model.hidden_units} hidden units and two outputs, dropout {model.dropout:g}. It saw "
+        f"The network {family_of(model).described(model)}. It saw "
         f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
         f"scaled to the range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate "
         f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
-        f"weight decay {training.weight_decay:g}), cross-entropy"
+        f"weight decay {training.weight_decay:g}), {_loss(run)}"
     )
-    text += " weighted by class" if training.balance_classes else ""
+    best = "lowest validation mean absolute error" if run.task.is_number else "highest validation balanced accuracy"
     text += (
         f", batches of {training.batch_size}, left-right flips with probability {training.flip_probability:g} and "
         f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{_version(run, 'torch')} [@torch]. It "
         f"ended when the validation loss had not fallen for {training.patience} epochs after the first "
-        f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the highest validation balanced "
-        "accuracy was kept, among equals the one with the lowest validation loss, then the first. With few validation "
-        "participants many epochs reach the same accuracy, often 1, and the loss decides."
+        f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the {best} "
+        "was kept, among equals the one with the lowest validation loss, then the first."
     )
+    if not run.task.is_number:
+        text += " With few validation participants many epochs reach the same accuracy, often 1, and the loss decides."
+    if training.augmentation.is_on:
+        text += " Images were augmented further with MONAI (settings in config.toml)."
+    if training.repeats > 1:
+        text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
 
 
+_OUTPUTS = {1: "one", 2: "two", 3: "three", 4: "four"}
+
+
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
-
-
-def _likeness(model: ModelConfig) -> str:
-    """Say whether the network is the founding one, and what differs where it is not."""
-    published = ModelConfig()
-    names = ("channels", "pools", "hidden_units", "dropout")
-    changed = [name.replace("_", " ") for name in names if getattr(model, name) != getattr(published, name)]
-    return f"followed, with other {listing(changed)}, that of" if changed else "was that of"
 
 
 def _attribution(run: RunRecord) -> str:
@@ -206,16 +221,23 @@ def _attribution(run: RunRecord) -> str:
         return ""
     settings = run.config.attribution
     start = "logit" if settings.start_value == "logit" else "softmax probability"
-    norm = "folded into the convolutions" if settings.batch_norm == "fold" else "passed through unchanged"
-    betas = listing([f"{beta:g}" for beta in settings.betas])
-    text = (
-        f"Every scan was explained by the network that had not seen its participant, with layer-wise relevance "
-        f"propagation [@lrp], β-rule with β = {betas}, starting from the {start} of {run.positive} for scans of both "
-        f"classes. Batch normalisation was {norm}; biases take part in no rule; what they absorb and what is lost is "
-        "kept in a ledger."
-    )
-    if settings.guided_backpropagation:
-        text += f" Guided backpropagation [@guided], in absolute value, explains the same {start}."
+    folded = family_of(run.config.model).batch_norm(settings.batch_norm) == "fold"
+    norm = "folded into the convolutions" if folded else "passed through unchanged"
+    of_whom = " for scans of both classes" if len(run.task.outputs) == 2 else ""
+    text = "Every scan was explained by the network that had not seen its participant"
+    if run.lrp_names:
+        betas = listing([f"{beta:g}" for beta in settings.betas])
+        text += (
+            f", with layer-wise relevance propagation [@lrp], β-rule with β = {betas}, starting from the {start} of "
+            f"{run.task.explained}{of_whom}. Batch normalisation was {norm}; biases take part in no rule; "
+            "what they absorb and what is lost is kept in a ledger"
+        )
+    text += "."
+    if GUIDED_MAP in run.map_names:
+        text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
+    others = [map_title(name) for name in run.map_names if name not in (*run.lrp_names, GUIDED_MAP)]
+    if others:
+        text += f" {'Further maps' if run.lrp_names else 'Maps'} of {run.task.explained}: {listing(others)}."
     return text
 
 

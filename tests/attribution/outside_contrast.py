@@ -17,9 +17,8 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.explaining.applied import explain_applied
-from pipeline.explaining.stage import explain_scans
-from pipeline.models.founding import FoundingCNN
+from pipeline.explaining.stage import explain_applied, explain_scans
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import load_model, save_model
 from pipeline.regions.applied import aggregate_applied

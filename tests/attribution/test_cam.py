@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, subject, volumes
+from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, view, volumes
 from torch import Tensor, nn
 
 from pipeline.attribution.cam.fake_cam import FakeCam
@@ -161,7 +161,7 @@ def test_grad_cam_plus_plus_does_not_overflow() -> None:
 
 
 def test_xgrad_cam_weight_is_a_mean_of_gradients_where_the_channel_is_active() -> None:
-    with subject("dense") as opened:
+    with view("dense") as opened:
         g = feature_gradient(opened)
         weights = xgrad_cam_weights(opened.features, g)
         active = opened.features > 0

@@ -17,8 +17,8 @@ from pipeline.run.errors import BadInputError, UsageError
 
 
 def fits(model, x, method, target=1):
-    with explaining(model, x, target) as subject:
-        return method.fits(subject)
+    with explaining(model, x, target) as view:
+        return method.fits(view)
 
 
 @pytest.mark.parametrize("baseline", [0.0, -0.4])

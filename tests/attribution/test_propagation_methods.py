@@ -6,9 +6,9 @@ import pytest
 import torch
 from lrp_toys import staged, toy_network, toy_volumes
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.gradient.guided_backprop import GuidedBackprop, guided_backprop
 from pipeline.attribution.lrp.composites import composite, focus, founding
-from pipeline.attribution.lrp.methods import GuidedBackprop, Lrp
+from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.lrp.relevance import lrp
 from pipeline.attribution.methods import attribute
 from pipeline.run.errors import UsageError

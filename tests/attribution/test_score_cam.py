@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cam_toys import GRID, SHAPE, STAGE, VOXELS, network, subject, volumes
+from cam_toys import GRID, SHAPE, STAGE, VOXELS, network, view, volumes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -165,7 +165,7 @@ def test_wrong_batch_is_named(kind: Any, batch: object) -> None:
 
 
 def test_features_are_not_written_to() -> None:
-    with subject() as opened:
+    with view() as opened:
         kept = opened.features.clone()
         AblationCam().maps(opened)
         ScoreCam().maps(opened)

@@ -46,7 +46,7 @@ def test_a_localizer_beside_the_scan_does_not_spoil_it(adni: AdniTree) -> None:
     found = scans_of(adni)
     assert found["I1001"].kept
     assert found["I1001_series-1"].reason == "too few slices for a head: 3, a localizer or a fragment"
-    assert f"1 folders hold several DICOM series, each is listed: {FOLDER}" in adni.read().notes
+    assert f"1 folder holds several DICOM series, each is listed: {FOLDER}" in adni.read().notes
 
 
 def test_another_sequence_beside_the_scan_is_told_by_its_header(adni: AdniTree) -> None:
@@ -110,7 +110,7 @@ def test_a_folder_of_series_alone_is_no_input_and_says_what_to_do(adni: AdniTree
         adni.read(as_is=True)
     write_series(adni.root / FOLDER)
     scans_of(adni)
-    assert "1 images outside participants' folders (NNN_S_NNNN) left alone: series (DICOM)" in adni.read().notes
+    assert "1 image outside participants' folders (NNN_S_NNNN) left alone: series (DICOM)" in adni.read().notes
 
 
 def test_nothing_of_the_header_is_in_table_or_notes(adni: AdniTree, tmp_path: Path) -> None:

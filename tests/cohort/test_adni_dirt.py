@@ -8,6 +8,7 @@ from input_trees import AdniTree
 
 from pipeline.cohort.adni.files import newest_tables
 from pipeline.cohort.people.splits import make_split
+from pipeline.cohort.reading import read_cohort
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
@@ -59,6 +60,55 @@ def test_a_header_named_twice_that_nobody_uses(adni: AdniTree) -> None:
     assert diagnoses(adni) == {"I1": "CN", "I2": "AD"}
 
 
+@pytest.mark.parametrize("header", ["dx", "Dx", "icv", "hippocampus", "Ptid"])
+def test_a_header_named_twice_but_for_its_case(adni: AdniTree, header: str) -> None:
+    two_people(adni, HEADER.replace("SITE", header) + ROWS)
+    with pytest.raises(BadInputError, match=rf"two columns are named \w+ and {header} and hold different values"):
+        adni.read(as_is=True)
+
+
+@pytest.mark.parametrize("columns", ["FAQ,FAQ", "FAQ,faq"])
+def test_columns_of_one_name_that_are_not_used_are_named(adni: AdniTree, columns: str) -> None:
+    one, other = columns.split(",")
+    two_people(adni, HEADER.replace("RID", one).replace("SITE", other) + ROWS)
+    named = one if one == other else f"{one} (not {other})"
+    said = f"ADNIMERGE.csv: columns of one name hold different values, the first is used: {named}"
+    assert said in adni.read(as_is=True).notes
+
+
+RIDS = {"another": ("296", True), "with a decimal": ("300.0", False), "missing": ("-4", False), "empty": ("", False)}
+
+
+@pytest.mark.parametrize("way", RIDS)
+def test_a_row_about_two_people_is_left_out_and_named(adni: AdniTree, way: str) -> None:
+    rid, wrong = RIDS[way]
+    two_people(adni, HEADER + ROWS.replace(f"300,{Q}", f"{rid},{Q}"))
+    cohort = (
+        adni.read(as_is=True, negative="CN", positive="AD") if not wrong else read_cohort(adni.root, CohortConfig(), 43)
+    )
+    said = (
+        "ADNIMERGE.csv: 1 row is left out, because RID and PTID are not of one person; correct one of them: "
+        "line 3 (RID 296, PTID 002_S_0300)"
+    )
+    assert (said in cohort.notes) == wrong
+    kept = {scan.scan_id: scan.kept for scan in cohort.table}
+    assert kept == {"I1": True, "I2": not wrong}
+
+
+@pytest.mark.parametrize(("name", "header", "cells"), [("DXSUM.csv", "DIAGNOSIS", "3"), ("CDR.csv", "CDGLOBAL", "0.5")])
+def test_a_row_of_a_visit_table_about_two_people_is_left_out_and_named(
+    adni: AdniTree, name: str, header: str, cells: str
+) -> None:
+    two_people(adni, HEADER + ROWS.replace("CN", ""))
+    lines = [f"295,{P},bl,2006-04-10,{cells}", f"295,{Q},bl,2006-04-10,{cells}"]
+    write_csv(adni.root / name, "\n".join([f"RID,PTID,VISCODE,EXAMDATE,{header}", *lines, ""]))
+    said = (
+        f"{name}: 1 row is left out, because RID and PTID are not of one person; correct one of them: "
+        "line 3 (RID 295, PTID 002_S_0300)"
+    )
+    assert said in read_cohort(adni.root, CohortConfig(), 43).notes
+
+
 def test_dates_day_first(adni: AdniTree) -> None:
     two_people(adni, HEADER + ROWS.replace("2006-04-10", "10/4/2006").replace("2006-04-12", "24/4/2006"))
     cohort = adni.read(as_is=True)
@@ -78,8 +128,8 @@ def test_unreadable_dates_are_named_and_their_scans_dropped(adni: AdniTree) -> N
     cohort = adni.read()
     scan = next(scan for scan in cohort.table if scan.scan_id == "I1001")
     assert scan.reason == "no row of this participant in ADNIMERGE has an EXAMDATE"
-    assert "ADNIMERGE_01Jan2025.csv: 1 values of EXAMDATE are no dates (YYYY-MM-DD): '38817'" in cohort.notes
-    assert "1 rows of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)" in cohort.notes
+    assert "ADNIMERGE_01Jan2025.csv: 1 value of EXAMDATE unreadable as a date (YYYY-MM-DD): '38817'" in cohort.notes
+    assert "1 row of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)" in cohort.notes
 
 
 def test_repeated_rows_that_agree_are_one(adni: AdniTree) -> None:
@@ -98,7 +148,7 @@ def test_repeated_rows_that_disagree_leave_the_value_empty_and_named(adni: AdniT
     scan = next(scan for scan in cohort.table if scan.scan_id == "I1")
     assert (scan.kept, scan.diagnosis, scan.hippocampus_mm3) == (True, None, 7000.5)
     assert (
-        "1 values of ADNIMERGE differ between rows of one visit and are left empty: 002_S_0295 bl DX (CN or MCI)"
+        "1 value of ADNIMERGE left empty, because rows of one visit differ: 002_S_0295 bl DX (CN or MCI)"
         in cohort.notes
     )
 
@@ -107,7 +157,7 @@ def test_unknown_visit_codes_are_named_and_matched_by_date(adni: AdniTree) -> No
     two_people(adni, HEADER + ROWS.replace("bl,2006-04-10", "visit-q,2006-04-10"))
     cohort = adni.read(as_is=True)
     assert next(scan for scan in cohort.table if scan.scan_id == "I1").session_id == "ses-XVISITQ"
-    assert "visit codes of ADNIMERGE that are not ADNI's, matched by date only: 'visit-q' (1 rows)" in cohort.notes
+    assert "visit codes of ADNIMERGE that are not ADNI's, matched by date only: 'visit-q' (1 row)" in cohort.notes
 
 
 def test_viscode2_goes_before_viscode(adni: AdniTree) -> None:
@@ -122,14 +172,14 @@ def test_collection_lists_that_cannot_be_read_are_named(adni: AdniTree) -> None:
     notes = adni.read(as_is=True).notes
     assert "visits of collection lists that are not ADNI's, matched by date only: q" in notes
     assert any(note.startswith("list2.csv is not used: ") for note in notes)
-    assert "list.csv: 1 rows without Image Data ID are left out" in notes
+    assert "list.csv: 1 row without Image Data ID left out" in notes
 
 
 def test_diagnoses_that_cannot_be_placed_in_time_are_named(adni: AdniTree) -> None:
     two_people(adni, HEADER + ROWS)
     write_csv(adni.root / "DXSUM.csv", "RID,VISCODE,EXAMDATE,DIAGNOSIS\n295,y1,,2\n300,m12,,3\n")
     assert (
-        "1 diagnoses with neither a date nor a visit that counts months tell nothing of conversion: "
+        "1 diagnosis without a date or a visit that counts months, of no use for conversion: "
         "RID 295 ses-M012 (DXSUM.csv DIAGNOSIS)"
     ) in adni.read(as_is=True).notes
 
@@ -172,8 +222,8 @@ def test_rows_without_scans_and_scans_without_rows(adni: AdniTree) -> None:
     cohort = adni.read(as_is=True)
     lost = next(scan for scan in cohort.table if scan.scan_id == "I3")
     assert (lost.kept, lost.reason) == (False, "no row of this participant in ADNIMERGE")
-    assert "1 visits in ADNIMERGE have no scan here: 002_S_0295 ses-M012" in cohort.notes
-    assert "1 participants in ADNIMERGE have no image here: 003_S_0400" in cohort.notes
+    assert "1 visit in ADNIMERGE without a scan here: 002_S_0295 ses-M012" in cohort.notes
+    assert "1 participant in ADNIMERGE without an image here: 003_S_0400" in cohort.notes
 
 
 def test_roll_over_participants_are_one_person_in_the_split(adni: AdniTree) -> None:

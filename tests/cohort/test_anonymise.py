@@ -145,3 +145,27 @@ def test_a_key_of_few_different_characters_is_refused(tmp_path: Path, key: str) 
     path.write_text(key + "\n")
     with pytest.raises(UsageError, match=r"different characters.*Name a file that is absent, and a key is made"):
         open_disguise(path, PrivacyConfig(shift_dates=True), [])
+
+
+def test_no_text_of_a_clinical_column_names_a_person() -> None:
+    people = ["sub-002S0295", "sub-01", "sub-abc"]
+    texts = ["as 002_S_0296, 002_s_0295 and sub-002S0295", "1", "abcd, Abc; sub-01. On 18Apr2006", None]
+    disguise = Disguise("k" * 20, ("ids",))
+    first, number, last, none = disguise.texts([*people, "sub-01"], texts)
+    name = {person: "P" + disguise.pseudonym("participant", person) for person in people}
+    assert first == f"as 002_S_0296, {name['sub-002S0295']} and {name['sub-002S0295']}"
+    assert (number, none) == ("1", None)
+    assert last.startswith(f"abcd, {name['sub-abc']}; {name['sub-01']}. On ")
+    assert "2006" not in last
+    assert Disguise("k" * 20).texts(people, texts[:3])[0] == texts[0]
+
+
+@pytest.mark.parametrize(("mode", "exposed"), [(0o600, False), (0o640, True), (0o604, True), (0o622, True)])
+def test_a_key_that_others_may_read_is_noted(tmp_path: Path, mode: int, exposed: bool) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(mode)
+    disguise = open_disguise(key, PrivacyConfig(shift_dates=True), [])
+    assert disguise is not None
+    assert [note for note in disguise.notes([]) if "chmod 600" in note] == disguise.notes([])
+    assert bool(disguise.notes([])) == exposed

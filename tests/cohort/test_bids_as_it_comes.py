@@ -10,7 +10,9 @@ import pytest
 from input_trees import BidsTree
 from other_user import nobody
 
+from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.records import Scan
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
@@ -127,7 +129,7 @@ def test_one_age_for_several_visits_and_unusable_cells_are_said(bids: BidsTree) 
     bids.table("participants.tsv", "participant_id sex age MMSE", "sub-1 F 70 many", "sub-2 M old n/a")
     cohort = bids.read(**SEX)
     assert [scan.age for scan in cohort.table] == [70.0, 70.0, None]
-    assert any(note.startswith("1 scans after month 0 have the age of participants.tsv") for note in cohort.notes)
+    assert any(note.startswith("1 scan after month 0 with the age of participants.tsv") for note in cohort.notes)
     cells = "participants.tsv line 2, MMSE 'many' (not a number), participants.tsv line 3, age 'old' (not a number)"
     assert f"impossible values, treated as missing (2): {cells}" in cohort.notes
 
@@ -199,13 +201,12 @@ def test_rows_about_nobody_and_diagnoses_out_of_time_are_noted(bids: BidsTree) -
     bids.table("sub-1/ses-M000/sub-1_ses-M000_scans.tsv", "filename age", "n/a 70")
     cohort = bids.read(**SEX)
     assert [note for note in cohort.notes if "left out" in note] == [
-        "1 rows without participant_id are left out: participants.tsv",
-        "1 rows without session_id are left out: sub-1_sessions.tsv",
-        "1 rows without filename are left out: sub-1_ses-M000_scans.tsv",
+        "1 row without participant_id left out: participants.tsv",
+        "1 row without session_id left out: sub-1_sessions.tsv",
+        "1 row without filename left out: sub-1_ses-M000_scans.tsv",
     ]
     assert (
-        "1 sessions with a diagnosis are not named by months (ses-M012), so they tell nothing of conversion: "
-        "sub-1 ses-late"
+        "1 session with a diagnosis but not named by months (ses-M012), of no use for conversion: sub-1 ses-late"
     ) in cohort.notes
     assert {scan.session_id: scan.progression for scan in cohort.table if scan.participant_id == "sub-1"} == {
         "ses-M000": "uMCI",
@@ -221,7 +222,7 @@ def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:
     cohort = bids.read(**SEX)
     assert [scan.scan_id for scan in cohort.table.kept] == ["sub-1_T1w", "sub-2_T1w"]
     assert reasons(cohort.table.scans) == {"sub-2_run-2_T1w": "a link that leads nowhere"}
-    assert "1 links to folders are not followed; give the real folder: sub-1/again" in cohort.notes
+    assert "1 link to folders not followed; give the real folder: sub-1/again" in cohort.notes
 
 
 @pytest.mark.parametrize("stated", ['"abc"', "-3", "[3]", "true", "0"])
@@ -258,3 +259,32 @@ def test_a_pattern_that_would_take_for_ever_is_refused(bids: BidsTree) -> None:
     (bids.root / ".bidsignore").write_text("*a" * 40 + "b\n")
     with pytest.raises(BadInputError, match=r"\.bidsignore: the pattern .* asterisks"):
         bids.read(**SEX)
+
+
+TABLES = ["participants.tsv", "sessions.tsv", "sub-1/sub-1_sessions.tsv", "sub-1/ses-1/sub-1_ses-1_scans.tsv"]
+IDENTIFYING = {"participants.tsv": "participant_id", "sessions.tsv": "participant_id session_id"}
+FIRST_CELLS = {"participants.tsv": "sub-1", "sessions.tsv": "sub-1 ses-1", TABLES[2]: "ses-1"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("same", [True, False])
+def test_columns_that_differ_by_case_alone(bids: BidsTree, table: str, same: bool) -> None:
+    """They must agree: which one is meant nobody can tell."""
+    bids.image("sub-1/ses-1/anat/sub-1_ses-1_T1w.nii")
+    bids.image("sub-2/ses-1/anat/sub-2_ses-1_T1w.nii")
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M")
+    who = IDENTIFYING.get(table, "session_id" if "sessions" in table else "filename")
+    cells = FIRST_CELLS.get(table, "anat/sub-1_ses-1_T1w.nii")
+    bids.table(table, f"{who} sex Age age", f"{cells} F 70 {70 if same else 80}",
+               *(["sub-2 M 60 60"] if table == "participants.tsv" else []))  # fmt: skip
+    said = f"{Path(table).name}: two columns are named Age and age and hold different values. Rename or remove one."
+    if not same and table in ("participants.tsv", "sessions.tsv"):
+        with pytest.raises(BadInputError) as caught:
+            bids.read(**SEX)
+        assert said in str(caught.value)
+        return
+    cohort = read_cohort(bids.root, CohortConfig(**SEX), 43)
+    scan = next(scan for scan in cohort.table if scan.participant_id == "sub-1")
+    told = " ".join([*cohort.notes, scan.reason or ""])
+    assert (said in told) == (not same)
+    assert scan.age == (70.0 if same else None)

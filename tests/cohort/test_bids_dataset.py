@@ -49,8 +49,8 @@ def test_what_changes_between_visits_comes_from_the_sessions_table(bids: BidsTre
     assert (first.hippocampus_mm3, first.hippocampus_source) == (7000.0, "sessions table: hippocampus_mm3")
     assert (second.label, second.mmse, second.age, second.hippocampus_mm3) == ("AD", 21.0, 72.2, None)
     assert (other.label, other.age, other.apoe4, other.hippocampus_source) == ("AD", 81.0, None, None)
-    assert "1 sessions in sessions tables have no T1w image: sub-01 ses-M036" in cohort.notes
-    assert "1 sessions with images have no row in their sessions table: sub-02 ses-M012" in cohort.notes
+    assert "1 session in sessions tables without a T1w image: sub-01 ses-M036" in cohort.notes
+    assert "1 session with images but no row in their sessions table: sub-02 ses-M012" in cohort.notes
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_intracranial_volume(bids: BidsTree, columns: str, cells: str, expected:
     cohort = bids.read(**SEX)
     assert cohort.table.scans[0].tiv_mm3 == expected
     stands_in = columns == "brain_volume_mm3"
-    assert ("brain_volume_mm3 stands in for the intracranial volume of 1 scans" in cohort.notes) == stands_in
+    assert ("brain_volume_mm3 stands in for the intracranial volume of 1 scan" in cohort.notes) == stands_in
 
 
 def test_of_several_runs_the_first_is_used(bids: BidsTree) -> None:
@@ -152,8 +152,8 @@ def test_a_scan_without_a_row_and_a_row_without_a_scan(bids: BidsTree) -> None:
     bids.table("participants.tsv", "participant_id sex", "sub-01 F", "sub-02 M", "sub-04 M", "04 F")
     cohort = bids.read(**SEX)
     assert cohort.table.scans[2].reason == "no row in participants.tsv"
-    assert "1 participants in participants.tsv have no T1w image: sub-04" in cohort.notes
-    assert "1 rows repeat a row and only fill its gaps: participants.tsv, sub-04" in cohort.notes
+    assert "1 participant in participants.tsv without a T1w image: sub-04" in cohort.notes
+    assert "1 row for what has one, used to fill its gaps only: participants.tsv, sub-04" in cohort.notes
     assert "repeated rows disagree, the first holds: participants.tsv, sub-04 sex (M, not F)" in cohort.notes
 
 

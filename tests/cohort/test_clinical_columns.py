@@ -42,7 +42,7 @@ def test_columns_at_the_visit_of_the_scan_under_any_of_their_names(adni: AdniTre
     # Nobody has a usable value of these: no column.
     assert not {"faq", "moca", "ptau"} & set(frame.columns)
     notes = " ".join(cohort.notes)
-    assert "abeta '>1700' (1 scans), tau '<80' (1 scans)" in notes
+    assert "abeta '>1700' (1 scan), tau '<80' (1 scan)" in notes
     assert "treated as missing (1): ADNIMERGE_01Jan2025.csv line 3, MOCA 'late' (not a number)" in notes
     assert list(clinical_of(cohort).columns) == list(clinical_of(cohort).frame.columns)
 
@@ -87,7 +87,7 @@ def test_one_age_of_a_person_does_not_date_their_visits(bids: BidsTree) -> None:
     years = clinical_of(cohort).frame.set_index(["participant_id", "session_id"])["years_since_first_scan"]
     assert years["sub-1", "ses-one"] == 0
     assert years["sub-2"].isna().all()
-    assert any("1 participants with several sessions: neither" in note for note in cohort.notes)
+    assert any("1 participant with several sessions: neither" in note for note in cohort.notes)
 
 
 def diagnoses(*known: tuple[float, str]) -> list[Diagnosis]:

@@ -145,7 +145,7 @@ class TestSeveralFilesOfOneImage:
         assert getattr(record, fact) is None
         assert record == dataclasses.replace(described(tmp_path, xml())[0], **{fact: None})
         assert notes == [
-            "1 images are described differently by several XML files, what differs is not used: "
+            "1 image is described differently by several XML files, what differs is not used: "
             f"I1001 in a.xml and b.xml ({fact})"
         ]
 
@@ -205,32 +205,32 @@ class TestAgreement:
         adni.image(P, number="I2", sequence="FLAIR")
         scan, notes = scan_and_notes(adni)
         assert scan.kept
-        assert "1 images are dated differently by their folder and the collection list or XML" in notes
+        assert "1 image is dated differently by folder and collection list or XML" in notes
 
     def test_sex_and_age_against_adnimerge(self, adni: AdniTree) -> None:
         collection(adni, row(sex="M", age="68"))
         scan, notes = scan_and_notes(adni)
         assert (scan.sex, scan.kept) == ("F", True)
-        assert "disagree on the sex of 1 scans, ADNIMERGE holds: I1001" in notes
-        assert "disagree on the age of 1 scans by more than 2 years, ADNIMERGE holds: I1001" in notes
+        assert "disagree on the sex of 1 scan, ADNIMERGE holds: I1001" in notes
+        assert "disagree on the age of 1 scan by more than 2 years, ADNIMERGE holds: I1001" in notes
 
     def test_list_and_xml_that_differ(self, adni: AdniTree) -> None:
         collection(adni, row(day="4/17/2006"))
         (adni.root / "a.xml").write_text(xml(), encoding="utf-8")
         assert (
-            "collection list and XML disagree on the date of 1 images, the XML holds: I1001" in scan_and_notes(adni)[1]
+            "collection list and XML disagree on the date of 1 image, the XML holds: I1001" in scan_and_notes(adni)[1]
         )
 
     def test_a_list_that_names_an_image_twice(self, adni: AdniTree) -> None:
         collection(adni, row(), row(sex="M"))
-        text = "collection lists describe 1 images twice and differently, the first row holds: I1001"
+        text = "collection lists describe 1 image twice and differently, the first row holds: I1001"
         assert text in scan_and_notes(adni)[1]
 
     def test_images_without_a_file_and_files_without_a_row(self, adni: AdniTree) -> None:
         collection(adni, row(), row("I7777"))
         _, notes = scan_and_notes(adni)
-        assert "1 images of the collection list or XML have no file here: I7777" in notes
-        assert "2 images here are in no collection list or XML: I9998, I9999" in notes
+        assert "1 image of the collection list or XML without a file here: I7777" in notes
+        assert "2 images here in no collection list or XML: I9998, I9999" in notes
 
     def test_age_and_sex_stand_in_where_adnimerge_is_silent(self, adni: AdniTree) -> None:
         collection(adni, row(sex="M", age="73"))

@@ -93,7 +93,7 @@ def test_linked_folders_are_noted_and_not_followed(adni: AdniTree, tmp_path: Pat
     assert len(cohort.table) == 4
     outside = next(scan for scan in cohort.table if (scan.image or "").endswith("outside.nii"))
     assert (outside.reason or "").startswith("a link to a file outside the input folder")
-    note = "2 links to folders are not followed; give the real folder: ADNI/002_S_0777, ADNI/loop"
+    note = "2 links to folders not followed; give the real folder: ADNI/002_S_0777, ADNI/loop"
     assert note in cohort.notes
 
 
@@ -131,7 +131,7 @@ def test_the_real_brains_by_age(real_data: Path) -> None:
     assert cohort.notes == (
         "brain_volume_mm3 stands in for the intracranial volume of 20 scans",
         "images enter 20 brain-extracted",
-        "ages above 89 of 1 scans are written as 89",
+        "ages above 89 of 1 scan are written as 89",
     )
     split = make_split(cohort.table, OLD_YOUNG, 43)
     labels = {scan.participant_id: scan.label for scan in cohort.table}

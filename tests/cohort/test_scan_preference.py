@@ -163,7 +163,7 @@ def test_the_choice_does_not_depend_on_the_order_of_files(adni: AdniTree) -> Non
 def test_two_rows_of_one_series_count_as_the_worse(adni: AdniTree) -> None:
     write_csv(adni.root / "a.csv", MAYO + "I1,S7,T1,1,1\n,,T1,0,4\nI2,S7,T1,0,3\n")
     tables, notes = read_image_tables(adni.root, {"MAYOADIRL_MRI_IMAGEQC": "a.csv"})
-    assert notes == ["a.csv: 1 rows without image or series number are left out"]
+    assert notes == ["a.csv: 1 row without image or series number left out"]
     assert (tables.of("I9", "x/S7/I9/a.nii").grade, tables.of("I9", "x/S7/I9/a.nii").selected) == (3, True)
     assert tables.of("I1", "x/I1/a.nii").grade == 1
     assert tables.of("brain", "x/brain.nii") == ImageFacts()

@@ -38,7 +38,7 @@ def test_a_date_written_day_first_comes_back(day: date) -> None:
 def test_what_is_no_date_is_none_and_named(text: str) -> None:
     cells, notes = iso(text, "2006-04-18")
     assert cells == ["", "2006-04-18"]
-    assert notes == [f"DXSUM.csv: 1 values of EXAMDATE are no dates (YYYY-MM-DD): '{text}'"]
+    assert notes == [f"DXSUM.csv: 1 value of EXAMDATE unreadable as a date (YYYY-MM-DD): '{text}'"]
 
 
 def test_a_column_that_is_day_first_is_read_so_and_said() -> None:

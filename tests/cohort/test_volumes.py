@@ -176,9 +176,9 @@ def test_subjects_by_image_by_visit_and_by_person(adni: AdniTree, tmp_path: Path
     assert scans["I2"].hippocampus_mm3 == 3002 + 4101.5
     assert scans["I2"].hippocampus_source == scans["I2"].tiv_source == "aseg.stats (FreeSurfer, version unknown)"
     assert "3 scans have volumes from cohort.freesurfer_folder" in cohort.notes
-    assert "1 subjects there belong to no scan: fsaverage" in cohort.notes
-    assert "1 subjects there may belong to several scans and are left alone: 002_S_0295" in cohort.notes
-    assert "2 scans have no subject there, and keep volumes from elsewhere: I9998, I9999" in cohort.notes
+    assert "1 subject there without a scan: fsaverage" in cohort.notes
+    assert "1 subject there left alone, because of several scans that could be meant: 002_S_0295" in cohort.notes
+    assert "2 scans without a subject there, left with volumes from elsewhere: I9998, I9999" in cohort.notes
 
 
 def test_subjects_of_a_bids_dataset(bids: BidsTree, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_cut_subject_leaves_the_others_alone(adni: AdniTree, tmp_path: Path) -
     cohort = adni.read(freesurfer_folder=str(folder))
     scans = {scan.scan_id: scan for scan in cohort.table}
     assert (scans["I1"].hippocampus_mm3, scans["I9999"].hippocampus_mm3) == (8000.0, 8088.75)
-    assert any(note.startswith("1 subjects there cannot be read: ") for note in cohort.notes)
+    assert any(note.startswith("1 subject there unreadable: ") for note in cohort.notes)
 
 
 @pytest.mark.parametrize(("made", "message"), [(False, "no such folder"), (True, r"no \*/stats/aseg\.stats below")])

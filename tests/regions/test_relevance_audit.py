@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -19,10 +20,11 @@ from pipeline.regions.audit import (
     audit_rows,
     compartments,
     darkest,
+    read_brain,
     within_reach,
     write_audit_table,
 )
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table
 
@@ -50,14 +52,14 @@ def ball(radius: float) -> np.ndarray:
 
 
 def nothing() -> dict[str, np.ndarray]:
-    return {"CSF": np.zeros(BALL_SHAPE, bool), "vessel": np.zeros(BALL_SHAPE, bool)}
+    return {name: np.zeros(BALL_SHAPE, bool) for name in ("CSF", "vessel", "no_region")}
 
 
 @pytest.mark.parametrize(("voxel_mm", "layers"), [(1.0, 3), (2.0, 2), (3.0, 1)])
 def test_rim_of_a_plane_is_the_layers_within_three_millimetres(voxel_mm: float, layers: int) -> None:
     brain = np.zeros((20, 4, 4), bool)
     brain[:10] = True
-    tissue = {"CSF": np.zeros(brain.shape, bool), "vessel": np.zeros(brain.shape, bool)}
+    tissue = {name: np.zeros(brain.shape, bool) for name in ("CSF", "vessel", "no_region")}
     masks = compartments(brain.astype(np.float32), brain, tissue, voxel_mm).masks
     assert sorted(np.unique(np.nonzero(masks["rim_inside"][1])[0])) == list(range(10 - layers, 10))
     assert sorted(np.unique(np.nonzero(masks["rim"][1])[0])) == list(range(10 - layers, 10 + layers))
@@ -103,8 +105,28 @@ def test_relevance_spread_evenly_is_no_enrichment_anywhere() -> None:
     volume = np.where(brain, rng.random(BALL_SHAPE), 0).astype(np.float32)
     rows = audit_rows({"flat": torch.full(BALL_SHAPE, -2.0)}, compartments(volume, brain, tissue, 1.0))
     for row in rows:
-        expected = math.nan if row["compartment"] == "vessel" else 1.0
+        expected = math.nan if row["compartment"] in ("vessel", "no_region") else 1.0
         np.testing.assert_allclose(float(row["enrichment"]), expected)
+
+
+@pytest.mark.parametrize("covered", [0.0, 0.5, 1.0])
+def test_relevance_in_no_region_is_counted_inside_the_mask_and_whatever_its_sign(tmp_path, covered: float) -> None:
+    """An atlas that covers part of the mask: the rest of |relevance| in the mask is in no region."""
+    layout = write_toy_run(tmp_path, toy_maps())
+    scan = SCANS[1]
+    brain = read_brain(layout.scan(scan.participant_id, scan.session_id, 1.0).brain_mask, GRID)
+    atlas = toy_atlas()
+    labels = np.where(np.indices(GRID.shape)[0] < covered * GRID.shape[0], atlas.regions.numbers[0], 0)
+    packed = PackedAtlas.of(dataclasses.replace(atlas, labels=labels.astype(atlas.labels.dtype)))
+    values = toy_maps()[scan.name, "gb"].astype(np.float32)
+    path = tmp_path / "audit.tsv"
+    mask = layout.scan(scan.participant_id, scan.session_id, 1.0).brain_mask
+    write_audit_table(path, scan, {"gb": torch.from_numpy(values)}, values, mask, packed, GRID, None)
+    row = read_table(path, text_columns=["compartment"]).set_index("compartment").loc["no_region"]
+    uncovered = brain & (labels == 0)
+    assert row["n_voxels"] == uncovered.sum()
+    expected = np.abs(values[uncovered].astype(float)).sum() / np.abs(values[brain].astype(float)).sum()
+    assert (0 if np.isnan(row["share"]) else row["share"]) == pytest.approx(expected)
 
 
 def test_map_without_relevance_has_no_shares() -> None:
@@ -144,7 +166,7 @@ def test_unreadable_brain_mask_is_named(tmp_path) -> None:
     volume = np.zeros(GRID.shape, np.float32)
     maps = {"gb": torch.zeros(GRID.shape)}
     with pytest.raises(BadInputError, match=r"mask\.nii\.gz.*run the registration"):
-        write_audit_table(tmp_path / "a.tsv", SCANS[0], maps, volume, path, Territory.of(toy_atlas()), GRID, None)
+        write_audit_table(tmp_path / "a.tsv", SCANS[0], maps, volume, path, PackedAtlas.of(toy_atlas()), GRID, None)
 
 
 def test_no_map_gives_no_rows() -> None:

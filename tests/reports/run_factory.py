@@ -25,7 +25,7 @@ from pipeline.regions.tables import BILATERAL_COLUMNS
 from pipeline.registration.stage import REGISTRATION_COLUMNS
 from pipeline.run.config.files import config_to_toml, load_config
 from pipeline.run.config.settings import Config
-from pipeline.run.layout.map_names import lrp_map_name
+from pipeline.run.layout.map_names import map_names
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table, write_text
 from pipeline.run.work.jobs import FAILURE_COLUMNS
@@ -115,7 +115,7 @@ def _config(plan: RunPlan) -> Config:
     sections = {
         "cohort": {"folds": max(plan.folds, 2), "positive": plan.contrast[0], "negative": plan.contrast[1]},
         "registration": {"resolution_mm": RESOLUTION},
-        "attribution": {"betas": list(plan.betas), "guided_backpropagation": plan.guided},
+        "attribution": {"betas": list(plan.betas), "methods": ["lrp", *["guided-backpropagation"] * plan.guided]},
         "statistics": {"permutations": 99, "bootstrap_samples": 100},
     }
     for name, values in plan.overrides.items():
@@ -218,8 +218,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
 
 
 def _map_names(config: Config) -> list[str]:
-    names = [lrp_map_name(beta) for beta in config.attribution.betas]
-    return names + ["gb"] * config.attribution.guided_backpropagation
+    return map_names(config.attribution)
 
 
 def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:

@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 from run_factory import RunPlan, make_run
 
+from pipeline.run.cells import REMEDY
 from pipeline.run.columns import Form
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import write_json
 from reports.cautions.all_cautions import find_cautions
 from reports.content.run.summary import summarise
+from reports.explorer.of_run import _relevance
 from reports.figures import gallery
 from reports.page.links import Links
 from reports.page.material import Material
 from reports.page.parts import PARTS, finished_sections, people_pages, region_pages
 from reports.page.sections import SECTIONS
 from reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from reports.read.table_faults import REMEDY
 from reports.read.written_tables import TABLES
 from workflows.command_line import main
 
@@ -75,7 +77,7 @@ CELLS = {
     "count": ("2.5", "'2.5' is not a number to count with"),
     "flag": ("maybe", "'maybe' is neither true nor false"),
     "class": ("XY", "'XY' is not one of "),
-    "map": ("lrpBad", "'lrpBad' is not a map of a run"),
+    "map": ("lrpBad", "'lrpBad' is not a map of this run"),
 }
 
 
@@ -100,6 +102,34 @@ def test_a_bad_cell_is_named_by_file_line_and_column_in_every_table(finished, re
         assert said.endswith(REMEDY)
         tried += 1
     assert tried >= (1 if kind in ("class", "flag") else 3)
+
+
+OUT_OF_RANGE = [
+    ("scans", "age", "900", "is not 1 to 120"),
+    ("scans", "mmse", "31", "is not 0 to 30"),
+    ("scans", "cdr", "0.7", "is not 0, 0.5, 1, 2, 3"),
+    ("clinical", "moca", "-3", "is not 0 to 30"),
+    ("clinical", "abeta", "inf", "is not 1 to 10000"),
+    ("clinical", "tau", "many", "is not a number"),
+    ("clinical", "months_followed", "inf", "is not a finite number"),
+]
+
+
+@pytest.mark.parametrize(("name", "column", "cell", "why"), OUT_OF_RANGE)
+def test_a_value_that_nobody_can_have_is_named(finished, record, name, column, cell, why, tmp_path):
+    path = TABLES[name].path(finished)
+    held = path.read_bytes() if path.is_file() else None
+    rows = cells(path) if held else [["participant_id", "scan_id", column], ["sub-1", "I1", "3"], ["sub-2", "I2", "3"]]
+    write(path, rows)
+    assert read_usable(finished, name, path, record.config)[1] == ""
+    rows[2][rows[0].index(column)] = cell
+    write(path, rows)
+    _, said = read_usable(finished, name, path, record.config)
+    path.unlink() if held is None else path.write_bytes(held)
+    shown = {"900": "900.0", "31": "31.0", "-3": "-3"}.get(cell, cell)
+    assert said.startswith(f"{path.relative_to(finished.root).as_posix()}: line 3, column {column}: '")
+    assert shown in said
+    assert said.endswith(f"{why}. {REMEDY}")
 
 
 def short_row(content: bytes) -> bytes:
@@ -140,14 +170,59 @@ def test_a_damaged_table_is_named_and_left_out(finished, record, way):
         assert "epeat the command that made this run" in said
 
 
-@pytest.mark.parametrize("name", WRITTEN_BEFORE)
-def test_a_table_that_must_be_there_is_missed(finished, name):
-    path = TABLES[name].path(finished)
-    good = path.read_bytes()
-    path.unlink()
+@pytest.mark.parametrize(
+    ("name", "later"), [(name, later) for name, others in WRITTEN_BEFORE.items() for later in others]
+)
+def test_a_table_that_must_be_there_is_missed(finished, name, later):
+    path, other = TABLES[name].path(finished), TABLES[later].path(finished)
+    held = [(one, one.read_bytes() if one.is_file() else None) for one in (path, other)]
+    path.unlink(missing_ok=True)
+    if not other.is_file():
+        other.write_text("x\n", encoding="utf-8")
     found = read_run(finished)
-    path.write_bytes(good)
+    for one, content in held:
+        one.unlink(missing_ok=True) if content is None else one.write_bytes(content)
     assert found.unreadable[name].startswith(f"{path.relative_to(finished.root).as_posix()} is missing.")
+
+
+def test_a_table_that_a_step_has_written_is_missed(finished):
+    """Whatever a receipt names and the folder has no more is named, also where the report does without it."""
+    files = ["group/statistics/roc.tsv", "group/relevance.tsv", "group/relevance_audit.tsv"]
+    write_json(finished.receipt("steps", "some"), {"key": "k", "outputs": dict.fromkeys([*files, "report.html"], "d")})
+    roc = finished.statistics("roc")
+    good = roc.read_bytes()
+    roc.unlink()
+    found = read_run(finished)
+    finished.receipt("steps", "some").unlink()
+    roc.write_bytes(good)
+    assert list(found.unreadable) == ["roc", *files[1:]]
+    assert list(found.unreadable.values()) == [
+        f"{file} is missing. Repeat the command that made this run." for file in files
+    ]
+
+
+SIDES = "participant_id\tscan_id\tmap\tregion\tname\themisphere\tgroup\tn_voxels\tsum\tdensity\n"
+SIDES_ROW = "sub-1\tI1\tgb\t1\tLeft Amygdala\tleft\tAmygdala\t9\t1.5\t0.2\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (SIDES + SIDES_ROW.replace("1.5", "many"), "line 2, column sum: 'many' is not a number."),
+        (SIDES + SIDES_ROW[:-3], "its last line has no end, so the file was cut short."),
+        (SIDES.replace("sum", "total") + SIDES_ROW, "column sum is missing"),
+        (SIDES + SIDES_ROW, ""),
+    ],
+)
+def test_regions_of_one_side_that_cannot_be_read_are_named(finished, record, content, why):
+    material = Material(record, gallery.Gallery(finished.figures))
+    finished.relevance.write_text(content, encoding="utf-8")
+    table = _relevance(material)
+    finished.relevance.unlink()
+    assert (table is None) == bool(why)
+    assert [f"Single regions are missing. group/relevance.tsv: {why}" in said for said in material.faults.said] == (
+        [True] if why else []
+    )
 
 
 @pytest.mark.parametrize("name", ["scans", "predictions"])

@@ -268,6 +268,7 @@ def test_a_run_that_stopped_makes_a_report_that_says_so(stage, tmp_path):
     assert "The run is not finished." in text
     for later in missing:
         assert later in text[text.index("There are no results of") :][:120]
+    assert f"The next stage is {missing[0]}: repeat the command" in text if missing else True
     assert ("No network has been trained yet." in text) == ("training" in missing)
     assert ("Not known: no network has been trained" in text) == ("training" in missing)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -307,6 +308,44 @@ def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
         found = [one.text for one in find_cautions(read_run(layout)) if one.section == "shortcuts"]
         assert len(found) == 1
         assert said in found[0]
+
+
+def test_relevance_in_no_region_is_warned_of_above_a_third(run):
+    path = run.statistics("shortcuts")
+    before = path.read_bytes() if path.is_file() else None
+    title = "Much of the relevance lies in no region."
+    try:
+        for share, compartment, warned in (
+            (0.33, "no_region", False), (0.34, "no_region", True), (np.nan, "no_region", False), (0.9, "rim", False),
+        ):  # fmt: skip
+            row = {"map": "lrpB000", "compartment": compartment, "share": share, "voxel_share": 0.12, "enrichment": 3}
+            write_table(path, written("shortcuts", [row]))
+            found = [one for one in find_cautions(read_run(run)) if one.title == title]
+            assert len(found) == warned
+        write_table(path, written("shortcuts", [row | {"compartment": "no_region", "share": 0.4, "ci_low": 2.0}]))
+        every = find_cautions(read_run(run))
+        said = next(one.text for one in every if one.title == title)
+        assert said.startswith(
+            "Of |relevance| inside the brain mask: 40 % in LRP β=0 (mean over participants; warned of above one third)."
+        )
+        assert "The atlas leaves 12 % of the mask without a region." in said
+        assert not any("places that should not matter" in one.title for one in every)
+    finally:
+        path.unlink() if before is None else path.write_bytes(before)
+
+
+def test_one_image_of_several_scans_is_warned_of(run):
+    before = run.provenance.read_text()
+    content = json.loads(before)
+    said = "1 image is used as several scans, byte for byte; remove the copies: sub-01 = sub-02"
+    try:
+        for note, warned in (("", False), (said, True)):
+            content["sources"]["same_images"] = note
+            run.provenance.write_text(json.dumps(content))
+            found = [one for one in find_cautions(read_run(run)) if one.title == "One image stands for several scans."]
+            assert [one.text.partition(". What")[0] for one in found] == [said] * warned
+    finally:
+        run.provenance.write_text(before)
 
 
 def test_classes_of_different_age_are_a_warning(run):

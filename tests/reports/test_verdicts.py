@@ -29,7 +29,7 @@ from reports.page.material import Material
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import TABLES
 from reports.region_pages.tables import associations_by_group
-from reports.words.glossary import GLOSSARY, linked
+from reports.words.glossary import GLOSSARY, as_page, linked
 from reports.words.volume_sources import OWN, hippocampal_source
 
 FOLDER = Path("nowhere")
@@ -389,6 +389,11 @@ def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():
     assert "#term-fold" in said
     assert len({term.id for term in GLOSSARY}) == len(GLOSSARY)
     assert all(term.meaning.format(positive="AD", negative="CN", start="logit") for term in GLOSSARY)
+
+
+def test_the_page_of_words_is_the_reports_glossary() -> None:
+    page = Path(__file__).parents[2] / "docs" / "glossary.md"
+    assert page.read_text(encoding="utf-8") == as_page()
 
 
 @pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from dataclasses import dataclass
 
 import pytest
+from code_caches import forget_code
 
 from pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
 
@@ -55,12 +55,11 @@ def package(tmp_path, monkeypatch):
 
     def digest(code: str) -> str:
         (folder / "module.py").write_text(code)
-        code_digest.cache_clear()
-        sys.modules.pop("digested_package", None)
+        forget_code()
         return code_digest("digested_package")
 
     yield digest
-    code_digest.cache_clear()
+    forget_code()
 
 
 def test_code_digest_sees_code_and_nothing_else(package):

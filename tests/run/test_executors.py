@@ -93,3 +93,29 @@ def test_an_interrupt_while_the_server_imports_leaves_no_traceback():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, start_new_session=True)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+INTERRUPTED = """
+import os, signal, time
+from pipeline.run.work.executors import open_executor
+if __name__ == "__main__":
+    try:
+        with open_executor(1) as executor:
+            futures = [executor.submit(time.sleep, 0.2) for _ in range(50)]
+            futures[0].result()
+            for future in futures:
+                future.cancel()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)  # as `timeout` and schedulers do
+            time.sleep(0.5)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        time.sleep(0.5)
+"""
+
+
+def test_an_interrupt_while_work_waits_leaves_no_traceback(tmp_path):
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -5,7 +5,7 @@ import pytest
 from pipeline.run.config.files import read_config
 from pipeline.run.config.settings import Config, PrivacyConfig
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_input
+from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_config, read_run_input
 from pipeline.run.work.fingerprint import is_fingerprint_of
 
 
@@ -91,3 +91,38 @@ def test_a_folder_that_holds_nothing_but_a_lock_is_empty(tmp_path, source):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".heatlas.lock").touch()
     prepare_run_folder(tmp_path / "out", source, Config())
+
+
+CHANGED = {
+    "seed": ("seed = 43", "seed = 44"),
+    "regions.atlas": ('atlas = "neuromorphometrics-cat12"', 'atlas = "aal3"'),
+    "registration.resolution_mm": ("resolution_mm = 1.0", "resolution_mm = 2.0"),
+    "cohort.positive": ('positive = "AD"', 'positive = "MCI"'),
+    "attribution.betas": ("betas = [", "betas = [0.1, "),
+    "statistics.confidence": ("confidence = 0.95", "confidence = 0.9"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_setting_changed_after_the_run_is_named(tmp_path, source, name):
+    layout = prepare_run_folder(tmp_path / "out", source, Config())
+    old, new = CHANGED[name]
+    text = layout.config.read_text()
+    assert text.count(old) == 1
+    layout.config.write_text(text.replace(old, new))
+    with pytest.raises(UsageError) as caught:
+        read_run_config(layout)
+    said = str(caught.value)
+    assert said.startswith(f"{layout.config}: {name} = ")
+    assert "but the run was made with " in said
+    prepare_run_folder(tmp_path / "out", source, read_config(layout.config))  # a run with it takes it over
+    assert read_run_config(layout) == read_config(layout.config) != Config()
+
+
+def test_the_title_of_the_report_may_change_and_older_runs_have_no_record(tmp_path, source):
+    layout = prepare_run_folder(tmp_path / "out", source, Config())
+    layout.config.write_text(layout.config.read_text().replace("\ntitle = ", '\ntitle = "New" # '))
+    assert read_run_config(layout).report.title == "New"
+    layout.settings.unlink()
+    layout.config.write_text(layout.config.read_text().replace("seed = 43", "seed = 44"))
+    assert read_run_config(layout).seed == 44

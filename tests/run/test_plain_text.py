@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from pipeline.run.work.jobs import Job, Outcome, _record_failures
 from pipeline.run.work.log import open_log
 from workflows.command_line import main
 
+ROOT = Path(__file__).parents[2]
 HOSTILE = {
     "\x1b[2J": r"\x1b[2J", "\x1b]0;title\x07": r"\x1b]0;title\x07", "\x9b31m": r"\x9b31m",
     "over\rwritten": r"over\rwritten",
@@ -59,3 +63,71 @@ def test_logs_and_failures_are_plain_and_name_no_folder(tmp_path, capsys):
     assert r"OUT/x: \x1b[31mbroken" in layout.failures.read_text()
     kept = layout.traceback("stage", "unit").read_text()
     assert kept == 'File "python/lib' + logging.__file__.partition("/lib")[2] + '"\n\\x1b[31mOUT/x'
+
+
+def test_what_an_encoding_lacks_is_escaped():
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii")
+    print("n\u202f=\u202f3 – 病院", file=PlainStream(stream))
+    assert written.getvalue() == rb"n\u202f=\u202f3 \u2013 \u75c5\u9662" + b"\n"
+
+
+def test_a_stream_that_fails_costs_nothing_but_its_text():
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    for stream in (Full(), None):
+        out = PlainStream(stream)
+        print("one", file=out)
+        print("two", file=out, flush=True)
+
+
+TALKS = """
+import logging, sys
+from workflows import interrupts
+class Home:
+    def check_command(arguments):
+        log = logging.getLogger("test")
+        log.addHandler(logging.StreamHandler(sys.stdout))
+        for _ in range(1000):
+            print("talks – " * 100)
+            log.warning("talks – " * 100)
+        arguments.input.touch()
+        return 3
+sys.modules["workflows.check"] = Home
+sys.argv = ["heatlas", "check", *sys.argv[1:]]
+sys.exit(interrupts.start())
+"""
+TERMINALS = {
+    "full": ">/dev/full", "closed": ">&-", "all closed": ">&- 2>&- <&-", "closed by the reader": "| true",
+    "of seven bits": "", "in a folder that is gone": "",
+}  # fmt: skip
+
+
+def started(folder: Path, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder.parent / "talks.py").write_text(TALKS, encoding="utf-8")
+    words = f"{sys.executable} {folder.parent}/talks.py"
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command.format(heatlas=words)}"], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_work_goes_on_whatever_becomes_of_the_terminal(tmp_path, terminal):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    begin = f"rmdir {folder}; " if "gone" in terminal else ""
+    environment = {"PYTHONIOENCODING": "ascii"} if "seven" in terminal else {}
+    ended = started(folder, f"{begin}{{heatlas}} {tmp_path}/done {TERMINALS[terminal]}", **environment)
+    assert (ended.returncode, ended.stderr) == (3, "")
+    assert (tmp_path / "done").is_file()
+
+
+def test_a_path_from_a_folder_that_is_gone_is_named(tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    ended = started(folder, f"rmdir {folder}; {{heatlas}} done")
+    assert ended.returncode == 2
+    assert "'done': the current folder has been removed" in ended.stderr

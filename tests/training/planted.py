@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.volumes import STORED, LabelledVolumes
 

@@ -171,8 +171,25 @@ OTHER_SETTINGS = [
         '[regions]\natlas = "{folder}/toy.nii.gz"\n[registration]\nhippocampus_source = "jacobian"\n',
         "no group Hippocampus",
     ),
-    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for pools (9, 9, 2, 3)"),
-    ('[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n', "is too small for pools"),
+    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for founding with pools (9, 9, 2, 3)"),
+    (
+        '[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n',
+        "is too small for founding",
+    ),
+    *(
+        (f'[model]\narchitecture = "{name}"\n[registration]\nresolution_mm = 4.0\n', f"is too small for {name}")
+        for name in ("densenet121", "efficientnet-b0")
+    ),
+    (
+        '[model]\narchitecture = "resnet10"\nstem_stride = 4\n[registration]\nresolution_mm = 4.0\n',
+        "49x58x49 voxels is too small for resnet10: its last stage needs two voxels along each axis, so each side must "
+        "have at least 65. Choose a finer resolution",
+    ),
+    ('[model]\narchitecture = "efficientnet-b0"\n', "lrp is not defined for networks of the family efficientnet-b0"),
+    (
+        '[model]\narchitecture = "densenet121"\n[attribution]\nbatch_norm = "fold"\n',
+        'attribution.batch_norm = "fold": densenet121 has',
+    ),
     ("[model]\nhidden_units = 1000000\n", "weights; at most 1,000,000,000 are trained here"),
     ("[model]\nchannels = [8, 16, 32, 6400000]\n", "weights; at most"),
     ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
@@ -258,3 +275,39 @@ def test_a_gpu_is_not_asked_of_this_machine_if_workers_are_elsewhere(dataset, sm
 def test_the_presets_name_only_what_there_is(dataset, preset):
     assert load_config(preset)
     assert main(["check", str(dataset), "--preset", preset]) == 0
+
+
+NOT_MEASURED = {
+    "resolution_mm = 4.0": "at 4 mm",
+    'transform = "antsRegistrationSyNQuick[s]"': "with antsRegistrationSyNQ",
+}
+
+
+@pytest.mark.parametrize("setting", NOT_MEASURED)
+@pytest.mark.parametrize("source", ["jacobian", "fill", "auto", "table"])
+def test_a_hippocampal_volume_that_would_not_be_measured_is_said_before_work(
+    dataset, tmp_path, capsys, source, setting
+):
+    (tmp_path / "c.toml").write_text(f'[registration]\nhippocampus_source = "{source}"\n{setting}\n')
+    code = main(["check", str(dataset), "--config", str(tmp_path / "c.toml"), "--stop-after", "registration"])
+    said = capsys.readouterr()
+    why = f"none: hippocampi were not compared with manual volumes {NOT_MEASURED[setting]}"
+    assert code == (2 if source == "jacobian" else 0)
+    if source == "jacobian":
+        assert f'registration.hippocampus_source = "jacobian": there would be {why}' in said.err
+        assert main(["check", str(dataset), "--config", str(tmp_path / "c.toml"), "--stop-after", "cohort"]) == 0
+    assert (
+        "24 scans of 24 will have no hippocampal volume: the input gives none, and registration.hip" in said.out
+    ) == (source in ("fill", "auto"))
+    assert (why in said.out) == (source in ("fill", "auto"))
+
+
+@pytest.mark.parametrize(("source", "noted"), [("auto", False), ("fill", True)])
+def test_scans_without_a_volume_beside_those_with_one(dataset, tmp_path, capsys, source, noted):
+    table = dataset / "participants.tsv"
+    header, *rows = table.read_text().splitlines()
+    rows = [f"{row}\t{'7000' if n < 20 else 'n/a'}" for n, row in enumerate(rows)]
+    table.write_text("\n".join([f"{header}\thippocampus_mm3", *rows, ""]))
+    (tmp_path / "c.toml").write_text(f'[registration]\nhippocampus_source = "{source}"\nresolution_mm = 4.0\n')
+    assert main(["check", str(dataset), "--config", str(tmp_path / "c.toml"), "--stop-after", "registration"]) == 0
+    assert ("4 scans of 24 will have no hippocampal volume" in capsys.readouterr().out) == noted

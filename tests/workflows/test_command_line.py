@@ -13,6 +13,7 @@ import pytest
 from other_user import nobody
 
 import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
+from pipeline.models.families.registry import FAMILIES
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.folder import RunInput, prepare_run_folder
 from pipeline.run.layout.run_layout import RunLayout
@@ -43,6 +44,21 @@ def test_check_of_a_good_dataset(tmp_path, people, capsys):
     said = capsys.readouterr().out
     assert "24 scans found of 24 participants" in said
     assert "AD: 12 scans of 12 participants" in said
+
+
+def test_models_lists_every_family_with_its_settings_and_refusals(capsys):
+    assert main(["models", "--resolution", "3"]) == 0
+    said = capsys.readouterr().out
+    for name, family in FAMILIES.items():
+        part = said.split(f"\n{name}\n")[-1] if name != "founding" else said
+        for setting in family.settings(architecture=name).own:
+            assert f"{setting} = " in part
+        for method, reason in family.refused.items():
+            assert f"{method}: {reason}" in part
+    assert "brain at 3 mm     14,357,442 parameters" in said
+    assert "voxels is too small for founding" in said
+    assert 'batch_norm = "identity"' in said
+    assert main(["models", "--resolution", "30"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -195,3 +211,38 @@ def test_a_name_that_is_too_long(begun, words, capsys, monkeypatch):
     monkeypatch.chdir(begun.root.parent)
     assert main(words) in (2, 65)
     one_line(capsys.readouterr().err)
+
+
+LOOPS = {
+    "run": ["run", "IN", "LOOP"], "run from": ["run", "LOOP", "OUT"], "check": ["check", "IN", "--out", "LOOP"],
+    "demo": ["demo", "LOOP"], "report": ["report", "LOOP"], "explain": ["explain", "LOOP", "--method", "lrp"],
+    "compare": ["compare", "LOOP", "OUT", "--to", "OUT"], "compare to": ["compare", "OUT", "OUT", "--to", "LOOP"],
+    "config": ["run", "IN", "OUT", "--config", "LOOP"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LOOPS.values(), ids=LOOPS)
+def test_links_in_a_circle_are_named(tmp_path, words, capsys):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    paths = {"LOOP": loop / "below", "IN": tmp_path, "OUT": tmp_path / "out"}
+    with pytest.raises(SystemExit) as ended:
+        main([str(paths.get(word, word)) for word in words])
+    assert ended.value.code == 2
+    assert f"'{loop / 'below'}': its symbolic links lead in a circle" in capsys.readouterr().err
+
+
+def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, capsys):
+    (tmp_path / "thesis.doc").touch()
+    assert main(["demo", str(tmp_path)]) == 2
+    assert "is not empty and not that of an earlier demo" in one_line(capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
+
+
+def test_a_report_of_an_unfinished_run_says_so_where_it_was_asked_for(tmp_path, people, capsys):
+    write_bids(tmp_path / "in", people)
+    out = str(tmp_path / "out")
+    assert main(["run", str(tmp_path / "in"), out, "--stop-after", "cohort"]) == 0
+    capsys.readouterr()
+    assert main(["report", out, "--n-procs", "1"]) == 0
+    assert "The run is not finished: there are no results of registration, training" in "".join(capsys.readouterr())

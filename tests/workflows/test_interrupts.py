@@ -35,6 +35,19 @@ sys.modules["workflows.check"] = Home
 sys.argv = ["heatlas", "check", "x"]
 sys.exit(interrupts.start())
 """
+ENDING = """
+import os, signal, sys
+from workflows import interrupts
+class Main:
+    def main(begin):
+        return 3
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{name}):
+        kill(process, number)
+sys.modules["workflows.command_line"] = Main
+sys.late = Late()  # goes when Python has taken its signal handlers away
+sys.exit(interrupts.start())
+"""
 ENDS = {"SIGINT": (130, "interrupted"), "SIGTERM": (75, "terminated from outside")}
 
 
@@ -59,3 +72,9 @@ def test_who_asks_again_does_not_wait_for_the_cleaning_up():
     ended = run(WORKING.format(name="SIGINT", pause=2.1))
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "heatlas: interrupted; run the same command again to continue.\n"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_signal_after_the_work_does_not_change_the_exit_code(name):
+    ended = run(ENDING.format(name=name))
+    assert (ended.returncode, ended.stderr) == (3, "")

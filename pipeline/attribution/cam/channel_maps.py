@@ -7,24 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
-    """``sum_k w_k A^k`` of each volume.
-
-    Parameters
-    ----------
-    weights : Tensor
-        (B, K).
-    features : Tensor
-        (B, K, d, h, w).
-
-    Returns
-    -------
-    Tensor
-        (B, 1, d, h, w).
+    """``sum_k w_k A^k`` of each volume, (B, 1, d, h, w), of weights (B, K) and features (B, K, d, h, w).
 
     Examples
     --------
@@ -47,30 +35,20 @@ def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]
         yield pairs // channels, pairs % channels
 
 
-def require_channels(subject: Subject, method: str) -> None:
-    """Refuse the boundary at which one number per channel says nothing: the input with its one channel.
-
-    Raises
-    ------
-    UsageError
-    """
-    if subject.at_input and subject.features.shape[1] == 1:
+def require_channels(view: NetworkView, method: str) -> None:
+    """Refuse the boundary at which one number per channel says nothing: the input with its one channel."""
+    if view.at_input and view.features.shape[1] == 1:
         raise UsageError(
             f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "
             "times a number, or 0, whatever the network looks at. Choose a later stage, or another method."
         )
 
 
-def require_nonnegative(subject: Subject, method: str) -> None:
-    """Refuse features below zero for formulas that take a feature for an amount.
-
-    Raises
-    ------
-    UsageError
-    """
-    lowest = float(subject.features.min())
+def require_nonnegative(view: NetworkView, method: str) -> None:
+    """Refuse features below zero for formulas that take a feature for an amount."""
+    lowest = float(view.features.min())
     if lowest < 0:
-        layer = subject.before[-1][0] if subject.before else "the input"
+        layer = view.before[-1][0] if view.before else "the input"
         raise UsageError(
             f"{method} needs features that are not negative, and {layer} gives {lowest:g}; choose a stage that ends "
             "in a ReLU or a pooling after one."

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class FakeCam:
 
     name: ClassVar[str] = "fake-cam"
 
-    def maps(self, subject: Subject) -> Tensor:
-        volumes, _, *grid = subject.features.shape
-        constant = subject.features.new_ones(volumes, 1, *grid)
+    def maps(self, view: NetworkView) -> Tensor:
+        volumes, _, *grid = view.features.shape
+        constant = view.features.new_ones(volumes, 1, *grid)
         constant[:, :, 0, 0, 0] = 0
         return constant

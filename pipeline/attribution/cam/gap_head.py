@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
@@ -19,7 +19,7 @@ SHOWN = 3
 """Layers named in a refusal."""
 
 
-def class_weights(subject: Subject, method: str) -> Tensor:
+def class_weights(view: NetworkView, method: str) -> Tensor:
     """Row ``W_c`` of the linear head behind the boundary, (K,).
 
     Raises
@@ -27,13 +27,13 @@ def class_weights(subject: Subject, method: str) -> Tensor:
     UsageError
         If anything else than global average pooling and one linear layer follows; names it.
     """
-    layers = [(name, layer) for name, layer in subject.after if not isinstance(layer, TRANSPARENT)]
+    layers = [(name, layer) for name, layer in view.after if not isinstance(layer, TRANSPARENT)]
     if len(layers) == 2:
         (_, first), (_, second) = layers
-        if _pools_all(first, subject.features.shape[2:]) and isinstance(second, nn.Linear):
-            return second.weight[subject.target].detach()
-        if isinstance(first, nn.Conv3d) and _is_pointwise(first) and _pools_all(second, subject.features.shape[2:]):
-            return first.weight[subject.target].detach().flatten()
+        if _pools_all(first, view.features.shape[2:]) and isinstance(second, nn.Linear):
+            return second.weight[view.target].detach()
+        if isinstance(first, nn.Conv3d) and _is_pointwise(first) and _pools_all(second, view.features.shape[2:]):
+            return first.weight[view.target].detach().flatten()
     found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
     more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
     raise UsageError(

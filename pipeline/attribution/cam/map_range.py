@@ -58,11 +58,6 @@ def normalised(maps: Tensor, how: Normalisation) -> Tensor:
 
 
 def require_normalisation(method: str, how: str) -> None:
-    """Refuse an unknown rule.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse an unknown rule."""
     if how not in get_args(Normalisation):
         raise UsageError(f"{method}: normalisation = {how!r}; allowed are {', '.join(get_args(Normalisation))}.")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.attribution.cam.channel_maps import require_channels, require_nonnegative, weighted_sum
 from pipeline.attribution.cam.map_range import Normalisation, normalised, require_normalisation
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import Masking, mixed
 from pipeline.attribution.settings import require_whole
 from pipeline.attribution.upsampling import to_input_grid
@@ -97,51 +97,36 @@ class OptiCam:
         if not (math.isfinite(self.tolerance) and self.tolerance >= 0):
             raise UsageError(f"{self.name}: tolerance = {self.tolerance}; it must be 0 or more.")
 
-    def maps(self, subject: Subject) -> Tensor:
-        require_channels(subject, self.name)
-        require_nonnegative(subject, self.name)
-        return mixture(self.weights(subject), subject.features)
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        require_nonnegative(view, self.name)
+        return mixture(self.weights(view), view.features)
 
-    def weights(self, subject: Subject) -> Tensor:
+    def weights(self, view: NetworkView) -> Tensor:
         """The u kept for each volume, (B, K)."""
-        features, height = subject.features, self.height(subject)
+        features, height = view.features, self.height(view)
         chunks = torch.split(torch.arange(len(features), device=features.device), self.batch)
         return torch.cat([climbed(height, rows, features.shape[1], features.dtype, self) for rows in chunks])
 
-    def height(self, subject: Subject) -> Height:
+    def height(self, view: NetworkView) -> Height:
         """Objective as a function of weights u (n, K) and the numbers (n,) of the volumes they belong to."""
-        features, volumes = subject.features, subject.volumes
+        features, volumes = view.features, view.volumes
         hidden = self.masking.hidden(volumes).expand_as(volumes)
         with torch.no_grad():
-            score = subject.score(features)
+            score = view.score(features)
 
         def of(u: Tensor, rows: Tensor) -> Tensor:
-            mask = normalised(to_input_grid(mixture(u, features[rows]), subject), self.normalisation)
-            masked_score = subject.score_of(mixed(volumes[rows], mask, hidden[rows]))
+            mask = normalised(to_input_grid(mixture(u, features[rows]), view), self.normalisation)
+            masked_score = view.score_of(mixed(volumes[rows], mask, hidden[rows]))
             return objective_of(score[rows], masked_score, self.objective)
 
         return of
 
 
 def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam) -> Tensor:
-    """Weights after gradient ascent from u = 0, each row for itself.
+    """Weights (B, K) of the volumes with the numbers `rows` (B,) after gradient ascent from u = 0, each for itself.
 
-    Parameters
-    ----------
-    height : callable
-        Objective (n,) of weights (n, K) for the volumes with the given numbers (n,); differentiable.
-    rows : Tensor
-        Numbers of the volumes, (B,).
-    channels : int
-        K.
-    dtype : torch.dtype
-    settings : OptiCam
-        Its learning rate, iterations, tolerance and keep.
-
-    Returns
-    -------
-    Tensor
-        (B, K).
+    `height` is the objective (n,) of weights (n, K) for volumes with given numbers (n,); differentiable.
     """
     u = torch.zeros(len(rows), channels, dtype=dtype, device=rows.device)
     mean, square = torch.zeros_like(u), torch.zeros_like(u)

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from pipeline.attribution.cam.channel_maps import channel_pairs, require_channels, weighted_sum
 from pipeline.attribution.cam.map_range import by_range
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import Masking, mixed
 from pipeline.attribution.settings import require_whole
 from pipeline.attribution.upsampling import to_input_grid
 
 
 @torch.no_grad()
-def increase_of_score(subject: Subject, masking: Masking, batch: int) -> Tensor:
+def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor:
     """Score of the volume shown where channel k is active, less that of the baseline (Wang et al. 2020, eq. 5).
 
     ``u_k = f(b + n(up(A^k)) (x - b)) - f(b)``; a constant channel shows nothing and has u = 0.
 
     Parameters
     ----------
-    subject : Subject
+    view : NetworkView
     masking : Masking
         What a hidden voxel becomes.
     batch : int
@@ -40,18 +40,18 @@ def increase_of_score(subject: Subject, masking: Masking, batch: int) -> Tensor:
     Tensor
         (B, K).
     """
-    features, volumes = subject.features, subject.volumes
+    features, volumes = view.features, view.volumes
     hidden = masking.hidden(volumes).expand_as(volumes)
-    base = torch.cat([subject.score_of(chunk) for chunk in torch.split(hidden, batch)])
+    base = torch.cat([view.score_of(chunk) for chunk in torch.split(hidden, batch)])
     increases = []
     for volume, channel in channel_pairs(features, batch):
-        keep = by_range(to_input_grid(features[volume, channel].unsqueeze(1), subject))
-        increases.append(subject.score_of(mixed(volumes[volume], keep, hidden[volume])) - base[volume])
+        keep = by_range(to_input_grid(features[volume, channel].unsqueeze(1), view))
+        increases.append(view.score_of(mixed(volumes[volume], keep, hidden[volume])) - base[volume])
     return torch.cat(increases).view(features.shape[:2])
 
 
 @torch.no_grad()
-def drop_of_score(subject: Subject, batch: int) -> Tensor:
+def drop_of_score(view: NetworkView, batch: int) -> Tensor:
     """Share of the score that is lost without channel k, ``(y - y^(-k)) / |y|``, (B, K) (Desai & Ramaswamy 2020).
 
     Divided by the absolute score: the published division by y turns the map round where the logit is negative, as
@@ -59,17 +59,17 @@ def drop_of_score(subject: Subject, batch: int) -> Tensor:
 
     Parameters
     ----------
-    subject : Subject
+    view : NetworkView
     batch : int
         Ablated feature volumes evaluated at once.
     """
-    features = subject.features
-    score = subject.score(features)
+    features = view.features
+    score = view.score(features)
     drops = []
     for volume, channel in channel_pairs(features, batch):
         ablated = features[volume]
         ablated[torch.arange(len(volume), device=features.device), channel] = 0
-        drops.append(score[volume] - subject.score(ablated))
+        drops.append(score[volume] - view.score(ablated))
     size = score.abs().clamp(min=torch.finfo(score.dtype).eps)
     return torch.cat(drops).view(features.shape[:2]) / size[:, None]
 
@@ -97,12 +97,12 @@ class ScoreCam:
     def __post_init__(self) -> None:
         require_whole(self.name, "batch", self.batch, least=1)
 
-    def maps(self, subject: Subject) -> Tensor:
-        require_channels(subject, self.name)
-        weights = increase_of_score(subject, self.masking, self.batch)
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        weights = increase_of_score(view, self.masking, self.batch)
         if self.channel_softmax:
             weights = torch.softmax(weights, dim=1)
-        return weighted_sum(weights, subject.features).relu()
+        return weighted_sum(weights, view.features).relu()
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,6 @@ class AblationCam:
     def __post_init__(self) -> None:
         require_whole(self.name, "batch", self.batch, least=1)
 
-    def maps(self, subject: Subject) -> Tensor:
-        require_channels(subject, self.name)
-        return weighted_sum(drop_of_score(subject, self.batch), subject.features).relu()
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        return weighted_sum(drop_of_score(view, self.batch), view.features).relu()

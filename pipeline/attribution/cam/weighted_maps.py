@@ -16,15 +16,15 @@ from torch import Tensor
 from pipeline.attribution.cam.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
 from pipeline.attribution.cam.gap_head import class_weights
 from pipeline.attribution.gradient.gradients import score_gradient
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 SPACE = (2, 3, 4)
 
 
-def feature_gradient(subject: Subject) -> Tensor:
+def feature_gradient(view: NetworkView) -> Tensor:
     """Gradient of the score with respect to the features, (B, K, d, h, w)."""
-    return score_gradient(subject.score, subject.features)
+    return score_gradient(view.score, view.features)
 
 
 def grad_cam_weights(gradient: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def grad_cam_weights(gradient: Tensor) -> Tensor:
 
 
 def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
-    """``w_k = sum_i alpha_i relu(g_i)``, ``alpha_i = g_i^2 / (2 g_i^2 + (sum_j A_j) g_i^3)``.
+    """``w_k = sum_i alpha_i relu(g_i)``, ``alpha_i = g_i^2 / (2 g_i^2 + (sum_j A_j) g_i^3)``: (B, K).
 
     Chattopadhay et al. 2018, eq. 19, for an exponential output over a piecewise linear score; the factor exp(y), one
     positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, and there the
@@ -43,11 +43,6 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
     ----------
     features, gradient : Tensor
         (B, K, d, h, w); features not negative.
-
-    Returns
-    -------
-    Tensor
-        (B, K).
 
     Examples
     --------
@@ -94,19 +89,17 @@ class Cam:
 
     name: ClassVar[str] = "cam"
 
-    def require(self, subject: Subject) -> None:
+    def require(self, view: NetworkView) -> None:
         """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
-        require_channels(subject, self.name)
-        if subject.start != "logit":
-            raise UsageError(
-                f"{self.name} shows the logit's own terms; start = {subject.start!r} has none: use 'logit'."
-            )
-        class_weights(subject, self.name)
+        require_channels(view, self.name)
+        if view.start != "logit":
+            raise UsageError(f"{self.name} shows the logit's own terms; start = {view.start!r} has none: use 'logit'.")
+        class_weights(view, self.name)
 
-    def maps(self, subject: Subject) -> Tensor:
-        self.require(subject)
-        weights = class_weights(subject, self.name)
-        return weighted_sum(weights.expand(subject.features.shape[:2]), subject.features)
+    def maps(self, view: NetworkView) -> Tensor:
+        self.require(view)
+        weights = class_weights(view, self.name)
+        return weighted_sum(weights.expand(view.features.shape[:2]), view.features)
 
 
 @dataclass(frozen=True)
@@ -118,9 +111,9 @@ class GradCam:
 
     name: ClassVar[str] = "grad-cam"
 
-    def maps(self, subject: Subject) -> Tensor:
-        require_channels(subject, self.name)
-        return weighted_sum(grad_cam_weights(feature_gradient(subject)), subject.features).relu()
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        return weighted_sum(grad_cam_weights(feature_gradient(view)), view.features).relu()
 
 
 @dataclass(frozen=True)
@@ -132,13 +125,13 @@ class GradCamPlusPlus:
 
     name: ClassVar[str] = "grad-cam++"
 
-    def maps(self, subject: Subject) -> Tensor:
-        require_channels(subject, self.name)
-        require_nonnegative(subject, self.name)
-        if subject.start != "logit":
-            raise UsageError(f"{self.name}: its closed form holds for start = 'logit', not {subject.start!r}.")
-        weights = grad_cam_plus_plus_weights(subject.features, feature_gradient(subject))
-        return weighted_sum(weights, subject.features).relu()
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        require_nonnegative(view, self.name)
+        if view.start != "logit":
+            raise UsageError(f"{self.name}: its closed form holds for start = 'logit', not {view.start!r}.")
+        weights = grad_cam_plus_plus_weights(view.features, feature_gradient(view))
+        return weighted_sum(weights, view.features).relu()
 
 
 @dataclass(frozen=True)
@@ -147,10 +140,10 @@ class XGradCam:
 
     name: ClassVar[str] = "xgrad-cam"
 
-    def maps(self, subject: Subject) -> Tensor:
-        require_channels(subject, self.name)
-        require_nonnegative(subject, self.name)
-        return weighted_sum(xgrad_cam_weights(subject.features, feature_gradient(subject)), subject.features).relu()
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        require_nonnegative(view, self.name)
+        return weighted_sum(xgrad_cam_weights(view.features, feature_gradient(view)), view.features).relu()
 
 
 @dataclass(frozen=True)
@@ -163,8 +156,8 @@ class LayerCam:
 
     name: ClassVar[str] = "layer-cam"
 
-    def maps(self, subject: Subject) -> Tensor:
-        return layer_cam_map(subject.features, feature_gradient(subject))
+    def maps(self, view: NetworkView) -> Tensor:
+        return layer_cam_map(view.features, feature_gradient(view))
 
 
 @dataclass(frozen=True)
@@ -181,6 +174,6 @@ class HiResCam:
     name: ClassVar[str] = "hires-cam"
     relu: bool = True
 
-    def maps(self, subject: Subject) -> Tensor:
-        signed = hires_cam_map(subject.features, feature_gradient(subject))
+    def maps(self, view: NetworkView) -> Tensor:
+        signed = hires_cam_map(view.features, feature_gradient(view))
         return signed.relu() if self.relu else signed

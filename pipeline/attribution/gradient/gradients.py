@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 Score = Callable[[Tensor], Tensor]
@@ -27,8 +27,8 @@ class Gradient:
 
     name: ClassVar[str] = "gradient"
 
-    def maps(self, subject: Subject) -> Tensor:
-        return channel_sum(score_gradient(subject.score, subject.features).abs())
+    def maps(self, view: NetworkView) -> Tensor:
+        return channel_sum(score_gradient(view.score, view.features).abs())
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class InputTimesGradient:
 
     name: ClassVar[str] = "input-x-gradient"
 
-    def maps(self, subject: Subject) -> Tensor:
-        return channel_sum(input_times_gradient(subject.score, subject.features))
+    def maps(self, view: NetworkView) -> Tensor:
+        return channel_sum(input_times_gradient(view.score, view.features))
 
 
 def score_gradient(score: Score, features: Tensor) -> Tensor:

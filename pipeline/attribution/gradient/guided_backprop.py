@@ -7,13 +7,17 @@ conserves nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.graph.planner import boundary_value, plan_forward
 from pipeline.attribution.graph.tape import Values
+from pipeline.attribution.methods import described, one_channel
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import StartValue, require_explainable, start_values
@@ -81,3 +85,20 @@ def guided_backprop(
     return Attribution(
         gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start, "stage": stage}
     )
+
+
+@dataclass(frozen=True)
+class GuidedBackprop:
+    """Guided backpropagation: the absolute guided gradient, summed over the channels of the stage."""
+
+    name: ClassVar[str] = "guided-backpropagation"
+
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Susceptibility (B, 1, d, h, w)."""
+        answer = one_channel(guided_backprop(model, volumes, target, start, stage))
+        return [replace(answer, parameters=described(self, stage, start))]
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

@@ -4,13 +4,10 @@ The map is ``(x - b) * mean over the path of the gradient at b + alpha (x - b)``
 it sums to ``score(x) - score(b)``. So what it explains is a difference, and the baseline `b` is half of the question.
 
 The integral is taken by the midpoint rule. Along the path the gradient of a network of ReLU and max-pooling jumps from
-one constant to the next, and rules of high order gain nothing from that. Measured on 24 small random networks built
-like the founding CNN, error as a share of the score's variation on the path, 10, 20, 50 and 100 points: midpoint 2.9,
-1.0, 0.35, 0.19 % (medians), Gauss-Legendre 3.1, 1.3, 0.38, 0.32 %, trapezoid 5.3, 2.1, 0.88, 0.41 %. Root mean squares
-are ruled by a few networks and do not separate the rules: at 100 points 1.5, 1.6 and 1.3 %. What decides is that the
-midpoint rule never looks at the end points: at a baseline of zeros every ReLU behind a bias-free layer sits on its
-kink, where the gradient is a convention. For a network without biases the gradient is the same all along the path, so
-any number of steps gives IxG exactly.
+one constant to the next, and rules of high order gain nothing from that: on 24 small random networks built like the
+founding CNN the median error at 50 points, as a share of the score's variation on the path, was 0.35 % (midpoint),
+0.38 % (Gauss-Legendre) and 0.88 % (trapezoid). The midpoint rule also never looks at the end points: at a baseline of
+zeros every ReLU behind a bias-free layer sits on its kink, where the gradient is a convention.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import Masking, mixed
 from pipeline.attribution.settings import require_number, require_whole
 from pipeline.run.errors import UsageError
@@ -61,7 +58,7 @@ class IntegratedGradients:
         require_whole(self.name, "batch", self.batch, 1)
         require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
 
-    def maps(self, subject: Subject) -> Tensor:
+    def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``.
 
         Raises
@@ -69,14 +66,14 @@ class IntegratedGradients:
         UsageError
             If the map of a volume misses that sum by more than `tolerance`; names the volume and the remedy.
         """
-        baseline = self.masking.hidden_features(subject)
-        path = path_integral(subject.score, subject.features, baseline, self.steps, self.batch)
-        self._require_complete(subject, baseline, path)
+        baseline = self.masking.hidden_features(view)
+        path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
+        self._require_complete(view, baseline, path)
         return channel_sum(path.attributions)
 
-    def _require_complete(self, subject: Subject, baseline: Tensor, path: PathIntegral) -> None:
+    def _require_complete(self, view: NetworkView, baseline: Tensor, path: PathIntegral) -> None:
         with torch.no_grad():
-            ends = [in_batches(subject.score, a, self.batch) for a in (subject.features, baseline)]
+            ends = [in_batches(view.score, a, self.batch) for a in (view.features, baseline)]
         error = completeness_delta(path.attributions, *ends).abs()
         # rounding of the scores themselves is no fault of the integral, and all there is when nothing changes
         rounding = 100 * torch.finfo(error.dtype).eps * (ends[0].abs() + ends[1].abs())
@@ -135,14 +132,7 @@ def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int =
 
 
 def completeness_delta(attributions: Tensor, score: Tensor, score_of_baseline: Tensor) -> Tensor:
-    """How far the sum of each map is from what it must be, ``score - score_of_baseline``; (B,).
-
-    Parameters
-    ----------
-    attributions : Tensor
-        (B, ...); a map summed over channels or not.
-    score, score_of_baseline : Tensor
-        (B,).
+    """How far the sum of each map (B, ...) is from what it must be, ``score - score_of_baseline``; (B,).
 
     Examples
     --------

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.settings import require_number, require_whole
 from pipeline.run.errors import UsageError
 from pipeline.run.work.seeds import derived_seed
@@ -41,8 +41,8 @@ class SmoothInputTimesGradient(InputTimesGradient):
     def __post_init__(self) -> None:
         require_odd(self.name, self.kernel)
 
-    def maps(self, subject: Subject) -> Tensor:
-        return gaussian_smooth(super().maps(subject), self.kernel)
+    def maps(self, view: NetworkView) -> Tensor:
+        return gaussian_smooth(super().maps(view), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class SmoothIntegratedGradients(IntegratedGradients):
         super().__post_init__()
         require_odd(self.name, self.kernel)
 
-    def maps(self, subject: Subject) -> Tensor:
-        return gaussian_smooth(super().maps(subject), self.kernel)
+    def maps(self, view: NetworkView) -> Tensor:
+        return gaussian_smooth(super().maps(view), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,8 @@ class SmoothGrad:
         require_whole(self.name, "seed", self.seed, 0)
         require_whole(self.name, "batch", self.batch, 1)
 
-    def maps(self, subject: Subject) -> Tensor:
-        gradient = smooth_gradient(
-            subject.score, subject.features, self.samples, self.noise, self.seed, batch=self.batch
-        )
+    def maps(self, view: NetworkView) -> Tensor:
+        gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
         return channel_sum(gradient.abs())
 
 

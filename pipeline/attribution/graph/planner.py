@@ -122,7 +122,7 @@ def plan_forward(model: nn.Module) -> Program:
         message names it.
     """
     program = trace(model)
-    carrying = _carrying(program)
+    carrying = carried(program)
     if not any(isinstance(operation.module, nn.Conv3d | nn.Linear) for operation in carrying.values()):
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
     for operation in program.operations:
@@ -156,7 +156,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     boundary = boundary_value(model, program, stage)
     if batch_norm == "fold":
         boundary = _past_normalisation(program, boundary)
-    carrying = _carrying(program)
+    carrying = carried(program)
     if boundary != program.source and boundary not in carrying:
         raise UsageError(f"stage {stage!r} carries no relevance (it leads to a gate only); name another layer.")
     near_input = {program.source}
@@ -177,7 +177,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     return Plan(tuple(steps), program, boundary)
 
 
-def _carrying(program: Program) -> dict[str, Operation]:
+def carried(program: Program) -> dict[str, Operation]:
     """Operations that relevance runs through, by the value they give: all that lead to the result but not by a gate."""
     by_value = {operation.value: operation for operation in program.operations}
     carrying: dict[str, Operation] = {}

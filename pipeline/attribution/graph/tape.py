@@ -119,11 +119,6 @@ class Values:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values that some operation will still use."""
-        return sum(getattr(value, "nbytes", 0) for value in self._values.values())
-
     def give(self, name: str, value: Any) -> None:
         """Set a value."""
         self._values[name] = value

@@ -1,23 +1,20 @@
-"""LRP and guided backpropagation behind the one verb of all methods.
-
-The pipeline calls `pipeline.attribution.lrp.relevance.lrp_beta` itself, for several β at once and with the ledger;
-these records
-give single maps at any stage, beside those of other methods.
-"""
+"""LRP as a method of the registry, which makes the maps of several β in one pass."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
 from pipeline.attribution.graph.planner import BatchNormMode
 from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp.ledger import Ledger
 from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.methods import described, one_channel
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import StartValue
 from pipeline.run.errors import UsageError
 
 
@@ -30,7 +27,9 @@ class Lrp:
     rules : {"founding", "focus", "composite"}
         See `pipeline.attribution.lrp.composites`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
         voxel.
-    beta, gamma, epsilon : float
+    beta : float or tuple of float
+        Of the β-rule (*founding*); one map per value.
+    gamma, epsilon : float
         Of the rules that have them.
     bias : bool
         Whether biases absorb relevance (not for *founding*).
@@ -38,49 +37,49 @@ class Lrp:
     """
 
     rules: Literal["founding", "focus", "composite"] = "founding"
-    beta: float = 0.0
+    beta: float | tuple[float, ...] = 0.0
     gamma: float = 0.25
     epsilon: float = 0.25
     bias: bool = False
     batch_norm: BatchNormMode = "fold"
 
     name: ClassVar[str] = "lrp"
+    has_ledger: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rules not in ("founding", "focus", "composite"):
             raise UsageError(f"rules = {self.rules!r}: allowed are 'founding', 'focus' and 'composite'.")
-        founding(self.beta), composite(self.gamma, self.epsilon)  # the rules check their own settings
+        if not self.betas or len(set(self.betas)) < len(self.betas):
+            raise UsageError(f"beta = {self.beta!r}: name at least one value, each once.")
+        for one in self.singles():
+            founding(one.betas[0]), composite(one.gamma, one.epsilon)  # the rules check their own settings
 
-    def maps(self, subject: Subject) -> Tensor:
-        """Relevance (B, 1, d, h, w)."""
-        return self.maps_and_ledger(subject)[0]
+    @property
+    def betas(self) -> tuple[float, ...]:
+        return self.beta if isinstance(self.beta, tuple) else (self.beta,)
 
-    def maps_and_ledger(self, subject: Subject) -> tuple[Tensor, Ledger]:
-        """Relevance, and where it went down to the stage."""
-        rules = self._composite(subject.volumes)
-        answers = lrp(
-            subject.model, subject.volumes, subject.target, [rules], subject.start, self.batch_norm, subject.stage
-        )
-        (answer,) = answers
-        assert answer.ledger is not None  # of every answer of `lrp`
-        return answer.values.sum(1, keepdim=True), answer.ledger
+    def singles(self) -> list[Lrp]:
+        """The same settings with one β each, one per map."""
+        return [replace(self, beta=beta) for beta in self.betas] if isinstance(self.beta, tuple) else [self]
+
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Relevance (B, 1, d, h, w) for each β, and where it went down to the stage."""
+        rules = [one._composite(volumes) for one in self.singles()]
+        found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
+        return [
+            replace(one_channel(answer), method=self.name, parameters=described(one, stage, start))
+            for one, answer in zip(self.singles(), found, strict=True)
+        ]
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values
 
     def _composite(self, volumes: Tensor) -> Composite:
-        brain = (volumes != 0).to(volumes.dtype)
         if self.rules == "founding":
-            return founding(self.beta)
+            return founding(self.betas[0])
+        brain = (volumes != 0).to(volumes.dtype)
         if self.rules == "focus":
             return focus(self.epsilon, low=0.0, high=brain, bias=self.bias)
         return composite(self.gamma, self.epsilon, low=0.0, high=brain, bias=self.bias)
-
-
-@dataclass(frozen=True)
-class GuidedBackprop:
-    """Guided backpropagation: the absolute guided gradient, summed over the channels of the stage."""
-
-    name: ClassVar[str] = "guided-backpropagation"
-
-    def maps(self, subject: Subject) -> Tensor:
-        """Susceptibility (B, 1, d, h, w)."""
-        answer = guided_backprop(subject.model, subject.volumes, subject.target, subject.start, subject.stage)
-        return answer.values.sum(1, keepdim=True)

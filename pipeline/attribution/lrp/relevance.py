@@ -15,10 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.memory import rules_within
 from pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
 from pipeline.attribution.graph.tape import record_forward
-from pipeline.attribution.lrp.composites import Composite, founding
+from pipeline.attribution.lrp.composites import Composite
 from pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
 from pipeline.attribution.lrp.propagation import propagate
 from pipeline.attribution.numerics import exact_float32
@@ -35,7 +34,6 @@ def lrp(
     start: StartValue = "logit",
     batch_norm: BatchNormMode = "fold",
     stage: int | str = 0,
-    memory_budget: int | None = None,
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model with LRP, by several composites of rules in one call.
 
@@ -54,10 +52,6 @@ def lrp(
     batch_norm : {"fold", "identity"}
     stage : int or str
         Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
-    memory_budget : int, optional
-        Bytes that the call may use beside the model and the volumes, by estimate: work space that a convolution takes
-        for itself is not known beforehand. Rules are worked off in as few rounds as fit; the result does not depend
-        on it. None: all in one round.
 
     Returns
     -------
@@ -68,8 +62,7 @@ def lrp(
     Raises
     ------
     UsageError
-        For a layer, option, target or mode that is not supported, a stage that relevance passes by, or a budget that is
-        too small for a single rule, before any work.
+        For a layer, option, target or mode that is not supported, or a stage that relevance passes by, before any work.
     BadInputError
         For volumes that do not fit the model or are not finite.
     """
@@ -77,57 +70,15 @@ def lrp(
         raise UsageError("composites: name at least one.")
     plan = plan_relevance(model, batch_norm, stage)
     require_explainable(model, volumes)
-    together = rules_within(memory_budget, plan, volumes, len(composites))
     answers: list[Attribution] = []
     with torch.no_grad(), exact_float32(volumes.device):
         tape = record_forward(plan, volumes)
         start_value = start_values(tape.logits, target, start)
         seed = torch.zeros_like(tape.logits)
         seed[:, target] = start_value
-        for first in range(0, len(composites), together):
-            chunk = composites[first : first + together]
-            maps, entries = propagate(plan, tape, seed, chunk)
-            for composite, values, accounts in zip(chunk, maps, entries, strict=True):
-                ledger = Ledger(start_value, sum_per_volume(values), accounts)
-                parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
-                answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
+        maps, entries = propagate(plan, tape, seed, composites)
+        for composite, values, accounts in zip(composites, maps, entries, strict=True):
+            ledger = Ledger(start_value, sum_per_volume(values), accounts)
+            parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
+            answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
     return tuple(answers)
-
-
-def lrp_beta(
-    model: nn.Module,
-    volumes: Tensor,
-    target: int,
-    betas: Sequence[float],
-    start: StartValue = "logit",
-    batch_norm: BatchNormMode = "fold",
-    memory_budget: int | None = None,
-) -> dict[float, Attribution]:
-    """Explain one output of a model with the LRP β-rule, for several β in one call.
-
-    Parameters
-    ----------
-    betas : sequence of float
-        Any real numbers; 0 uses positive contributions only.
-    model, volumes, target, start, batch_norm, memory_budget
-        As for `lrp`.
-
-    Returns
-    -------
-    dict of float to Attribution
-        One per β, in the order asked for. In each, start value = sum of the map + losses of the ledger.
-
-    Raises
-    ------
-    UsageError, BadInputError
-        As `lrp`.
-    """
-    if not betas or not torch.isfinite(torch.tensor(list(betas), dtype=torch.float64)).all():
-        raise UsageError(f"betas = {list(betas)}: name at least one, all finite.")
-    composites = [founding(beta) for beta in betas]
-    answers = lrp(model, volumes, target, composites, start, batch_norm, memory_budget=memory_budget)
-    parameters: dict[str, str | float] = {"start": start, "batch_norm": batch_norm}
-    return {
-        beta: Attribution(a.values, "lrp-beta", a.target, a.start_value, {"beta": beta, **parameters}, a.ledger)
-        for beta, a in zip(betas, answers, strict=True)
-    }

@@ -1,9 +1,9 @@
 """The LRP rules, as records of their settings; see `pipeline.attribution.lrp.contributions` for the words.
 
-Each says what counts as contributions (plain products; zB, flat and w² have their own) and how the relevance of a unit
+Each says what counts as contributions (plain products; zB has its own) and how the relevance of a unit
 is divided between the positive and the negative ones.
 
-Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, w², γ, flat); Böhle et al. 2019 (β, one-signed
+Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, γ); Böhle et al. 2019 (β, one-signed
 units); Anders et al. 2021 (γ for both signs of the output).
 """
 
@@ -225,32 +225,6 @@ class ZBoxRule:
                 f"bounds of the zB rule have shape {tuple(value.shape)} and the input {tuple(x.shape)}; give scalars "
                 "or volumes on the grid of the input."
             ) from error
-
-
-@dataclass(frozen=True)
-class FlatRule:
-    """The flat rule: every input of a unit gets the same share, whatever its value and weight."""
-
-    uses_negative = False
-
-    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
-        return Contributors(torch.ones_like(x), torch.ones_like(weight))
-
-    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
-        return proportional(positive, None, relevance)
-
-
-@dataclass(frozen=True)
-class WSquareRule:
-    """The w² rule: shares in proportion to the squared weights, whatever the input."""
-
-    uses_negative = False
-
-    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
-        return Contributors(torch.ones_like(x), weight.square())
-
-    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
-        return proportional(positive, None, relevance)
 
 
 def _require_finite(name: str, value: float) -> None:

@@ -21,7 +21,7 @@ from scipy.ndimage import distance_transform_edt, find_objects
 from skimage.segmentation import slic
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores
 from pipeline.attribution.perturbation.occlusion import painted
 from pipeline.attribution.settings import require_whole
@@ -54,23 +54,10 @@ class LocalFit:
 def supervoxels(
     volume: NDArray[np.float64], brain: NDArray[np.bool_], count: int, compactness: float
 ) -> NDArray[np.int64]:
-    """SLIC supervoxels (Achanta et al. 2012) of the brain.
+    """Cut the brain of a volume (D, H, W) into about `count` supervoxels by SLIC (Achanta et al. 2012).
 
-    Parameters
-    ----------
-    volume : ndarray
-        (D, H, W).
-    brain : ndarray of bool
-        (D, H, W), at least one voxel.
-    count : int
-        Supervoxels wanted; SLIC gives about as many.
-    compactness : float
-        Difference of intensity that weighs as much as one supervoxel's distance.
-
-    Returns
-    -------
-    ndarray of int
-        (D, H, W), 1 to K in the brain without gaps in the numbers, 0 elsewhere.
+    Labels are 1 to K in the brain without gaps in the numbers, 0 elsewhere. `compactness` is the difference of
+    intensity that weighs as much as one supervoxel's distance.
     """
     box = find_objects(brain.astype(np.uint8))[0]  # what lies around the brain neither costs time nor moves a cut
     inside = volume[brain]
@@ -114,24 +101,10 @@ def kernel_weights(shown: Tensor, width: float) -> Tensor:
 
 
 def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: float) -> tuple[Tensor, float, float]:
-    """Minimise ``sum_m weights_m (values_m - a - features_m · b)² + ridge |b|²`` in closed form.
+    """Minimise ``sum_m weights_m (values_m - a - features_m · b)² + ridge |b|²`` in closed form, in float64.
 
-    Parameters
-    ----------
-    features : Tensor
-        (M, K), float64.
-    values, weights : Tensor
-        (M,), float64.
-    ridge : float
-        Above 0; the intercept is not penalised.
-
-    Returns
-    -------
-    b : Tensor
-        (K,).
-    a : float
-    r_squared : float
-        ``1 - weighted residual / weighted variance``; NaN if the values do not vary.
+    Features are (M, K), values and weights (M,); the intercept a is not penalised. Gives b (K,), a, and R²,
+    ``1 - weighted residual / weighted variance``; NaN if the values do not vary.
     """
     share = weights / weights.sum()
     feature_means, value_mean = share @ features, share @ values
@@ -198,7 +171,7 @@ class Lime:
         if self.spread not in ("coefficient", "per-voxel"):
             raise UsageError(f"lime: spread = {self.spread!r}; allowed are 'coefficient' and 'per-voxel'.")
 
-    def fits(self, subject: Subject) -> tuple[LocalFit, ...]:
+    def fits(self, view: NetworkView) -> tuple[LocalFit, ...]:
         """The linear model of every volume.
 
         Raises
@@ -208,27 +181,27 @@ class Lime:
         BadInputError
             For a volume without a voxel of brain.
         """
-        if not subject.at_input:
+        if not view.at_input:
             raise UsageError("lime hides supervoxels of the volume; explain at stage 0.")
-        brains = (subject.volumes != self.air).any(dim=1).cpu().numpy()
+        brains = (view.volumes != self.air).any(dim=1).cpu().numpy()
         for number, brain in enumerate(brains):
             if not brain.any():
                 raise BadInputError(
                     f"lime: volume {number} of the batch is air everywhere ({self.air}); no brain to cut."
                 )
-        hidden = self.masking.hidden_features(subject)
-        return tuple(self._fit(subject, number, brain, hidden) for number, brain in enumerate(brains))
+        hidden = self.masking.hidden_features(view)
+        return tuple(self._fit(view, number, brain, hidden) for number, brain in enumerate(brains))
 
-    def maps(self, subject: Subject) -> Tensor:
-        return torch.cat([self._painted(fit) for fit in self.fits(subject)]).to(subject.features)
+    def maps(self, view: NetworkView) -> Tensor:
+        return torch.cat([self._painted(fit) for fit in self.fits(view)]).to(view.features)
 
-    def _fit(self, subject: Subject, number: int, brain: NDArray[np.bool_], hidden: Tensor) -> LocalFit:
-        volume = subject.volumes[number, 0].detach().double().cpu().numpy()
-        cut = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness)).to(subject.volumes.device)
+    def _fit(self, view: NetworkView, number: int, brain: NDArray[np.bool_], hidden: Tensor) -> LocalFit:
+        volume = view.volumes[number, 0].detach().double().cpu().numpy()
+        cut = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness)).to(view.volumes.device)
         shown = samples(self.samples, int(cut.max()), self.seed)
         # air belongs to no supervoxel and is never hidden
-        keeps = (torch.cat([torch.ones(1), row.float()]).to(subject.features)[cut] for row in shown)
-        scores = torch.cat([scores for _, scores in masked_scores(subject, number, keeps, hidden, self.batch)])
+        keeps = (torch.cat([torch.ones(1), row.float()]).to(view.features)[cut] for row in shown)
+        scores = torch.cat([scores for _, scores in masked_scores(view, number, keeps, hidden, self.batch)])
         weights = kernel_weights(shown, self.kernel_width)
         coefficients, intercept, r_squared = weighted_ridge(shown, scores.double().cpu(), weights, self.ridge)
         return LocalFit(cut, coefficients, intercept, r_squared)

@@ -20,9 +20,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import BadInputError, UsageError
 
 AIR = 0.0
@@ -33,53 +32,13 @@ ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
-class Blurred:
-    """Baseline: the volume itself, blurred until detail is gone; what lies beyond its border counts as 0.
-
-    Parameters
-    ----------
-    sigma : float
-        Standard deviation of the Gaussian, in voxels.
-    """
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise UsageError(f"blurred baseline: sigma = {self.sigma} voxels; it must be positive.")
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """Baseline: one given volume, such as the mean of the training controls on the template grid.
-
-    Parameters
-    ----------
-    name : str
-        What it is; goes into sidecars with a digest of the values.
-    volume : Tensor
-        (D, H, W), scaled as the volumes that are masked.
-    """
-
-    name: str
-    volume: Tensor
-
-    def __post_init__(self) -> None:
-        if self.volume.dim() != 3 or not bool(torch.isfinite(self.volume).all()):
-            raise BadInputError(f"baseline {self.name!r} must be one finite volume (D, H, W).")
-
-    def __repr__(self) -> str:
-        return f"Reference({self.name!r}, sha256={digest(self.volume.double())})"
-
-
-@dataclass(frozen=True)
 class Masking:
     """How voxels are hidden.
 
     Parameters
     ----------
-    baseline : float, Blurred or Reference
-        What a hidden voxel becomes; the value of air by default.
+    baseline : float
+        Value that a hidden voxel takes; that of air by default.
     inner : {"baseline", "zero"}
         What a hidden feature becomes at a later stage: the feature that the baseline volume has at that place
         (default; means the same at every stage), or 0 (as in the literature; "nothing detected" after a ReLU only).
@@ -92,69 +51,32 @@ class Masking:
     [-1.5]
     """
 
-    baseline: float | Blurred | Reference = AIR
+    baseline: float = AIR
     inner: Literal["baseline", "zero"] = "baseline"
 
     def __post_init__(self) -> None:
         if self.inner not in ("baseline", "zero"):
             raise UsageError(f"masking: inner = {self.inner!r}; allowed are 'baseline' and 'zero'.")
-        if not isinstance(self.baseline, Blurred | Reference) and not math.isfinite(self.baseline):
+        if not math.isfinite(self.baseline):
             raise UsageError(f"masking: baseline = {self.baseline}; it must be a finite intensity.")
 
     def apply(self, x: Tensor, keep: Tensor) -> Tensor:
-        """Volumes with the hidden part replaced; differentiable in both arguments.
-
-        Parameters
-        ----------
-        x : Tensor
-            Volumes (B, 1, D, H, W).
-        keep : Tensor
-            Values in [0, 1] that broadcast to `x`: 1 shows a voxel, 0 hides it.
-
-        Returns
-        -------
-        Tensor
-            Exactly `x` where `keep` is 1 and exactly the baseline where it is 0.
-
-        Raises
-        ------
-        BadInputError
-            If `keep` leaves [0, 1] or is NaN.
-        """
+        """Volumes (B, 1, D, H, W) with the hidden part replaced; see `mixed`."""
         return mixed(x, keep, self.hidden(x))
 
     def hidden(self, volumes: Tensor) -> Tensor:
-        """The baseline of volumes (B, 1, D, H, W), in a shape that broadcasts to them.
-
-        Raises
-        ------
-        BadInputError
-            For a reference on another grid.
-        """
-        if isinstance(self.baseline, Blurred):
-            return blurred(volumes, self.baseline.sigma)
-        if isinstance(self.baseline, Reference):
-            reference = self.baseline.volume.to(volumes)
-            if reference.shape != volumes.shape[-3:]:
-                raise BadInputError(
-                    f"baseline {self.baseline.name!r} has the grid {tuple(reference.shape)}, "
-                    f"the volumes {tuple(volumes.shape[-3:])}; resample it."
-                )
-            return reference
+        """The baseline, in a shape that broadcasts to volumes (B, 1, D, H, W)."""
         return torch.full((), self.baseline, dtype=volumes.dtype, device=volumes.device)
 
-    def hidden_features(self, subject: Subject) -> Tensor:
-        """What hidden features of a subject become, expanded to the shape of its features, (B, C, d, h, w)."""
-        if subject.at_input:
-            return self.hidden(subject.volumes).expand_as(subject.features)
+    def hidden_features(self, view: NetworkView) -> Tensor:
+        """What hidden features of a view become, expanded to the shape of its features, (B, C, d, h, w)."""
+        if view.at_input:
+            return self.hidden(view.volumes).expand_as(view.features)
         if self.inner == "zero":
-            return torch.zeros((), dtype=subject.features.dtype, device=subject.features.device).expand_as(
-                subject.features
-            )
-        one_for_all = not isinstance(self.baseline, Blurred)
-        like = subject.volumes[:1] if one_for_all else subject.volumes
+            return torch.zeros((), dtype=view.features.dtype, device=view.features.device).expand_as(view.features)
+        like = view.volumes[:1]
         with torch.no_grad():
-            return subject.pre(self.hidden(like).expand_as(like)).expand_as(subject.features)
+            return view.pre(self.hidden(like).expand_as(like)).expand_as(view.features)
 
 
 def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
@@ -173,30 +95,16 @@ def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
     return torch.lerp(hidden, x, keep.to(x))
 
 
-def blurred(volumes: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur of volumes (B, C, D, H, W), cut at 4 sigma (in voxels), zero beyond the border."""
-    radius = int(4 * sigma + 0.5)
-    offsets = torch.arange(-radius, radius + 1, dtype=volumes.dtype, device=volumes.device)
-    kernel = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    kernel = kernel / kernel.sum()
-    flat = volumes.reshape(-1, 1, *volumes.shape[-3:])
-    for axis in range(3):
-        shape, padding = [1, 1, 1, 1, 1], [0, 0, 0]
-        shape[axis + 2], padding[axis] = -1, radius
-        flat = functional.conv3d(flat, kernel.view(shape), padding=padding)
-    return flat.reshape(volumes.shape)
-
-
 def masked_scores(
-    subject: Subject, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
+    view: NetworkView, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Scores of one volume of a subject under many masks, a few at a time.
+    """Scores of one volume of a view under many masks, a few at a time.
 
     Parameters
     ----------
-    subject : Subject
+    view : NetworkView
     volume : int
-        Which of the subject's volumes.
+        Which of the view's volumes.
     keeps : iterable of Tensor
         Masks (d, h, w) on the grid of the features; drawn only as they are needed.
     hidden : Tensor
@@ -211,9 +119,9 @@ def masked_scores(
     """
     remaining = iter(keeps)
     while chunk := list(islice(remaining, batch)):
-        keep = torch.stack(chunk).to(subject.features)
+        keep = torch.stack(chunk).to(view.features)
         with torch.no_grad():
-            scores = subject.score(mixed(subject.features[volume], keep[:, None], hidden[volume]))
+            scores = view.score(mixed(view.features[volume], keep[:, None], hidden[volume]))
         yield keep, scores
 
 

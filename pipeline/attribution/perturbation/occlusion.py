@@ -19,7 +19,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import Masking, digest, masked_scores
 from pipeline.attribution.settings import require_whole
 from pipeline.run.errors import BadInputError, UsageError
@@ -47,7 +48,7 @@ def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...])
 
 
 def occlusion(
-    subject: Subject, size: tuple[int, int, int], stride: tuple[int, int, int], masking: Masking, batch: int
+    view: NetworkView, size: tuple[int, int, int], stride: tuple[int, int, int], masking: Masking, batch: int
 ) -> Tensor:
     """Mean drop per voxel of the boxes that cover a voxel.
 
@@ -60,17 +61,17 @@ def occlusion(
     Tensor
         (B, 1, d, h, w) on the grid of the features.
     """
-    grid = subject.features.shape[-3:]
+    grid = view.features.shape[-3:]
     cover = boxes(tuple(grid), size, stride)
-    hidden = masking.hidden_features(subject)
-    total, covered = torch.zeros_like(subject.features[:, :1]), torch.zeros_like(subject.features[0, 0])
+    hidden = masking.hidden_features(view)
+    total, covered = torch.zeros_like(view.features[:, :1]), torch.zeros_like(view.features[0, 0])
     for box in cover:
         covered[box] += 1
     for volume in range(len(total)):
-        changes = (subject.features[volume] != hidden[volume]).any(dim=0)
+        changes = (view.features[volume] != hidden[volume]).any(dim=0)
         telling = [box for box in cover if bool(changes[box].any())]
         keeps = (_without_box(total[volume, 0], box) for box in telling)
-        for box, drop in zip(telling, _drops(subject, volume, keeps, hidden, batch), strict=True):
+        for box, drop in zip(telling, _drops(view, volume, keeps, hidden, batch), strict=True):
             total[volume, 0][box] += drop / covered[box].numel()
     return total / covered
 
@@ -102,11 +103,11 @@ class Occlusion:
         if any(step > width for step, width in zip(stride, size, strict=True)):
             raise UsageError(f"occlusion: stride {stride} above size {size} would leave voxels uncovered; lower it.")
 
-    def maps(self, subject: Subject) -> Tensor:
-        size, grid = _triple("size", self.size), tuple(subject.features.shape[-3:])
+    def maps(self, view: NetworkView) -> Tensor:
+        size, grid = _triple("size", self.size), tuple(view.features.shape[-3:])
         if any(width > length for width, length in zip(size, grid, strict=True)):
             raise UsageError(f"occlusion: boxes of {size} voxels do not fit into the grid {grid}; lower size.")
-        return occlusion(subject, size, _triple("stride", self.stride), self.masking, self.batch)
+        return occlusion(view, size, _triple("stride", self.stride), self.masking, self.batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,33 +158,23 @@ class RegionDrops:
         return self.drops[:, self.numbers.index(number)]
 
 
-def region_drops(subject: Subject, labels: Tensor, masking: Masking, batch: int) -> RegionDrops:
-    """Drop of the score for every region; the whole region is hidden at once.
-
-    Parameters
-    ----------
-    subject : Subject
-        At the input.
-    labels : Tensor
-        (D, H, W), integers on the grid of the volumes; 0 belongs to no region.
-    """
-    hidden = masking.hidden_features(subject)
+def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int) -> RegionDrops:
+    """Drop of the score at the input for every region of `labels` (D, H, W), the whole region hidden at once."""
+    hidden = masking.hidden_features(view)
     numbers, counts = torch.unique(labels[labels != 0], return_counts=True)
-    drops = torch.zeros(len(subject.features), len(numbers), dtype=hidden.dtype, device=hidden.device)
+    drops = torch.zeros(len(view.features), len(numbers), dtype=hidden.dtype, device=hidden.device)
     for volume in range(len(drops)):
-        changed = torch.unique(labels[(subject.features[volume] != hidden[volume]).any(dim=0)])
+        changed = torch.unique(labels[(view.features[volume] != hidden[volume]).any(dim=0)])
         telling = torch.isin(numbers, changed).nonzero()[:, 0].tolist()
         keeps = (labels != numbers[place] for place in telling)
-        for place, drop in zip(telling, _drops(subject, volume, keeps, hidden, batch), strict=True):
+        for place, drop in zip(telling, _drops(view, volume, keeps, hidden, batch), strict=True):
             drops[volume, place] = drop
     return RegionDrops(tuple(numbers.tolist()), counts, drops)
 
 
 @dataclass(frozen=True)
 class RegionOcclusion:
-    """Drop of the score when an atlas region is hidden, shared out evenly over its voxels.
-
-    At the input only: a region is hidden where it lies. `drops` gives the table behind the map.
+    """Drop of the score when an atlas region is hidden, shared out evenly over its voxels; at the input only.
 
     Parameters
     ----------
@@ -202,7 +193,13 @@ class RegionOcclusion:
     def __post_init__(self) -> None:
         require_whole(self.name, "batch", self.batch, least=1)
 
-    def drops(self, subject: Subject) -> RegionDrops:
+    @staticmethod
+    def from_run(surroundings: Surroundings) -> dict[str, RegionLabels]:
+        """The atlas of the run, in the part of the template that the network sees."""
+        labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
+        return {"regions": RegionLabels("regions of the run", labels)}
+
+    def drops(self, view: NetworkView) -> RegionDrops:
         """Drop of every region.
 
         Raises
@@ -212,38 +209,23 @@ class RegionOcclusion:
         BadInputError
             For labels on another grid.
         """
-        grid, own = tuple(subject.volumes.shape[-3:]), tuple(self.regions.labels.shape)
-        if not subject.at_input:
+        grid, own = tuple(view.volumes.shape[-3:]), tuple(self.regions.labels.shape)
+        if not view.at_input:
             raise UsageError("region-occlusion hides regions of the volume; explain at stage 0.")
         if own != grid:
             raise BadInputError(
                 f"labels of {self.regions.name!r} have the grid {own}, the volumes {grid}; "
                 "load the atlas on the grid of the volumes."
             )
-        return region_drops(subject, self.regions.labels.to(subject.volumes.device), self.masking, self.batch)
+        return region_drops(view, self.regions.labels.to(view.volumes.device), self.masking, self.batch)
 
-    def maps(self, subject: Subject) -> Tensor:
-        found = self.drops(subject)
+    def maps(self, view: NetworkView) -> Tensor:
+        found = self.drops(view)
         return painted(self.regions.labels.to(found.drops.device), found.numbers, found.drops / found.voxels)
 
 
 def painted(labels: Tensor, numbers: tuple[int, ...], values: Tensor) -> Tensor:
-    """One value per region over its voxels, 0 elsewhere.
-
-    Parameters
-    ----------
-    labels : Tensor
-        (D, H, W), integers.
-    numbers : tuple of int
-        R labels, ascending.
-    values : Tensor
-        (B, R).
-
-    Returns
-    -------
-    Tensor
-        (B, 1, D, H, W).
-    """
+    """Paint values (B, R) of R labels, ascending, over the voxels of labels (D, H, W); 0 elsewhere; (B, 1, D, H, W)."""
     ascending = torch.tensor(numbers, dtype=torch.long, device=labels.device)
     labels = labels.long()
     place = torch.searchsorted(ascending, labels).clamp(max=len(numbers) - 1)
@@ -252,11 +234,11 @@ def painted(labels: Tensor, numbers: tuple[int, ...], values: Tensor) -> Tensor:
     ]
 
 
-def _drops(subject: Subject, volume: int, keeps: Iterator[Tensor], hidden: Tensor, batch: int) -> Iterator[Tensor]:
+def _drops(view: NetworkView, volume: int, keeps: Iterator[Tensor], hidden: Tensor, batch: int) -> Iterator[Tensor]:
     """Score minus masked score, mask by mask."""
     with torch.no_grad():
-        whole = subject.score(subject.features[volume : volume + 1])[0]
-    for _, scores in masked_scores(subject, volume, keeps, hidden, batch):
+        whole = view.score(view.features[volume : volume + 1])[0]
+    for _, scores in masked_scores(view, volume, keeps, hidden, batch):
         yield from whole - scores
 
 

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import Masking, masked_scores
 from pipeline.attribution.settings import require_whole
 from pipeline.run.errors import UsageError
@@ -63,7 +63,7 @@ def random_masks(grid: tuple[int, ...], count: int, cells: int, p: float, seed: 
 
 
 def rise(
-    subject: Subject, masks: int, cells: int, p: float, seed: int, masking: Masking, batch: int, control_variate: bool
+    view: NetworkView, masks: int, cells: int, p: float, seed: int, masking: Masking, batch: int, control_variate: bool
 ) -> Tensor:
     """``sum of score mask / (M p)`` over M random masks; every volume sees the same masks.
 
@@ -75,14 +75,14 @@ def rise(
     Tensor
         (B, 1, d, h, w) on the grid of the features.
     """
-    grid = tuple(subject.features.shape[-3:])
-    hidden = masking.hidden_features(subject)
-    values = torch.zeros_like(subject.features[:, :1], dtype=torch.float64)
+    grid = tuple(view.features.shape[-3:])
+    hidden = masking.hidden_features(view)
+    values = torch.zeros_like(view.features[:, :1], dtype=torch.float64)
     for volume in range(len(values)):
         weighted, shown = torch.zeros_like(values[0, 0]), torch.zeros_like(values[0, 0])
         score_sum = torch.zeros_like(weighted[0, 0, 0])
-        drawn = random_masks(grid, masks, cells, p, seed, subject.features)
-        for keep, scores in masked_scores(subject, volume, drawn, hidden, batch):
+        drawn = random_masks(grid, masks, cells, p, seed, view.features)
+        for keep, scores in masked_scores(view, volume, drawn, hidden, batch):
             # one after the other: the order of summation, and so the result, does not depend on `batch`
             for mask, score in zip(keep, scores.double(), strict=True):
                 weighted += score * mask.double()
@@ -92,7 +92,7 @@ def rise(
         values[volume, 0] = weighted / (masks * p)
         if control_variate:
             values[volume, 0] -= score_sum / masks * (shown / (masks * p) - 1)
-    return values.to(subject.features.dtype)
+    return values.to(view.features.dtype)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Rise:
         if self.score not in ("probability", "start"):
             raise UsageError(f"rise: score = {self.score!r}; allowed are 'probability' and 'start'.")
 
-    def maps(self, subject: Subject) -> Tensor:
+    def maps(self, view: NetworkView) -> Tensor:
         if self.score == "probability":
-            subject = replace(subject, start="probability")
-        return rise(subject, self.masks, self.cells, self.p, self.seed, self.masking, self.batch, self.control_variate)
+            view = replace(view, start="probability")
+        return rise(view, self.masks, self.cells, self.p, self.seed, self.masking, self.batch, self.control_variate)

@@ -20,7 +20,6 @@ from pipeline.cohort.adni import files as adni_files
 from pipeline.cohort.adni.tables import DOWNLOAD, read_adnimerge, visits_by_person
 from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, VisitTable, of_visit, read_visit_table
 from pipeline.cohort.adni.volumes_tables import read_freesurfer_tables, table_volumes
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
@@ -36,6 +35,7 @@ from pipeline.cohort.people.progression import follow_up, progression
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _CDR_COLUMNS = ("CDGLOBAL", "CDR")
 
@@ -169,7 +169,7 @@ def read_clinical(
     histories, history_notes = _histories(visits, dxsum)
     notes += [*dxsum_notes, *cdr_notes, *freesurfer_notes, *merge_notes, *visit_notes, *history_notes]
     if added:
-        notes.append(f"{added} visits that are in {dxsum.name} only are read from there")
+        notes.append(f"{counted(added, 'visit')} found only in {dxsum.name} and read from there")
     ptids = tuple(dict.fromkeys(frame["PTID"]))
     return AdniClinical(ptids, visits, histories, cdr, freesurfer, config), notes
 
@@ -229,14 +229,17 @@ def _histories(
                 unknown[f"{column} '{row.columns[column]}'"] += 1
     notes = []
     if conflicts:
-        notes.append(f"{len(conflicts)} diagnoses differ; ADNIMERGE's are used: {listed(conflicts)}")
+        notes.append(
+            f"{counted(len(conflicts), 'diagnosis', 'differs', 'diagnoses')}; ADNIMERGE's are used: {listed(conflicts)}"
+        )
     if timeless:
         notes.append(
-            f"{len(timeless)} diagnoses with neither a date nor a visit that counts months tell nothing of conversion: "
+            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or a visit that counts "
+            "months, of no use for conversion: "
             f"{listed(timeless)}"
         )
     if unknown:
-        kinds = listed(f"{code} ({count} rows)" for code, count in sorted(unknown.items()))
+        kinds = listed(f"{code} ({counted(count, 'row')})" for code, count in sorted(unknown.items()))
         notes.append(f"{dxsum.name}: codes that are no diagnosis of ADNI's are taken as missing: {kinds}")
     return histories, notes
 

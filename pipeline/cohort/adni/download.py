@@ -30,10 +30,11 @@ from pipeline.cohort.adni.images import AdniImage, find_images
 from pipeline.cohort.adni.matching import match_visit
 from pipeline.cohort.adni.scan_preference import CRITERIA, days_between, preference
 from pipeline.cohort.adni.visit_tables import VisitRow, person_number
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.plain_text import counted, listed
 
 
 def adni_participant(ptid: str) -> str:
@@ -109,7 +110,7 @@ def _names_by_person(ptids: Sequence[str], images: Sequence[AdniImage]) -> dict[
 def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: Mapping[int, str]) -> list[str]:
     others = {ptid for ptid in [*ptids, *(image.ptid for image in images)] if names[person_number(ptid)] != ptid}
     joined = [f"{ptid} as {names[person_number(ptid)]}" for ptid in sorted(others)]
-    return [f"{len(joined)} PTIDs of one RID read as one person: {listed(joined)}"] if joined else []
+    return [f"{counted(len(joined), 'PTID')} of one RID read as one person: {listed(joined)}"] if joined else []
 
 
 def _candidate(
@@ -168,7 +169,9 @@ def _rows_without_scan(
     strangers = sorted({ptid for ptid in ptids if person_number(ptid) not in visits})
     notes = []
     if unscanned:
-        notes.append(f"{len(unscanned)} visits in ADNIMERGE have no scan here: {listed(unscanned)}")
+        notes.append(f"{counted(len(unscanned), 'visit')} in ADNIMERGE without a scan here: {listed(unscanned)}")
     if strangers:
-        notes.append(f"{len(strangers)} participants in ADNIMERGE have no image here: {listed(strangers)}")
+        notes.append(
+            f"{counted(len(strangers), 'participant')} in ADNIMERGE without an image here: {listed(strangers)}"
+        )
     return notes

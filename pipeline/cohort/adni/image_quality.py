@@ -26,6 +26,7 @@ from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
 from pipeline.cohort.people.visits import visit_of
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 
 _IMAGE = ("imageuid", "imageid", "loniimage")
 _SERIES = ("seriesid", "loniseries", "loniuid")
@@ -157,7 +158,9 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
     notes += problem_notes(problems)
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):
-        notes.append(f"{path.name}: {len(rows) - len(numbered)} rows without image or series number are left out")
+        notes.append(
+            f"{path.name}: {counted(len(rows) - len(numbered), 'row')} without image or series number left out"
+        )
     return numbered, notes
 
 

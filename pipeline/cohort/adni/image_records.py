@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
@@ -21,6 +20,7 @@ from pipeline.cohort.cells.text_tables import filled_rows, read_header, read_tex
 from pipeline.cohort.people.visits import Visit, visit_of
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
 """Columns of a collection list that are used, as `_squeezed` spells them; only the first is always needed."""
@@ -102,7 +102,7 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
         rows = [possible_cells(name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
         notes += problem_notes(problems)
         nameless = sum("imagedataid" not in cells for cells in rows)
-        notes += [f"{name}: {nameless} rows without Image Data ID are left out"] if nameless else []
+        notes += [f"{name}: {counted(nameless, 'row')} without Image Data ID left out"] if nameless else []
         for cells in rows:
             if "imagedataid" in cells:
                 number, record = image_id(cells["imagedataid"]), _of_row(cells)
@@ -110,7 +110,10 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
                 contradicted += [number] if _differences(found.get(number, record), record) else []
                 found.setdefault(number, record)
     if contradicted:
-        text = f"collection lists describe {len(contradicted)} images twice and differently, the first row holds"
+        text = (
+            f"collection lists describe {counted(len(contradicted), 'image')} twice and differently, the "
+            "first row holds"
+        )
         notes.append(f"{text}: {listed(contradicted)}")
     if codes:
         notes.append(f"visits of collection lists that are not ADNI's, matched by date only: {listed(sorted(codes))}")
@@ -150,7 +153,8 @@ def combined(
             **{f.name: getattr(first if getattr(second, f.name) is None else second, f.name) for f in fields(first)}
         )
     return both, [
-        f"collection list and XML disagree on the {word} of {len(numbers)} images, the XML holds: {listed(numbers)}"
+        f"collection list and XML disagree on the {word} of {counted(len(numbers), 'image')}, the XML "
+        f"holds: {listed(numbers)}"
         for word, numbers in differing.items()
     ]
 
@@ -187,8 +191,10 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
         for number, (folder, record) in dates.items()
         if folder is not None and record is not None and abs((folder - record).days) > 1
     ]
-    text = "images are dated differently by their folder and the collection list or XML, the folder holds"
-    return [f"{len(apart)} {text}: {listed(apart)}"] if apart else []
+    text = (
+        f"{counted(len(apart), 'image', 'is')} dated differently by folder and collection list or XML, the folder holds"
+    )
+    return [f"{text}: {listed(apart)}"] if apart else []
 
 
 def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
@@ -206,10 +212,10 @@ def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str
         if scan.age is not None and record.age is not None and abs(scan.age - record.age) > AGE_TOLERANCE_YEARS
     ]
     both = "the collection list or XML and ADNIMERGE disagree on the"
-    notes = [f"{both} sex of {len(sex)} scans, ADNIMERGE holds: {listed(sex)}"] if sex else []
+    notes = [f"{both} sex of {counted(len(sex), 'scan')}, ADNIMERGE holds: {listed(sex)}"] if sex else []
     if age:
         years = f"by more than {AGE_TOLERANCE_YEARS:g} years"
-        notes.append(f"{both} age of {len(age)} scans {years}, ADNIMERGE holds: {listed(age)}")
+        notes.append(f"{both} age of {counted(len(age), 'scan')} {years}, ADNIMERGE holds: {listed(age)}")
     return notes
 
 
@@ -221,9 +227,11 @@ def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> lis
     unlisted = sorted(present - records.keys())
     notes = []
     if absent:
-        notes.append(f"{len(absent)} images of the collection list or XML have no file here: {listed(absent)}")
+        notes.append(
+            f"{counted(len(absent), 'image')} of the collection list or XML without a file here: {listed(absent)}"
+        )
     if unlisted:
-        notes.append(f"{len(unlisted)} images here are in no collection list or XML: {listed(unlisted)}")
+        notes.append(f"{counted(len(unlisted), 'image')} here in no collection list or XML: {listed(unlisted)}")
     return notes
 
 

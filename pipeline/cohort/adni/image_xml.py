@@ -14,10 +14,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pipeline.cohort.adni.image_records import ImageRecord, image_id, participant
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.people.visits import visit_of
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.regular_files import read_regular
 from pipeline.run.work.progress import Progress
 
@@ -62,7 +62,10 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
     notes = problem_notes(problems)
     if contradictions:
-        text = f"{len(contradictions)} images are described differently by several XML files, what differs is not used"
+        text = (
+            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, "
+            "what differs is not used"
+        )
         notes.append(f"{text}: {listed(contradictions)}")
     if damaged:
         notes.append(f"{len(damaged)} XML files cannot be read and are passed over: {listed(damaged, 3)}")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.images.dicom import DicomSeries, read_folder
 from pipeline.cohort.walking import InputFiles, image_stem, is_nifti
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.progress import Progress
 
 PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
@@ -162,10 +162,13 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
             images += of_folder
     notes = []
     if several:
-        notes.append(f"{len(several)} folders hold several DICOM series, each is listed: {listed(several, 3)}")
+        notes.append(
+            f"{counted(len(several), 'folder', 'holds')} several DICOM series, each is listed: {listed(several, 3)}"
+        )
     if outside:
         notes.append(
-            f"{len(outside)} images outside participants' folders (NNN_S_NNNN) left alone: {listed(outside, 3)}"
+            f"{counted(len(outside), 'image')} outside participants' folders (NNN_S_NNNN) left alone: "
+            f"{listed(outside, 3)}"
         )
     return images, notes
 

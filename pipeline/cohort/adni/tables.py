@@ -12,14 +12,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.adni.visit_tables import VisitRow, person_number, todays_spelling
-from pipeline.cohort.candidates import listed
+from pipeline.cohort.adni.visit_tables import (
+    VisitRow,
+    contradiction,
+    contradiction_notes,
+    person_number,
+    todays_spelling,
+)
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
 from pipeline.cohort.cells.values import calendar_date, number
 from pipeline.cohort.people.visits import month_session, visit_code, visit_of
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 DOWNLOAD = (
     "Download it at LONI (ida.loni.usc.edu: ADNI, Search & Download, Study Files, 'ADNIMERGE - Key ADNI tables merged "
@@ -63,8 +69,14 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
     is_person = frame["PTID"].str.fullmatch(r"\s*\d{3}_S_\d{4,}\s*", case=False)
     if not is_person.all():
         bad = list(frame.loc[~is_person, "PTID"])
-        notes.append(f"{path.name}: {len(bad)} rows without a PTID such as 002_S_0295 are left out: {listed(bad, 3)}")
+        notes.append(
+            f"{path.name}: {counted(len(bad), 'row')} without a PTID such as 002_S_0295 left out: {listed(bad, 3)}"
+        )
         frame = frame[is_person]
+    who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
+    contradictions = {line: said for line, cells in who if (said := contradiction(cells))}
+    notes += contradiction_notes(path.name, contradictions)
+    frame = frame.drop(index=list(contradictions))
     return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
 
 
@@ -110,19 +122,21 @@ class _Found:
     def notes(self) -> list[str]:
         notes = problem_notes(self.impossible)
         if self.undated:
-            notes.append(f"{self.undated} rows of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
+            notes.append(f"{counted(self.undated, 'row')} of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
         if self.repeated:
             notes.append(
-                f"{len(self.repeated)} rows of ADNIMERGE repeat a session and only fill its gaps: "
+                f"{counted(len(self.repeated), 'row')} of ADNIMERGE for a session that has one, used to "
+                "fill its gaps only: "
                 f"{listed(self.repeated)}"
             )
         if self.contradictions:
             notes.append(
-                f"{len(self.contradictions)} values of ADNIMERGE differ between rows of one visit and are left empty: "
+                f"{counted(len(self.contradictions), 'value')} of ADNIMERGE left empty, because rows of one "
+                "visit differ: "
                 f"{listed(self.contradictions)}"
             )
         if self.codes:
-            kinds = listed(f"'{code}' ({count} rows)" for code, count in sorted(self.codes.items()))
+            kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
             notes.append(f"visit codes of ADNIMERGE that are not ADNI's, matched by date only: {kinds}")
         return notes
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
 from pipeline.cohort.cells.values import calendar_date, number
 from pipeline.cohort.people.visits import visit_code, visit_of
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 WINDOW_DAYS = 92
 """Half the usual interval between visits: what was found further away belongs to another visit."""
@@ -72,6 +72,29 @@ class VisitTable:
 def person_number(ptid: str) -> int:
     """RID of a PTID: ``002_S_0295`` is 295."""
     return int(ptid.rsplit("_", 1)[1])
+
+
+def contradiction(columns: Mapping[str, str]) -> str:
+    """A RID that is not that of the PTID in the same row, in words; empty where they agree or one is missing.
+
+    Examples
+    --------
+    >>> contradiction({"RID": "296", "PTID": "002_S_0295"}), contradiction({"RID": "295.0", "PTID": "002_S_0295"})
+    ('RID 296, PTID 002_S_0295', '')
+    """
+    rid, ptid = number(columns.get("RID")), columns.get("PTID", "").strip()
+    if rid is None or rid <= 0 or not re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE):
+        return ""
+    return "" if rid == person_number(ptid) else f"RID {columns['RID'].strip()}, PTID {ptid}"
+
+
+def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[str]:
+    """A note on rows that are about two people, by line of a table."""
+    if not contradictions:
+        return []
+    rows = counted(len(contradictions), "row", "is")
+    named = listed(f"line {line} ({said})" for line, said in contradictions.items())
+    return [f"{name}: {rows} left out, because RID and PTID are not of one person; correct one of them: {named}"]
 
 
 def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
@@ -128,20 +151,25 @@ def read_visit_table(
         notes += date_notes
     except BadInputError as error:
         return VisitTable(), [f"{name} is not used: {error}"]
-    rows, bad, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
+    rows, bad, contradictions, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
+    notes += contradiction_notes(name, contradictions)
     if bad:
-        notes.append(f"{name}: {len(bad)} rows without a RID or PTID are left out: {listed(bad, 3)}")
+        notes.append(f"{name}: {counted(len(bad), 'row')} without a RID or PTID left out: {listed(bad, 3)}")
     return VisitTable(name, rows), [*notes, *problem_notes(problems)]
 
 
 def _rows_by_person(
     name: str, frame: pd.DataFrame, persons: Collection[int]
-) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], list[str]]:
-    """Rows by RID, what rows without one hold instead, and cells with impossible values."""
+) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], dict[int, str], list[str]]:
+    """Rows by RID, what rows without one hold instead, rows about two people by line, and impossible cells."""
     rows: dict[int, list[VisitRow]] = {}
     bad: list[str] = []
+    contradictions: dict[int, str] = {}
     problems: list[str] = []
     for line, cells in filled_rows(frame):
+        if said := contradiction(cells):
+            contradictions[line] = said
+            continue
         person = _person(cells)
         if person is None:
             bad.append(cells.get("RID") or cells.get("PTID") or "nothing")
@@ -153,7 +181,8 @@ def _rows_by_person(
         visit = visit_of(visit_code(columns))
         months = None if visit.within_phase else visit.months  # of which phase only its date can tell
         rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
-    return {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}, bad, problems
+    by_person = {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}
+    return by_person, bad, contradictions, problems
 
 
 def _person(columns: Mapping[str, str]) -> int | None:

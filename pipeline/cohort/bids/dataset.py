@@ -23,13 +23,14 @@ from pipeline.cohort.bids.bidsignore import BIDSIGNORE, split_ignored
 from pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
 from pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
 from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.ranges import problem_notes
 from pipeline.cohort.people.diagnosis import Diagnosis
 from pipeline.cohort.people.progression import follow_up, progression
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles, image_stem
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"
@@ -92,7 +93,7 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
     ]
     notes = [f"tables are those of the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
-        notes.append(f"{len(ignored)} images set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
+        notes.append(f"{counted(len(ignored), 'image')} set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
     notes += (
         tables.notes
         + problem_notes(tables.impossible)
@@ -180,12 +181,13 @@ def _misnamed(path: str) -> Candidate:
 def _others(matches: Mapping[str, re.Match[str] | None], t1w: Mapping[str, object]) -> list[str]:
     suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in t1w]
     kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
-    notes = [f"{len(suffixes)} images in anat/ of other kinds left alone: {kinds}"] if suffixes else []
+    notes = [f"{counted(len(suffixes), 'image')} in anat/ of other kinds left alone: {kinds}"] if suffixes else []
     unnamed = [path for path, match in matches.items() if match is None and not _T1W_NAME.fullmatch(path)]
     unnamed = [path for path in unnamed if _PLACE.fullmatch(path)]
     if unnamed:
         notes.append(
-            f"{len(unnamed)} images not named as BIDS asks left alone; one that is T1-weighted should end in "
+            f"{counted(len(unnamed), 'image')} not named as BIDS asks left alone; one that is T1-weighted "
+            "should end in "
             f"_T1w.nii.gz: {listed(unnamed, 3)}"
         )
     return notes
@@ -200,11 +202,13 @@ def _without_scan(tables: BidsTables, candidates: Sequence[Candidate]) -> list[s
     rowless = sorted(f"{p} {s}" for p, s in visits if s is not None and (p, s) not in tables.sessions)
     notes = []
     if absent:
-        notes.append(f"{len(absent)} participants in {PARTICIPANTS} have no T1w image: {listed(absent)}")
+        notes.append(f"{counted(len(absent), 'participant')} in {PARTICIPANTS} without a T1w image: {listed(absent)}")
     if unseen:
-        notes.append(f"{len(unseen)} sessions in sessions tables have no T1w image: {listed(unseen)}")
+        notes.append(f"{counted(len(unseen), 'session')} in sessions tables without a T1w image: {listed(unseen)}")
     if rowless and tables.sessions:
-        notes.append(f"{len(rowless)} sessions with images have no row in their sessions table: {listed(rowless)}")
+        notes.append(
+            f"{counted(len(rowless), 'session')} with images but no row in their sessions table: {listed(rowless)}"
+        )
     return notes
 
 
@@ -213,11 +217,12 @@ def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)
     if stand_ins:
-        notes.append(f"brain_volume_mm3 stands in for the intracranial volume of {stand_ins} scans")
+        notes.append(f"brain_volume_mm3 stands in for the intracranial volume of {counted(stand_ins, 'scan')}")
     constant = [scan.name for scan, facts in read if facts.age_of_participant_later]
     if constant:
         notes.append(
-            f"{len(constant)} scans after month 0 have the age of {PARTICIPANTS}, perhaps that at baseline; give age "
+            f"{counted(len(constant), 'scan')} after month 0 with the age of {PARTICIPANTS}, perhaps that "
+            "at baseline; give age "
             f"in a sessions table, or age_bl: {listed(constant)}"
         )
     return notes

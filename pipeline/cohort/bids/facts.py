@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, Cells
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells import values
 from pipeline.cohort.people.diagnosis import Diagnosis
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import Scan
+from pipeline.run.plain_text import counted, listed
 
 Value = TypeVar("Value", str, float, int)
 
@@ -124,7 +124,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
     notes = []
     if timeless:
         notes.append(
-            f"{len(timeless)} sessions with a diagnosis are not named by months (ses-M012), so they tell nothing of "
+            f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), of no use for "
             f"conversion: {listed(timeless)}"
         )
     return {person: tuple(sorted(of, key=lambda one: one.months or 0)) for person, of in found.items()}, notes

@@ -11,7 +11,7 @@ table                                     holds
 
 Every table may be absent, none is changed. What is closest to the image wins: scans, sessions, participants. Of two
 rows for one person, visit or image the first holds and the other only fills its gaps; that, and where they disagree,
-is noted.
+is noted. Two columns whose names differ by no more than case must hold the same.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells.ranges import possible_cells
-from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
+from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns, same_column
 from pipeline.cohort.cells.values import is_missing
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.regular_files import read_regular
 
 PARTICIPANTS = "participants.tsv"
@@ -156,7 +156,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:
-        tables.notes.append(f"{nameless} rows without {' and '.join(columns)} are left out: {path.name}")
+        tables.notes.append(f"{counted(nameless, 'row')} without {' and '.join(columns)} left out: {path.name}")
     return named
 
 
@@ -174,7 +174,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
         return []
     numbered = [(n, [cell.strip() for cell in line.split("\t")]) for n, line in enumerate(lines, 1) if line.strip()]
     (_, header), *rows = numbered or [(1, [])]
-    if len(set(header)) != len(header) or any(len(row) != len(header) for _, row in rows):
+    if len(set(map(same_column, header))) != len(header) or any(len(row) != len(header) for _, row in rows):
         return []
     return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 
@@ -194,7 +194,9 @@ def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: li
             disagreeing += [f"{label} {column} ({known[column]}, not {cells[column]})" for column in other]
         rows[key] = {**cells, **rows.get(key, {})}
     if repeated:
-        notes.append(f"{len(repeated)} rows repeat a row and only fill its gaps: {name}, {listed(repeated)}")
+        notes.append(
+            f"{counted(len(repeated), 'row')} for what has one, used to fill its gaps only: {name}, {listed(repeated)}"
+        )
     if disagreeing:
         notes.append(f"repeated rows disagree, the first holds: {name}, {listed(disagreeing)}")
     return rows

@@ -16,9 +16,9 @@ from typing import Literal
 
 import pandas as pd
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells.values import is_missing
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 Order = Literal["month first", "day first"]
 
@@ -127,7 +127,10 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
         frame = frame.assign(**{name: [iso.get(text, "") for text in frame[name]]})
         bad = [repr(text) for text, day in found.items() if day is None]
         if bad:
-            notes.append(f"{path.name}: {len(bad)} values of {name} are no dates (YYYY-MM-DD): {listed(bad, 3)}")
+            notes.append(
+                f"{path.name}: {counted(len(bad), 'value')} of {name} unreadable as a date (YYYY-MM-DD): "
+                f"{listed(bad, 3)}"
+            )
     return frame, notes
 
 

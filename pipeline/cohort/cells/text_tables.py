@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.cells.values import is_missing
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.regular_files import irregular_kind, read_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -35,15 +35,15 @@ def read_text_table(
         Told from the header line (comma, semicolon or tab) if not given. In a table with semicolons ``7123,5`` is a
         number with a decimal comma and becomes ``7123.5``.
     used : collection of str, optional
-        Columns that matter, in any case. Of others that the header names twice, only the first is kept.
+        Columns that matter, in any case. Of others that the header names twice, only the first is kept, with a note.
 
     Returns
     -------
     frame : pandas.DataFrame
-        Its index holds the line of the file that each row begins in. A column that the header names twice is there
-        once if both hold the same.
+        Its index holds the line of the file that each row begins in. A column that the header names twice, in any
+        case, is there once if both hold the same.
     notes : list of str
-        Rows that are left out because their cells do not fit the header, by line.
+        Rows that are left out because their cells do not fit the header, by line, and columns named twice.
 
     Raises
     ------
@@ -62,10 +62,12 @@ def read_text_table(
     columns = zip(*(cells for _, cells in body), strict=True) if body else [()] * len(header)
     frame = pd.DataFrame(dict(enumerate(columns)), index=[line for line, _ in body], dtype=str)
     header = [name.strip() for name in header]
-    frame = frame.iloc[:, _columns_once(path, header, frame, used)]
-    frame = frame.set_axis(list(dict.fromkeys(header)), axis="columns")
-    text = f"{len(refused)} rows whose cells do not fit the header are left out; correct them"
+    positions, ignored = _columns_once(path, header, frame, used)
+    frame = frame.iloc[:, positions].set_axis([header[position] for position in positions], axis="columns")
+    text = f"{counted(len(refused), 'row')} whose cells do not fit the header left out; correct them"
     notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
+    if ignored:
+        notes.append(f"{path.name}: columns of one name hold different values, the first is used: {listed(ignored)}")
     return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
 
 
@@ -124,17 +126,35 @@ class _Lines(Iterator[str]):
         return self.lines[self.position - 1]
 
 
-def _columns_once(path: Path, header: Sequence[str], body: pd.DataFrame, used: Collection[str] | None) -> list[int]:
-    """Positions of the columns to keep: the first of each name."""
+def same_column(name: str) -> str:
+    """What two spellings of a column have in common: neither case nor a dot for an underscore tells them apart.
+
+    Examples
+    --------
+    >>> same_column("Age") == same_column("AGE"), same_column("DX.bl") == same_column("dx_BL")
+    (True, True)
+    """
+    return name.casefold().replace(".", "_")
+
+
+def _columns_once(
+    path: Path, header: Sequence[str], body: pd.DataFrame, used: Collection[str] | None
+) -> tuple[list[int], list[str]]:
+    """Positions of the columns to keep, the first of each name; the others, where they hold something else."""
     first: dict[str, int] = {}
+    ignored = []
     for position, name in enumerate(header):
-        if first.setdefault(name, position) == position or body[first[name]].equals(body[position]):
+        kept = first.setdefault(same_column(name), position)
+        if kept == position or body[kept].equals(body[position]):
             continue
-        if used is None or name.upper() in {column.upper() for column in used}:
+        if used is None or same_column(name) in {same_column(column) for column in used}:
+            names = {header[kept]: None, name: None}
+            named = " and ".join(names) or "(nothing)"
             raise BadInputError(
-                f"{path}: two columns are named {name or '(nothing)'} and hold different values. Rename or remove one."
+                f"{path}: two columns are named {named} and hold different values. Rename or remove one."
             )
-    return list(first.values())
+        ignored.append(f"{header[kept]} (not {name})" if header[kept] != name else name)
+    return list(first.values()), ignored
 
 
 def _with_decimal_points(column: pd.Series[str]) -> pd.Series[str]:

@@ -104,7 +104,7 @@ def write_demo_cohort(
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
-    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo", "pipeline.run.work.seeds")
+    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo")
     if _claim(folder, settings, key):
         return folder
     try:

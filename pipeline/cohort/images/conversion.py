@@ -30,17 +30,12 @@ from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.errors import BadInputError, MissingDataError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import sidecar
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_json, write_table
 from pipeline.run.work.digests import unit_key
 from pipeline.run.work.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
 
 STAGE = "conversion"
-PACKAGES = (
-    "pipeline.cohort.images.conversion",
-    "pipeline.cohort.images.dicom",
-    "pipeline.cohort.images.dicom_geometry",
-)
-"""Code whose change makes conversions stale."""
 TIMEOUT_S = 900
 _OPTIONS = ("-b", "y", "-ba", "y", "-z", "n", "-g", "i", "-f", "scan")
 """Sidecar, anonymised; uncompressed; no settings from the user's home; a fixed name."""
@@ -162,7 +157,7 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
         except OSError:
             stamps[name] = "unreadable"
     outputs = {"image": files.converted, "sidecar": sidecar(files.converted)}
-    key = unit_key(stamps, [source, max_voxel_mm, _version()], *PACKAGES)
+    key = unit_key(stamps, [source, max_voxel_mm, _version()], convert_one)
     return Job(STAGE, files.name, key, outputs, convert_one, (root, scan.file, source, max_voxel_mm))
 
 
@@ -240,7 +235,8 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
         raise BadInputError(f"{source}: dcm2niix makes no image of {series.name}. {by_hand}")
     if len(volumes) > 1:
         raise BadInputError(
-            f"{source}: dcm2niix makes {len(volumes)} images of {series.name}, so it holds more than one volume or its "
+            f"{source}: dcm2niix makes {counted(len(volumes), 'image')} of {series.name}, so it holds more "
+            "than one volume or its "
             f"slices are unevenly spaced. {by_hand}"
         )
     converted: Any = nib.load(volumes[0])

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.ranges import RANGES, plain_name
 from pipeline.cohort.cells.values import number, up_to_limit
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import SCAN_COLUMNS, Scan
-from pipeline.cohort.sharing.anonymise import Disguise, shifted_dates
+from pipeline.cohort.sharing.anonymise import Disguise
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
 
@@ -147,8 +148,8 @@ class _Found:
     def notes(self) -> list[str]:
         if not self.limits:
             return []
-        counted = listed(f"{cell} ({count} scans)" for cell, count in sorted(self.limits.items()))
-        return [f"clinical values beyond the limit of detection count as that limit: {counted}"]
+        cells = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(self.limits.items()))
+        return [f"clinical values beyond the limit of detection count as that limit: {cells}"]
 
 
 def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
@@ -180,7 +181,8 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
             years.append(None)
     unknown = {candidate.scan.participant_id for candidate, own in zip(kept, years, strict=True) if own is None}
     note = (
-        f"{len(unknown)} participants with several sessions: neither the months of the sessions nor ages that differ "
+        f"{counted(len(unknown), 'participant')} with several sessions: neither the months of the sessions "
+        "nor ages that differ "
         "say when their scans were made, so years_since_first_scan is n/a"
     )
     return years, [note] if unknown else []
@@ -207,8 +209,8 @@ def _further(
         raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
     texts = [None if text is not None and text.strip() in ("-1", "-4") else text for text in texts]  # ADNI: missing
     if disguise is not None:
-        back = [disguise.days_back(candidate.scan.participant_id) for candidate in kept]
-        texts = [None if text is None else shifted_dates(text, days) for text, days in zip(texts, back, strict=True)]
+        people = [candidate.scan.participant_id for candidate in kept]
+        texts = disguise.texts(people, texts)
     numbers = [number(text) for text in texts]
     whole = all(value is not None for value, text in zip(numbers, texts, strict=True) if text is not None)
     return list(numbers) if whole else list(texts)

@@ -1,31 +1,38 @@
-"""The contrast: which two classes are told apart, and which of them a scan belongs to.
+"""The labels of scans: which of the classes told apart a scan belongs to, or which number is predicted of it.
 
-A contrast is any column and two of its values: a column of the scan table (``diagnosis``, ``sex``, ``site`` ...) or any
-column of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is kept, so
-that the networks can be asked about it, unless ``apply_outside_contrast`` is off.
+A contrast is any column and two or more of its values: a column of the scan table (``diagnosis``, ``sex``, ``site``
+...) or any column of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It
+is kept, so that the networks can be asked about it, unless ``apply_outside_contrast`` is off. A number
+(``cohort.target``) is any column of numbers; a scan without one has no label and is dropped.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.values import code_text
+from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
+from pipeline.cohort.sharing.anonymise import OLDEST_AGE
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.seeds import generator
 
 SCAN_TABLE_COLUMNS = ("diagnosis", "progression", "sex", "site", "field_strength", "apoe4", "mmse", "cdr")
 """Columns of the scan table that may serve as contrast."""
+NUMERIC_COLUMNS = ("age", "mmse", "cdr", "apoe4", "field_strength", "tiv_mm3", "hippocampus_mm3")
+"""Columns of the scan table that may be predicted."""
 
 
 def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
     """What a scan holds in a column: as the scan table writes it, then as the source does."""
     found = []
-    if column in SCAN_TABLE_COLUMNS:
+    if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS):
         value = getattr(candidate.scan, column)
         if value is not None:
             found.append(code_text(value))
@@ -34,44 +41,81 @@ def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
 
 
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
-    """Label each kept scan with its class, or None outside the contrast.
+    """Label each kept scan with its class or number, or None outside the contrast.
 
-    Where ``apply_outside_contrast`` is off, scans outside the contrast are dropped: no stage would use them.
+    Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped: no stage
+    would use them.
 
     Raises
     ------
     BadInputError
-        If no scan has the column, or none has one of the two values; names what there is.
+        If no scan has the column, none has one of the classes, or a number is text; names what there is.
     """
-    column = config.contrast_column
+    task = task_of(config)
+    column = task.column
     matched = [candidate for candidate in candidates if candidate.scan.kept]
     held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
     present = {value for candidate in matched for value in contrast_values(candidate, column)}
     if matched and not held:
-        filled = {name for name in SCAN_TABLE_COLUMNS if any(contrast_values(one, name) for one in matched)}
+        own = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
+        filled = {name for name in own if any(contrast_values(one, name) for one in matched)}
         known = sorted(filled.union(*(candidate.columns for candidate in matched)))
         raise BadInputError(
-            f"cohort.contrast_column = '{column}': no scan has a value in such a column. With values: "
-            f"{listed(known, 40)}. Choose with --contrast COLUMN=NEGATIVE,POSITIVE."
+            f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
+            f"column. With values: {listed(known, 40)}. Choose with "
+            f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=NEGATIVE,POSITIVE'}."
         )
-    for setting in ("negative", "positive"):
-        wanted = getattr(config, setting)
+    if task.is_number:
+        return [_numbered(candidate, task) for candidate in candidates]
+    settings = dict(zip(config.labels, [f"classes[{i}]" for i in range(len(config.labels))], strict=True))
+    settings |= {config.negative: "negative", config.positive: "positive"}
+    for wanted in config.labels:
         if matched and wanted not in present:
-            there = listed((f"{value} ({held[value]} scans)" for value in sorted(held)), 20)
-            raise BadInputError(f"cohort.{setting} = '{wanted}': column '{column}' has no such value. It has {there}.")
-    return [_labelled(candidate, config) for candidate in candidates]
+            there = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
+            raise BadInputError(
+                f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {there}."
+            )
+    return [_labelled(candidate, config, task) for candidate in candidates]
 
 
-def _labelled(candidate: Candidate, config: CohortConfig) -> Candidate:
+def _numbered(candidate: Candidate, task: Task) -> Candidate:
+    """Label a kept scan with its number.
+
+    Raises
+    ------
+    BadInputError
+        If it is text.
+    """
     if not candidate.scan.kept:
         return candidate
-    found = contrast_values(candidate, config.contrast_column)
-    label = next((value for value in found if value in (config.negative, config.positive)), None)
-    if label is None and not config.apply_outside_contrast:
-        held = f"{found[0]} in" if found else "no value in"
-        return candidate.dropped(
-            f"outside the contrast (cohort.apply_outside_contrast is off): {held} {config.contrast_column}"
+    found = contrast_values(candidate, task.column)
+    if not found:
+        return candidate.dropped(f"no value to predict: none in {task.column}")
+    try:
+        number = float(found[0])
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadInputError(
+            f"cohort.target = '{task.column}': {candidate.scan.name} has {found[0]!r} there, which is not a finite "
+            "number. Correct the table, choose another column, or tell classes apart with --contrast."
         )
+    if task.column.lower() == "age":  # a label is written, and tables show no age above this
+        number = min(number, OLDEST_AGE)
+    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=code_text(number)))
+
+
+def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candidate:
+    if not candidate.scan.kept:
+        return candidate
+    found = contrast_values(candidate, task.column)
+    label = next((value for value in found if value in task.outputs), None)
+    if label is None and not (config.apply_outside_contrast and task.kind.applies):
+        held = f"{found[0]} in" if found else "no value in"
+        why = (
+            "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+        )
+        return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
 
 
@@ -83,7 +127,7 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
     unknown = Counter(text for text in texts if text is not None)
     notes = []
     if unknown:
-        kinds = listed(f"'{text}' ({count} scans)" for text, count in unknown.most_common())
+        kinds = listed(f"'{text}' ({counted(count, 'scan')})" for text, count in unknown.most_common())
         notes.append(f"diagnosis neither CN, MCI nor AD, taken as missing: {kinds}")
     absent = [candidate.scan.name for candidate, text in zip(kept, texts, strict=True) if text is None]
     if absent:
@@ -91,16 +135,25 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
     return notes
 
 
-def participant_classes(scans: Sequence[Scan], positive: str) -> dict[str, bool]:
-    """Class of each labelled participant: True if any of their scans is positive.
+def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, str], folds: int) -> dict[str, int]:
+    """Stratum of each labelled person, by which splits are balanced.
 
     The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+    task : Task
+    names : mapping of str to str
+        The person behind each participant.
+    folds : int
     """
-    classes: dict[str, bool] = {}
+    values: dict[str, list[float]] = {}
     for scan in scans:
         if scan.label is not None:
-            classes[scan.participant_id] = classes.get(scan.participant_id, False) or scan.label == positive
-    return classes
+            person = names[scan.participant_id]
+            values.setdefault(person, []).append(task.value(scan.label, scan.name))
+    return task.kind.strata(values, folds)
 
 
 def shuffled_labels(scans: Sequence[Scan], seed: int) -> list[Scan]:

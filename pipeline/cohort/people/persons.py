@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pipeline.cohort.candidates import listed
+from pipeline.run.plain_text import counted, listed
 
 _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
 
@@ -46,4 +46,7 @@ def roll_over_notes(participants: Iterable[str]) -> list[str]:
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]
     if not joined:
         return []
-    return [f"{len(joined)} people have several names (one RID) and share one part of every fold: {listed(joined, 3)}"]
+    return [
+        f"{counted(len(joined), 'person', 'has', 'people')} several names (one RID), all in one part of "
+        f"every fold: {listed(joined, 3)}"
+    ]

@@ -1,7 +1,7 @@
 """Who trains, who validates, who tests: always whole participants.
 
-The unit is the participant, stratified by class; someone with scans of both classes counts as positive (see
-`pipeline.cohort.people.contrast.participant_classes`), and someone with two names is one
+The unit is the participant, stratified by class or by quantile of the number that is predicted; someone with scans of
+two classes counts as the later one (`pipeline.cohort.people.tasks`), and someone with two names is one person
 (`pipeline.cohort.people.persons`).
 scikit-learn's ``StratifiedKFold`` over participants makes the folds.
 Its ``StratifiedGroupKFold`` over scans balances the number of scans greedily and so may leave a fold without a class.
@@ -20,13 +20,15 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
-from pipeline.cohort.people.contrast import participant_classes
+from pipeline.cohort.people.contrast import participant_strata
 from pipeline.cohort.people.persons import same_person
+from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import ScanTable
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.seeds import derived_seed, generator
 
@@ -122,17 +124,24 @@ def require_disjoint(fold: Fold) -> None:
             )
 
 
-def require_both_classes(index: int, part: str, labels: Sequence[str | None], classes: tuple[str, str]) -> None:
-    """Refuse a part of a fold without scans of both classes; asked before any work and before every training.
+def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task) -> None:
+    """Refuse a part of a fold in which a class is missing or a number is the same for all.
+
+    Asked before any work and before every training.
 
     Raises
     ------
     BadInputError
     """
-    for label in classes:
+    if task.is_number and len(set(labels)) < 2:
+        raise BadInputError(
+            f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
+            "Use fewer folds, a larger cohort.validation_fraction, or more participants."
+        )
+    for label in () if task.is_number else task.outputs:
         if label not in labels:
             raise BadInputError(
-                f"fold {index}: the {part} part has no usable scan of {label} ({len(labels)} scans in all). "
+                f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
                 "Use fewer folds, a larger cohort.validation_fraction, or more participants."
             )
 
@@ -154,24 +163,34 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     BadInputError
         If a class is absent or has too few participants; says how many there are and are needed.
     """
-    of_participant = participant_classes(table.labelled, config.positive)
-    names = same_person(of_participant)
-    classes = {person: any(of_participant[name] for name in of) for person, of in names.items()}
+    task = task_of(config)
+    names = same_person(scan.participant_id for scan in table.labelled)
+    person_of = {name: person for person, own in names.items() for name in own}
+    strata = participant_strata(table.labelled, task, person_of, config.folds)
+    titles = _quantile_names(strata) if task.is_number else task.outputs
     by_class = {
-        config.negative: sorted(person for person, positive in classes.items() if not positive),
-        config.positive: sorted(person for person, positive in classes.items() if positive),
+        title: sorted(person for person, stratum in strata.items() if stratum == number)
+        for number, title in enumerate(titles)
     }
     numbers = ", ".join(f"{label} {len(people)}" for label, people in by_class.items())
     if not all(by_class.values()):
+        known = {"two classes": "two classes are", "several classes": f"{len(task.outputs)} classes are"}
+        check = "cohort.classes" if len(task.outputs) > 2 else "cohort.negative and cohort.positive"
+        later = "several counts as the last" if len(task.outputs) > 2 else "both counts as the second"
         raise BadInputError(
-            f"contrast '{config.contrast_column}': two classes are needed, but labelled participants are {numbers} "
-            "(someone with both counts as the second). Check cohort.negative and cohort.positive, or add scans."
+            f"contrast '{task.column}': {known[task.kind.name]} needed, but labelled participants are {numbers} "
+            f"(someone with {later}). Check {check}, or add scans."
         )
     if config.split == "single":
         folds: tuple[Fold, ...] = (_single_fold(by_class, config, seed, numbers),)
     else:
         folds = _k_folds(by_class, config, seed, numbers)
     return Split(tuple(_with_all_names(fold, names) for fold in folds))
+
+
+def _quantile_names(strata: Mapping[str, int]) -> list[str]:
+    count = max(strata.values(), default=0) + 1
+    return ["all"] if count == 1 else [f"quantile {number + 1} of {count}" for number in range(count)]
 
 
 def _with_all_names(fold: Fold, names: Mapping[str, Sequence[str]]) -> Fold:
@@ -186,7 +205,7 @@ def _k_folds(by_class: Mapping[str, Sequence[str]], config: CohortConfig, seed: 
         remedy = f"Set cohort.folds = {fitting}" if fitting else "Add participants: at least 3 of each class"
         raise BadInputError(
             f"cohort.folds = {k}: each fold must test, validate and train on at least one participant of each class, "
-            f"but labelled participants are {numbers}. {remedy}, or choose another contrast."
+            f"but labelled participants are {numbers}. {remedy}, or choose another contrast or target."
         )
     people = np.array([person for group in by_class.values() for person in group])
     target = np.repeat(np.arange(len(by_class)), [len(group) for group in by_class.values()])

@@ -15,12 +15,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import Scan
 from pipeline.cohort.segmented.aseg import STATS_FILES, read_aseg
 from pipeline.cohort.segmented.volumes import Volumes
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")
@@ -86,21 +87,21 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
             continue
         filled[scan_id] = volumes
         problems += [f"{scan_id}: {problem}" for problem in volumes.problems]
-    notes = [f"{len(filled)} scans have volumes from cohort.freesurfer_folder", *_implausible(problems)]
+    notes = [f"{counted(len(filled), 'scan', 'has')} volumes from cohort.freesurfer_folder", *_implausible(problems)]
     missing = [scan.scan_id for scan in scans if scan.scan_id not in owners]
-    for names, text in (
-        (missing, "scans have no subject there, and keep volumes from elsewhere"),
-        (lonely, "subjects there belong to no scan"),
-        (doubtful, "subjects there may belong to several scans and are left alone"),
-        (unread, "subjects there cannot be read"),
+    for names, noun, text in (
+        (missing, "scan", "without a subject there, left with volumes from elsewhere"),
+        (lonely, "subject", "there without a scan"),
+        (doubtful, "subject", "there left alone, because of several scans that could be meant"),
+        (unread, "subject", "there unreadable"),
     ):
         if names:
-            notes.append(f"{len(names)} {text}: {listed(names, 3)}")
+            notes.append(f"{counted(len(names), noun)} {text}: {listed(names, 3)}")
     return [_filled(candidate, filled) for candidate in candidates], notes
 
 
 def _implausible(problems: Sequence[str]) -> list[str]:
-    text = f"{len(problems)} implausible volumes are left out (are they in mm3?)"
+    text = f"{counted(len(problems), 'implausible volume')} left out (in mm3?)"
     return [f"{text}: {listed(problems)}"] if problems else []
 
 

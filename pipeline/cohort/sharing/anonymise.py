@@ -23,10 +23,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cohort.cells.values import number
 from pipeline.cohort.records import Scan
 from pipeline.cohort.sharing.manifest import Match
 from pipeline.run.config.settings import PrivacyConfig
 from pipeline.run.errors import UsageError
+from pipeline.run.plain_text import counted
 from pipeline.run.regular_files import read_regular
 from pipeline.run.work.seeds import generator
 
@@ -67,7 +69,9 @@ def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
             older += 1
             scan = dataclasses.replace(scan, age=OLDEST_AGE)
         capped.append(scan)
-    return capped, [f"ages above {OLDEST_AGE:g} of {older} scans are written as {OLDEST_AGE:g}"] if older else []
+    return capped, [
+        f"ages above {OLDEST_AGE:g} of {counted(older, 'scan')} are written as {OLDEST_AGE:g}"
+    ] if older else []
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,13 @@ class Disguise:
         The secret; kept out of every output, and of what this record shows of itself.
     pseudonyms : tuple of str
         ``sites``, ``ids``, both or none.
+    exposed : bool
+        Whether others than its owner may read the file of the key.
     """
 
     key: str = dataclasses.field(repr=False)
     pseudonyms: tuple[str, ...] = ()
+    exposed: bool = False
 
     def days_back(self, participant_id: str) -> int:
         """Number of days that all dates of a participant are moved back by."""
@@ -98,6 +105,22 @@ class Disguise:
         """A name of a participant's image or session, with its dates moved back and DICOM's identifiers replaced."""
         hidden = _UID.sub(lambda match: "uid" + self.pseudonym("uid", match[0]), text)
         return shifted_dates(hidden, self.days_back(participant_id))
+
+    def texts(self, people: Sequence[str], texts: Sequence[str | None]) -> list[str | None]:
+        """Cells of a clinical column, one per scan of `people`: dates moved back, names of participants replaced."""
+        names = {_bare(name): name for name in people} if "ids" in self.pseudonyms else {}
+        anyone = re.compile(rf"(?<![a-z0-9])(?:sub-)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE)
+
+        def pseudonym(match: re.Match[str]) -> str:
+            return "P" + self.pseudonym("participant", names[_bare(match[0])])
+
+        moved: list[str | None] = []
+        for person, text in zip(people, texts, strict=True):
+            if text is not None:
+                text = shifted_dates(text, self.days_back(person))
+                text = anyone.sub(pseudonym, text) if names and number(text) is None else text
+            moved.append(text)
+        return moved
 
     def scan(self, scan: Scan) -> Scan:
         """The scan as outputs may show it; `Scan.location` still says where its image lies."""
@@ -129,7 +152,19 @@ class Disguise:
 
     def notes(self, notes: Sequence[str]) -> list[str]:
         """Notes on the input, without what they name after a colon: people, files, visits."""
-        return [note.partition(":")[0] for note in notes]
+        said = [note.partition(":")[0] for note in notes]
+        if self.exposed:
+            said.append("others than its owner can read the key of --anonymise; take that permission away (chmod 600)")
+        return said
+
+
+def _bare(name: str) -> str:
+    """A participant's name without prefix, case and punctuation: sub-002S0295 and 002_S_0295 are one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("sub-"))
+
+
+def _spelt(bare: str) -> str:
+    return "[-_. ]?".join(map(re.escape, bare))
 
 
 def shifted_dates(text: str, days_back: int) -> str:
@@ -196,7 +231,8 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
     for folder in kept_out_of:
         if key_file.resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"--anonymise {key_file}: the key lies inside {folder}; keep it apart from the data.")
-    return Disguise(_read_or_make_key(key_file), config.pseudonyms)
+    key = _read_or_make_key(key_file)
+    return Disguise(key, config.pseudonyms, exposed=bool(key_file.stat().st_mode & 0o077))
 
 
 def _read_or_make_key(path: Path) -> str:

@@ -24,12 +24,13 @@ import numpy as np
 import pandas as pd
 
 from atlases.images import UNREADABLE
-from pipeline.cohort.candidates import Candidate, listed
+from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.images.dicom import series_of
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.cells import require_digests
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import listed
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import file_digest, text_digest
 from pipeline.run.work.progress import Progress

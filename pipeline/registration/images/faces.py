@@ -33,14 +33,6 @@ from pipeline.run.work.jobs import Job
 
 MARGIN_MM = 10.0
 """Registration looks no farther from the brain than this. Skin, nose, mouth and most of the eyes lie beyond it."""
-PACKAGES = (
-    "pipeline.registration.images.faces",
-    "pipeline.registration.images.brain_extraction",
-    "pipeline.registration.images.given_masks",
-    "pipeline.registration.images.synthstrip",
-    "pipeline.registration.images.t1w",
-)
-"""Code whose change makes such conversions stale."""
 
 
 def without_face(
@@ -69,7 +61,7 @@ def without_face(
         inputs["synthstrip"] = digests.digest(Path(config.synthstrip_model))
     return dataclasses.replace(
         job,
-        key=unit_key(inputs, [method, MARGIN_MM], *PACKAGES),
+        key=unit_key(inputs, [method, MARGIN_MM], convert_without_face),
         outputs={**job.outputs, "brain_mask": files.converted_brain},
         function=convert_without_face,
         arguments=(*job.arguments, method, mask, config.synthstrip_model),

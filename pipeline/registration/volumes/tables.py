@@ -28,9 +28,6 @@ from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from pipeline.run.work.steps import run_step
 
 STAGE = "volumes"
-PACKAGES = ("pipeline.registration.volumes.region_volumes", "pipeline.registration.volumes.tissue_volume",
-            "pipeline.registration.volumes.tables", "pipeline.registration.volumes.stability", "atlases")  # fmt: skip
-"""Code whose change makes volumes stale."""
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
 """Bilateral groups of the atlas."""
 
@@ -110,7 +107,7 @@ def measure_volumes(
     def gather() -> list[Path]:
         return gather_volumes(layout, done, resolution_mm)
 
-    written = run_step(layout, "volumes", [], [keys, resolution_mm], PACKAGES, gather, digests)
+    written = run_step(layout, "volumes", [], [keys, resolution_mm], [gather_volumes], gather, digests)
     return written, outcomes
 
 
@@ -163,7 +160,7 @@ def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str
     """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     registered = receipt_key(layout, "registration", files.name) or ""
-    key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], *PACKAGES)
+    key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], measure_one)
     arguments = (files.log_jacobian, files.t1w, atlas_name, resolution_mm)
     outputs = {"volumes": files.volumes, "columns": files.volumes.with_suffix(".json")}
     return Job(STAGE, files.name, key, outputs, measure_one, arguments)

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from pipeline.run.config.nearest import did_you_mean, nearest_setting
+from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
+from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.config.typed_values import is_control, typed_value
 from pipeline.run.errors import UsageError
@@ -21,6 +22,7 @@ from pipeline.run.regular_files import read_regular
 Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
+DEFAULT_NETWORK = "founding"
 
 
 def load_config(
@@ -49,13 +51,13 @@ def load_config(
         if preset not in presets:  # a path is no name, even where it leads to a preset
             raise UsageError(f"--preset {preset}: unknown; known are {', '.join(['default', *presets])}.")
         sources.append(f"preset {preset}")
-        _merge(values, _checked(Config, _read_toml(presets[preset]), "", sources[-1]))
+        _add(values, _read_toml(presets[preset]), sources[-1])
     if file is not None:
         sources.append(str(file))
-        _merge(values, _checked(Config, _read_settings(file), "", sources[-1]))
+        _add(values, _read_settings(file), sources[-1])
     if overrides:
         sources.append("options")
-        _merge(values, _checked(Config, overrides, "", sources[-1]))
+        _add(values, overrides, sources[-1])
     return _configuration(values, sources)
 
 
@@ -96,9 +98,14 @@ def toml_value(value: Any) -> str:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Settings of a file; what a run's own file says of its input is none of them."""
+    """Settings of a file, without what a run's own file says of its input."""
     values = _read_toml(path)
     values.pop("run", None)
+    attribution = values.get("attribution")
+    if isinstance(attribution, dict) and isinstance(attribution.get("guided_backpropagation"), bool):
+        # A switch in runs made before there were `methods`.
+        guided = attribution.pop("guided_backpropagation")
+        attribution.setdefault("methods", ["lrp", *(["guided-backpropagation"] if guided else [])])
     return values
 
 
@@ -111,6 +118,42 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:  # besides its own errors tomllib passes on int's, of too many digits
         raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
+
+
+def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
+    """Check the settings of one source and put them over those of the sources before it.
+
+    A source that names another architecture than those before it starts from the defaults of that architecture: the
+    pools of a preset mean nothing to a ResNet.
+    """
+    model = new.get("model")
+    if isinstance(model, Mapping):
+        before = values.get("model", {})
+        known = before.get("architecture", DEFAULT_NETWORK)
+        new = {**new, "model": {"architecture": known, **model}}
+        if new["model"]["architecture"] != known:
+            values["model"] = {name: value for name, value in before.items() if name == "field_of_view"}
+    _merge(values, _checked(Config, new, "", source))
+
+
+def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
+    """Settings of a network from plain values, checked as the section ``[model]`` is; raises `UsageError`."""
+    record = _network_record(values, source)
+    settings = _record(record, _checked(record, values, "model.", source))
+    for passed, problem in settings.checks():
+        if not passed:
+            raise UsageError(f"{source}: {problem}.")
+    return settings
+
+
+def _network_record(values: Mapping[str, Any], source: str) -> type[ModelConfig]:
+    """The record of settings of the architecture that a section names."""
+    name = values.get("architecture", DEFAULT_NETWORK)
+    if not isinstance(name, str) or name not in NETWORKS:
+        meant = did_you_mean(nearest(name, NETWORKS) if isinstance(name, str) else None)
+        raise UsageError(f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
+                         f"{', '.join(NETWORKS)}; `heatlas models` describes them.")  # fmt: skip
+    return NETWORKS[name]
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -131,9 +174,11 @@ def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
 
 def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
     types = get_type_hints(record)
-    return record(
-        **{name: _record(types[name], value) if isinstance(value, Mapping) else value for name, value in values.items()}
-    )
+    made = {}
+    for name, value in values.items():
+        kind = NETWORKS[value["architecture"]] if types[name] is ModelConfig else types[name]
+        made[name] = _record(kind, value) if isinstance(value, Mapping) else value
+    return record(**made)
 
 
 def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
@@ -141,9 +186,23 @@ def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: s
     types = get_type_hints(record)
     for name in values:
         if name not in types:
+            _require_own_network(record, values, name, source)
             meant = did_you_mean(nearest_setting(where + name, setting_names(Config)))
             raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
     return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
+
+
+def _require_own_network(record: type[Any], values: Mapping[str, Any], name: str, source: str) -> None:
+    """Say so where a setting of ``[model]`` belongs to another family than that of its section."""
+    owners = [family for family, other in NETWORKS.items() if issubclass(record, ModelConfig)
+              and name in get_type_hints(other)]  # fmt: skip
+    if owners:
+        family = values.get("architecture", DEFAULT_NETWORK)
+        known = ", ".join(field.name for field in dataclasses.fields(record))
+        raise UsageError(
+            f"{source}: model.{name} is a setting of {', '.join(owners)}, and model.architecture is {family!r}. Remove "
+            f'model.{name}, or set architecture = "{owners[0]}". Settings of {family} are {known}.'
+        )
 
 
 def setting_names(record: type[Any], where: str = "") -> list[str]:
@@ -151,15 +210,22 @@ def setting_names(record: type[Any], where: str = "") -> list[str]:
     names = []
     for name, kind in get_type_hints(record).items():
         names.append(where + name)
-        if dataclasses.is_dataclass(kind):
-            names += setting_names(kind, f"{where}{name}.")  # type: ignore[arg-type]
-    return names
+        kinds = NETWORKS.values() if kind is ModelConfig else [kind]
+        names += [n for k in kinds if dataclasses.is_dataclass(k) for n in setting_names(k, f"{where}{name}.")]
+    return list(dict.fromkeys(names))
 
 
 def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
     """One value as the type of its setting has it, or a section checked setting by setting."""
-    if not dataclasses.is_dataclass(kind):
-        return typed_value(kind, value, f"{source}: {name}")
+    if dataclasses.is_dataclass(kind):
+        return _section(kind, value, name, source)
+    return typed_value(kind, value, f"{source}: {name}")
+
+
+def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
+    """Check the values of a section; of ``[model]`` by the record of its architecture."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{source}: {name} is a section, not a value.")
-    return _checked(kind, value, name + ".", source)  # type: ignore[arg-type]
+    if kind is ModelConfig:
+        kind, value = _network_record(value, source), {"architecture": DEFAULT_NETWORK, **value}
+    return _checked(kind, value, name + ".", source)

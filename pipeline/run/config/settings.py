@@ -9,6 +9,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pipeline.run.config.networks import FoundingConfig, ModelConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
@@ -18,11 +19,16 @@ SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
 
 @dataclass(frozen=True)
 class CohortConfig:
-    """Who takes part, what is told apart, who trains and who tests."""
+    """Who takes part, what is told apart or predicted, who trains and who tests."""
 
     contrast_column: str = "diagnosis"
     negative: str = "CN"
     positive: str = "AD"
+    """With more than two classes, the one whose output is explained."""
+    classes: tuple[str, ...] = ()
+    """All classes, for more than two: in the order of the output units, the negative class first."""
+    target: str = ""
+    """A numeric column to predict (regression) instead of classes."""
     split: Literal["folds", "single"] = "folds"
     folds: int = 5
     validation_fraction: float = 0.2
@@ -50,6 +56,11 @@ class CohortConfig:
     clinical_columns: tuple[str, ...] = ()
     """Further columns of the source tables for ``clinical.tsv``, by their names there."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes, in the order of the output units."""
+        return self.classes or (self.negative, self.positive)
+
 
 @dataclass(frozen=True)
 class PrivacyConfig:
@@ -70,6 +81,8 @@ class PrivacyConfig:
 class RegistrationConfig:
     """How a scan is brought to template space."""
 
+    seed: int = -1
+    """For ANTs; -1: the seed of the run at the time its folder is made. A later ``seed`` redoes no registration."""
     resolution_mm: float = 1.0
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     bias_correction: bool = True
@@ -95,15 +108,55 @@ class RegistrationConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The network and what it sees."""
+class AugmentationConfig:
+    """Augmentation beyond flips and shifts, by MONAI; a probability of 0 switches a transform off.
 
-    architecture: Literal["founding"] = "founding"
-    field_of_view: Literal["brain", "template"] = "brain"
-    channels: tuple[int, ...] = (8, 16, 32, 64)
-    pools: tuple[int, ...] = (2, 3, 2, 3)
-    hidden_units: int = 128
-    dropout: float = 0.4
+    Random numbers depend on the seed, the epoch and the scan alone.
+    """
+
+    affine_probability: float = 0.0
+    rotation_degrees: float = 10.0
+    """Largest rotation about each axis."""
+    scaling: float = 0.1
+    """Largest change of size along each axis, as a share."""
+    bias_field_probability: float = 0.0
+    bias_field_strength: float = 0.3
+    """Largest coefficient of the polynomial whose exponential multiplies the image."""
+    contrast_probability: float = 0.0
+    gamma: tuple[float, ...] = (0.7, 1.5)
+    """Lowest and highest exponent of the intensities."""
+    noise_probability: float = 0.0
+    noise_sd: float = 0.05
+    """Largest standard deviation of Gaussian noise; intensities lie in [0, 1]."""
+    cutout_probability: float = 0.0
+    cutout_count: int = 4
+    cutout_voxels: int = 8
+    """Edge of the cubes that are set to 0."""
+
+    @property
+    def is_on(self) -> bool:
+        return any(value > 0 for name, value in vars(self).items() if name.endswith("_probability"))
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """Pairs of whether a value is all right and what must hold."""
+        where = "training.augmentation"
+        return [
+            *(
+                (0 <= value <= 1, f"{where}.{name} must lie in [0, 1]")
+                for name, value in vars(self).items()
+                if name.endswith("_probability")
+            ),
+            (0 <= self.rotation_degrees <= 180, f"{where}.rotation_degrees must lie between 0 and 180"),
+            (0 <= self.scaling < 1, f"{where}.scaling must lie in [0, 1)"),
+            (0 <= self.bias_field_strength <= 10, f"{where}.bias_field_strength must lie between 0 and 10"),
+            (
+                len(self.gamma) == 2 and 0 < self.gamma[0] < self.gamma[1] <= 10,
+                f"{where}.gamma must be two numbers, the lower first, above 0 and up to 10",
+            ),
+            (0 <= self.noise_sd <= 10, f"{where}.noise_sd must lie between 0 and 10"),
+            (1 <= self.cutout_count <= 1000, f"{where}.cutout_count must lie between 1 and 1,000"),
+            (1 <= self.cutout_voxels <= 1000, f"{where}.cutout_voxels must lie between 1 and 1,000"),
+        ]
 
 
 @dataclass(frozen=True)
@@ -123,17 +176,36 @@ class TrainingConfig:
     control: Literal["none", "binarised"] = "none"
     """``binarised``: networks see brain masks instead of images. What they still tell apart, they tell by the contour
     of the brain extraction; a run to compare with, never one to draw conclusions from."""
+    regression_loss: Literal["mse", "huber"] = "mse"
+    """For a number (``cohort.target``): squared error, or Huber's loss, which is linear beyond one standard deviation
+    of the target."""
+    repeats: int = 1
+    """Networks per fold, each with a seed of its own, on one registration and one split. Maps are those of the
+    first."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged before a step: a step sees ``batch_size`` x ``accumulate`` scans."""
+    precision: Literal["auto", "float32", "bfloat16-mixed"] = "auto"
+    """``auto``: bfloat16-mixed on a GPU that computes in it, otherwise float32. Predictions and maps are always
+    float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    """Devices that share the scans of a batch: GPUs, or processes on the CPU."""
     threads: int = 1
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
 
 @dataclass(frozen=True)
 class AttributionConfig:
     """What is explained, by which methods."""
 
+    methods: tuple[str, ...] = ("lrp", "guided-backpropagation")
+    """Methods that explain every scan, by the names that ``heatlas explain --help`` lists."""
+    settings: tuple[str, ...] = ()
+    """Settings of methods: ``method:key=value``, or ``key=value`` for all methods named."""
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    guided_backpropagation: bool = True
-    batch_norm: Literal["fold", "identity"] = "fold"
+    """Of LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one map."""
+    batch_norm: Literal["auto", "fold", "identity"] = "auto"
+    """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
     start_value: Literal["logit", "probability"] = "logit"
     keep_maps: Literal["none", "group", "all"] = "all"
     """Maps that are written: none, the mean maps of groups, or those of single scans too. Tables need no map."""
@@ -161,7 +233,7 @@ class Config:
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=FoundingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     attribution: AttributionConfig = field(default_factory=AttributionConfig)
     regions: RegionsConfig = field(default_factory=RegionsConfig)
@@ -189,6 +261,24 @@ def _problems(config: Config) -> list[str]:
             'privacy.pseudonyms may not hold "sites" where the contrast is site',
         ),
         (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
+        (
+            not cohort.classes or len(set(cohort.classes)) == len(cohort.classes) >= 3,
+            "cohort.classes must name at least three classes, each once; two are cohort.negative and cohort.positive",
+        ),
+        (
+            not cohort.classes or (cohort.classes[0] == cohort.negative and cohort.positive in cohort.classes),
+            "cohort.classes must begin with cohort.negative and hold cohort.positive, the class that is explained",
+        ),
+        (not (cohort.target and cohort.classes), "cohort.target and cohort.classes exclude each other"),
+        (
+            not cohort.target or config.attribution.start_value == "logit",
+            'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
+        ),
+        (
+            not cohort.target or cohort.split == "folds",
+            'cohort.split = "single" counts participants per class; for a number (cohort.target) set "folds"',
+        ),
+        (config.registration.seed >= -1, "registration.seed must be 0 or more, or -1 for the seed of the run"),
         (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
         (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
         (
@@ -201,11 +291,7 @@ def _problems(config: Config) -> list[str]:
             config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
             'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
         ),
-        (len(config.model.channels) == len(config.model.pools), "model.channels and model.pools must be equally long"),
-        (_all_positive(config.model.channels), "model.channels must name at least one block, each 1 or more"),
-        (_all_positive(config.model.pools), "model.pools must name at least one block, each 1 or more"),
-        (config.model.hidden_units >= 1, "model.hidden_units must be 1 or more"),
-        (0 <= config.model.dropout < 1, "model.dropout must lie in [0, 1)"),
+        *config.model.checks(),
         (0 < training.learning_rate <= 10, "training.learning_rate must lie above 0 and up to 10"),
         (0 <= training.weight_decay <= 10, "training.weight_decay must lie between 0 and 10"),
         (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
@@ -214,6 +300,14 @@ def _problems(config: Config) -> list[str]:
         (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
         (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
         (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
+        (1 <= training.repeats <= 1000, "training.repeats must lie between 1 and 1,000"),
+        (1 <= training.accumulate <= 1000, "training.accumulate must lie between 1 and 1,000"),
+        (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),
+        *training.augmentation.checks(),
+        (
+            len(set(config.attribution.methods)) == len(config.attribution.methods) > 0,
+            "attribution.methods must name at least one method, each once",
+        ),
         (
             len(set(config.attribution.betas)) == len(config.attribution.betas) > 0,
             "attribution.betas must name at least one value, each once",
@@ -235,7 +329,3 @@ def _names_a_scan(pattern: str) -> bool:
     except (ValueError, KeyError, IndexError, AttributeError):
         return False
     return fields <= set(SCAN_FIELDS) and bool(fields)
-
-
-def _all_positive(values: tuple[int, ...]) -> bool:
-    return len(values) > 0 and min(values) >= 1

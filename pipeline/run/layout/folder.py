@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.run.config.files import config_to_toml, read_config, toml_value
 from pipeline.run.config.settings import Config
@@ -56,6 +58,18 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     return layout
 
 
+def with_registration_seed(config: Config, layout: RunLayout) -> Config:
+    """The configuration with a registration seed of its own: that of the run that is continued, else the run's seed.
+
+    So a later training ``seed`` redoes no registration.
+    """
+    if config.registration.seed >= 0:
+        return config
+    begun = read_config(layout.config) if layout.config.is_file() else config
+    seed = begun.registration.seed if begun.registration.seed >= 0 else begun.seed
+    return dataclasses.replace(config, registration=dataclasses.replace(config.registration, seed=seed))
+
+
 def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
     """Make the run folder, or recognise one of the same input, and write its configuration.
 
@@ -81,6 +95,7 @@ def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | N
             f"preset = {toml_value(source.preset)}\n"
         ) + (f"key = {toml_value(mark)}\n" if mark else "")
         write_text(layout.config, text)
+        write_text(layout.settings, text)
     except OSError as error:
         raise UsageError(f"{out}: cannot write there ({os.strerror(error.errno or 0)}).") from error
     return layout
@@ -106,6 +121,39 @@ def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) ->
             "choose another output folder."
         )
     return known
+
+
+def read_run_config(layout: RunLayout) -> Config:
+    """Read the configuration of a run, to describe or use what it has made.
+
+    Raises
+    ------
+    UsageError
+        If it is damaged, or a setting that results depend on was changed after the run.
+    """
+    config = read_config(layout.config)
+    if not layout.settings.is_file():  # written by an earlier version
+        return config
+    made = _results_depend_on(read_config(layout.settings))
+    for name, value in _results_depend_on(config).items():
+        if value != made[name]:
+            raise UsageError(
+                f"{layout.config}: {name} = {toml_value(value)}, but the run was made with {toml_value(made[name])}. "
+                "Put that back, or give this file to `heatlas run --config`, which redoes what depends on it."
+            )
+    return config
+
+
+def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
+    """All settings by name; those of the report are not results."""
+    found: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(record)):
+        value = getattr(record, name)
+        if dataclasses.is_dataclass(value):
+            found |= _results_depend_on(value, f"{where}{name}.") if name != "report" else {}
+        else:
+            found[where + name] = value
+    return found
 
 
 def read_run_input(layout: RunLayout) -> RunInput:

@@ -43,6 +43,11 @@ class GroupFiles:
         return self.group / "predictions.tsv"
 
     @property
+    def predictions_repeats(self) -> Path:
+        """Predictions of every repeat of the training; only where there is more than one."""
+        return self.group / "predictions_repeats.tsv"
+
+    @property
     def relevance(self) -> Path:
         """One row per scan, map and region (and the unlabelled rest)."""
         return self.group / "relevance.tsv"

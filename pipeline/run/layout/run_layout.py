@@ -19,8 +19,10 @@ class RunLayout(GroupFiles):
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         return ScanFiles(self.root, participant_id, session_id, resolution_mm)
 
-    def fold(self, index: int) -> FoldFiles:
-        return FoldFiles(self.root / "models" / f"fold-{index}")
+    def fold(self, index: int, repeat: int = 1) -> FoldFiles:
+        """Network of a fold; of further repeats of its training in folders of their own."""
+        folder = self.root / "models" / f"fold-{index}"
+        return FoldFiles(folder if repeat == 1 else folder / f"repeat-{repeat}")
 
     @property
     def config(self) -> Path:
@@ -105,6 +107,11 @@ class RunLayout(GroupFiles):
     @property
     def log(self) -> Path:
         return self.logs / "run.log"
+
+    @property
+    def settings(self) -> Path:
+        """``config.toml`` as the run wrote it, to see whether it was changed since."""
+        return self.logs / "settings.toml"
 
     @property
     def parsl_logs(self) -> Path:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.run.layout.group_layout import TEMPLATE
-from pipeline.run.layout.map_names import is_map_of_a_run
 
 
 def sidecar(image: Path) -> Path:
@@ -146,9 +145,12 @@ class ScanFiles:
         return self.folder / "relevance" / f"{self._space}_desc-audit_relevance.tsv"
 
     def maps_of_the_run(self) -> list[Path]:
-        """Relevance maps of this scan that the run itself has written; not those of ``heatlas explain``."""
-        found = sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
-        return [path for path in found if is_map_of_a_run(path.name.rpartition("_desc-")[2].split("_")[0])]
+        """Relevance maps of this scan that the run has written; those of ``heatlas explain`` have another suffix."""
+        return sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
+
+    def explanation_map(self, label: str) -> Path:
+        """A map that ``heatlas explain`` has made; not named as one of the run."""
+        return self.folder / "relevance" / f"{self._space}_desc-{label}_explanation.nii.gz"
 
     def explanation_ledger(self, label: str) -> Path:
         """Conservation ledger of such a map, of a method that keeps one (TSV); not named as that of the run."""

@@ -11,14 +11,14 @@ import ast
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.run.tables import write_json
+from pipeline.run.work.imports import import_closure, source_of
 
 
 def text_digest(text: str) -> str:
@@ -44,18 +44,25 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, default=plain, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
+Code = str | Callable[..., Any]
+"""A module, a package (all its modules), or a function, which stands for its module."""
+
+
+def code_digest(*code: Code) -> str:
+    """Digest of code and of all that it imports, blind to comments, layout and docstrings."""
+    return _modules_digest(tuple(sorted({one if isinstance(one, str) else one.__module__ for one in code})))
+
+
 @functools.cache
-def code_digest(*packages: str) -> str:
-    """Digest of the Python code of packages or modules, blind to comments, layout and docstrings."""
-    parts = []
-    for package in sorted(packages):
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise ModuleNotFoundError(f"{package}: no source found to digest")
-        origin = Path(spec.origin)
-        files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-        parts += [f"{package}/{path.name}\n{_code_without_docstrings(path)}" for path in files]
-    return text_digest("\n".join(parts))
+def _modules_digest(modules: tuple[str, ...]) -> str:
+    return text_digest("\n".join(f"{name}\n{_module_code(name)}" for name in sorted(import_closure(modules))))
+
+
+@functools.cache
+def _module_code(module: str) -> str:
+    path = source_of(module)
+    assert path is not None  # else it would not be in the closure
+    return _code_without_docstrings(path)
 
 
 def _code_without_docstrings(path: Path) -> str:
@@ -147,6 +154,6 @@ class DigestCache:
             self._changed = False
 
 
-def unit_key(inputs: Mapping[str, str], parameters: Any, *packages: str) -> str:
+def unit_key(inputs: Mapping[str, str], parameters: Any, *code: Code) -> str:
     """Key of a unit of work: digest of its inputs' digests, its parameters and the code that does it."""
-    return text_digest(canonical_json([dict(inputs), parameters, code_digest(*packages)]))
+    return text_digest(canonical_json([dict(inputs), parameters, code_digest(*code)]))

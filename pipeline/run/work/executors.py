@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -102,16 +103,28 @@ def _local_pool(n_procs: int) -> Iterator[Executor]:
     except BaseException:
         processes = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
+        _wait_until_cancelled(pool)
         for process in processes:
-            process.terminate()
+            process.kill()
         raise
     pool.shutdown()
 
 
+def _wait_until_cancelled(pool: ProcessPoolExecutor, seconds: float = 2.0) -> None:
+    """Let the pool's own thread forget the work that is cancelled.
+
+    Python before 3.12 tells every work it remembers that the workers are gone, and fails with a traceback at one that
+    is cancelled.
+    """
+    end = time.monotonic() + seconds
+    while getattr(pool, "_cancel_pending_futures", False) and time.monotonic() < end:
+        time.sleep(0.005)
+
+
 def _start_server() -> None:
-    """Start the server, or find it running, with the environment of a worker and deaf to Ctrl-C."""
-    resource_tracker.ensure_running()  # would unblock Ctrl-C below
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Start the server, or find it running, with the environment of a worker and deaf to Ctrl-C and termination."""
+    resource_tracker.ensure_running()  # would unblock them below
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         with _environment(SINGLE_THREAD):
             forkserver.ensure_running()
@@ -120,11 +133,12 @@ def _start_server() -> None:
 
 
 def _prepare_worker() -> None:
-    """Leave Ctrl-C to the parent, and exit when the parent dies, even by SIGKILL.
+    """Leave Ctrl-C and termination to the parent, and exit when the parent dies, even by SIGKILL.
 
     Without the second a worker would wait for work for ever.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a group at once
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

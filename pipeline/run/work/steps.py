@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
-from pipeline.run.work.digests import DigestCache, file_digest, log_remade, unit_key
+from pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
 
 
 def run_step(
@@ -22,7 +22,7 @@ def run_step(
     name: str,
     inputs: Iterable[Path],
     parameters: Any,
-    packages: Iterable[str],
+    code: Iterable[Code],
     function: Callable[[], Iterable[Path]],
     digests: DigestCache,
 ) -> bool:
@@ -37,8 +37,8 @@ def run_step(
         Files the step reads; a missing one counts as such.
     parameters : Any
         Settings the step depends on (records, numbers, text).
-    packages : iterable of str
-        Code the step depends on.
+    code : iterable of functions or module names
+        What the step depends on, with all that it imports.
     function : callable
         Does the work and returns the files it wrote.
     digests : DigestCache
@@ -48,7 +48,7 @@ def run_step(
     bool
         True if the step was done, False if it was still valid.
     """
-    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *packages)
+    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
     receipt = layout.receipt("steps", name)
     if _is_valid(layout, receipt, key, digests):
         return False
@@ -56,6 +56,17 @@ def run_step(
     outputs = {path.relative_to(layout.root).as_posix(): file_digest(path) for path in function()}
     write_json(receipt, {"key": key, "outputs": outputs, "seconds": round(time.monotonic() - started, 3)})
     return True
+
+
+def step_outputs(layout: RunLayout) -> list[Path]:
+    """Files that the steps of a run have written, by their receipts; those of the report are its own."""
+    found: list[Path] = []
+    for receipt in sorted(layout.receipt("steps", "any").parent.glob("*.json")):
+        try:
+            found += [layout.root / name for name in json.loads(receipt.read_text(encoding="utf-8"))["outputs"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # without a readable receipt the step is done again
+    return [path for path in found if path.is_relative_to(layout.group)]
 
 
 def _named(layout: RunLayout, path: Path) -> str:

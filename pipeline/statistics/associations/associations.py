@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.cohort.people.tasks import task_of
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
@@ -48,7 +49,8 @@ MIN_PARTICIPANTS = 4
 """With three, every correlation over participants is compatible with anything."""
 
 ASSOCIATIONS_COLUMNS = {
-    "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group",
+    "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group; "
+    "where a number is predicted, target and corrected_gap of predictions.tsv",
     "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
     "estimator": "pearson, spearman; partial: Pearson with the covariates taken out of both; partial spearman: the "
     "same of ranks. Of all the test fold is taken out (of spearman: of the ranks), where covariates names it",
@@ -111,13 +113,14 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
-    for name in settings.associations.biomarkers:
+    number = task_of(inputs.config.cohort).is_number
+    for name in (*(("target", "corrected_gap") if number else ()), *settings.associations.biomarkers):
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
             blocks.append(_unusable(name, str(error)))
             continue
-        for scan_group in settings.associations.scan_groups:
+        for scan_group in ("all",) if number else settings.associations.scan_groups:
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
     table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
     return table[list(ASSOCIATIONS_COLUMNS)]

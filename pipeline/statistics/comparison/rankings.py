@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
+from pipeline.run.layout.map_names import beta_of
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -25,7 +26,6 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 METRICS = ("sum", "density")
-LRP = "lrpB"
 
 AGREEMENT_COLUMNS = {
     "between": "What the rankings differ in: folds, betas, methods, or runs",
@@ -90,8 +90,8 @@ def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, se
 
 def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:
     """Rankings between folds, betas and methods, of all scans and of the positive class."""
-    betas = [name for name in values.maps if name.startswith(LRP)]
-    methods = [*betas[:1], *(name for name in values.maps if not name.startswith(LRP))]
+    betas = [name for name in values.maps if beta_of(name) is not None]
+    methods = [*betas[:1], *(name for name in values.maps if beta_of(name) is None)]
     folds = values.scans["fold"].to_numpy()
     for scans, chosen in populations(values.scans["target"].to_numpy(float)).items():
         for metric in METRICS:

@@ -10,19 +10,22 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.candidates import listed
 from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.splits import PARTS, Fold, Split
+from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan, ScanTable
+from pipeline.regions.tables import with_outcomes
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.plain_text import listed
 from pipeline.run.tables import read_table
 from pipeline.statistics.data.everyone import Everyone, scan_frame
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
+NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")
 APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
 VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
@@ -188,7 +191,8 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
 def files_read(layout: RunLayout) -> list[Path]:
     """Files of a run that its statistics depend on; some runs lack some."""
     return [
-        layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions, layout.relevance_bilateral,
+        layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions,
+        layout.predictions_repeats, layout.relevance_bilateral,
         layout.relevance_audit,
         layout.predictions_applied, layout.relevance_applied_bilateral,
     ]  # fmt: skip
@@ -213,7 +217,7 @@ def read_inputs(
     BadInputError
         If a table lacks a column, names a scan twice, or a scan of the relevance table has no prediction.
     """
-    require_predictions(layout.predictions, predictions)
+    predictions = predictions_of_task(layout.predictions, predictions, task_of(config.cohort))
     clinical = _clinical(layout)
     settled, contradictions = without_contradictions(scans)
     inputs = StatisticsInputs(
@@ -231,7 +235,27 @@ def read_inputs(
     return one_name_per_person(inputs)
 
 
-def require_predictions(path: Path, predictions: pd.DataFrame) -> None:
+def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Checked predictions with the columns that analyses read; of a number with its target as it is.
+
+    Raises
+    ------
+    BadInputError
+        As `require_predictions`.
+    """
+    if not task.is_number:
+        predictions = with_outcomes(predictions)
+        require_predictions(path, predictions, (0, 1) if len(task.outputs) == 2 else (0, 1, -1))
+        return predictions
+    missing = [name for name in NUMBER_COLUMNS if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+    require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "prediction"])
+    require_numbers(path, predictions, ["target", "prediction", "gap", "corrected_gap"])
+    return with_outcomes(predictions).assign(target=predictions["target"])
+
+
+def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence[int] = (0, 1)) -> None:
     """Refuse a table of predictions that lacks a column or has a cell that no run writes.
 
     Raises
@@ -244,7 +268,7 @@ def require_predictions(path: Path, predictions: pd.DataFrame) -> None:
     require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "probability", "outcome"])
     require_numbers(path, predictions, ["fold", "target"], whole=True)
     require_numbers(path, predictions, ["probability"])
-    require_known(path, predictions, "target", (0, 1))
+    require_known(path, predictions, "target", targets)
     require_known(path, predictions, "outcome", OUTCOMES)
 
 

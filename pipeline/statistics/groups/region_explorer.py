@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from atlases.regions import RegionTable
-from pipeline.regions.region_sums import REST
+from pipeline.regions.packed_labels import REST
 from pipeline.statistics.data.relevance_columns import map_totals, with_shares
 from pipeline.statistics.data.values import OUTCOMES
 

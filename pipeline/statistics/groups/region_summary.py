@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
@@ -39,7 +39,7 @@ SUMMARY_COLUMNS = {
 REGION_SUMMARY_TABLE = Table(
     "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
     "What do the maps of each group show on average?", filled=("map", "group", "scan_group", "n_participants",
-    "n_scans"), values={"scan_group": ("{positive}", "{negative}", "TP", "FP", "TN", "FN")},
+    "n_scans"), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
+from pipeline.run.declared import CLASSES, Table
 from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
@@ -84,8 +84,8 @@ FINGERPRINT_COLUMNS = {
 }
 W_FINGERPRINTS_TABLE = Table(
     "w_fingerprints", FINGERPRINT_COLUMNS, "participant, source and bilateral group",
-    "Where is each person farthest from the norm?", filled=("participant_id", "source", "group"), values={"label":
-    ("{positive}", "{negative}")},
+    "Where is each person farthest from the norm?", filled=("participant_id", "source", "group"),
+    values={"label": (CLASSES,)},
 )  # fmt: skip
 
 

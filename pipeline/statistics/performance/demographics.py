@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import CLASSES, Table
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.groups.members import hedges_g
 
@@ -30,7 +31,7 @@ DEMOGRAPHICS_COLUMNS = {
 }
 DEMOGRAPHICS_TABLE = Table(
     "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
-    "n_participants", "n_known"), values={"label": ("{positive}", "{negative}", "all")},
+    "n_participants", "n_known"), values={"label": (CLASSES, "all")},
 )  # fmt: skip
 TESTS_COLUMNS = {
     "variable": "As in demographics",
@@ -66,7 +67,8 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
     """
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     rows = []
-    for label in (TOTAL, cohort.positive, cohort.negative):
+    classes = () if cohort.target else tuple(reversed(cohort.labels))  # positive first
+    for label in (TOTAL, *classes):
         own = frame if label == TOTAL else frame[frame["label"] == label]
         people = own.groupby("participant_id")
         values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
@@ -78,10 +80,10 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
 def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``demographics`` and ``demographic_tests``."""
     cohort = inputs.config.cohort
-    return {
-        "demographics": demographics(inputs.scans, cohort),
-        "demographic_tests": demographic_tests(inputs.scans, cohort),
-    }
+    tables = {"demographics": demographics(inputs.scans, cohort)}
+    if task_of(cohort).kind.name == TWO_CLASSES:
+        tables["demographic_tests"] = demographic_tests(inputs.scans, cohort)
+    return tables
 
 
 def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:

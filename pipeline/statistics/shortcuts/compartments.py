@@ -34,7 +34,8 @@ AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_s
 
 SHORTCUT_COLUMNS = {
     "map": "Relevance map",
-    "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel",
+    "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel, "
+    "no_region",
     "reference": "What it is a part of: brain, brain_and_rim or seen",
     "share": "Share of |relevance| of the reference that lies in the compartment; mean over participants",
     "voxel_share": "Its share of voxels; mean over participants",

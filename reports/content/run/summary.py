@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from reports.analyses.verdicts import CLEAR, fairness
@@ -21,6 +22,7 @@ from reports.cautions.headline import in_words, leaders, least_voxels, map_share
 from reports.content.relevance.planted import recovery_sentence
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
 from reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
 from reports.words.volume_sources import hippocampal_source
 
@@ -47,7 +49,8 @@ class Summary:
 def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     """The summary of a run, as far as it went; an answer that its tables do not allow is added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
-    for question, tables, answer in _QUESTIONS:
+    two_classes = run.task.kind.name == TWO_CLASSES
+    for question, tables, answer in _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS:
         found, unusable = None, run.why_absent(*tables)
         if not unusable:
             found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
@@ -72,6 +75,7 @@ def _planted(run: RunRecord) -> Answer | None:
 
 
 _HOW_GOOD, _WHERE, _ATROPHY = "How good is the classifier?", "Where does it look?", "Does it agree with atrophy?"
+_HOW_PREDICTED = "How good is the prediction?"
 _FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found?"
 
 
@@ -79,7 +83,41 @@ def _source(run: RunRecord) -> str:
     kind = "Synthetic cohort" if run.is_synthetic else f"Input: {shortened(run.source.input.name)}"
     made = str(run.provenance.get("time", ""))[:10]
     when = f" · run of {made}" if made else ""
-    return f"{kind} · {run.positive} against {run.negative} · seed {run.config.seed}{when}"
+    return f"{kind} · {task_in_words(run)} · seed {run.config.seed}{when}"
+
+
+def task_in_words(run: RunRecord) -> str:
+    """What is told apart or predicted."""
+    task = run.task
+    if task.is_number:
+        return f"{task.column} predicted"
+    return " against ".join(reversed(task.outputs))
+
+
+def _other_task(run: RunRecord) -> Answer:
+    """How well a number is predicted, or several classes are told apart."""
+    name = PREDICTIONS_OF[run.task.kind.name].replace("predictions", "performance")
+    if not run.has(name):
+        return Answer(_HOW_PREDICTED, "Not known: the statistics have not been run yet.")
+    table = run.tables[name]
+    rows = table[table["fold"] == "all"].set_index("metric")
+    level = run.config.statistics.confidence
+    best = rows.loc["mae" if run.task.is_number else "balanced_accuracy"]
+    span = interval(best["ci_low"], best["ci_high"], 2, level)
+    people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
+    if run.task.is_number:
+        text = (
+            f"Networks predicted {run.task.column} of people they had not seen with a mean absolute error of "
+            f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
+            f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
+            f"{fixed(rows.loc['r', 'estimate'])}. {people}"
+        )
+        return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
+    text = (
+        f"Networks told {listing(list(run.task.outputs))} apart in people they had not seen with a balanced accuracy "
+        f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
+    )
+    return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
 
 
 def _classifier(run: RunRecord) -> Answer:
@@ -258,4 +296,5 @@ _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | 
     (_FOR_WHOM, ("fairness",), _subgroups),
     (_RECOVERED, ("planted_recovery",), _planted),
 )
+_QUESTIONS_OF_OTHER_TASKS = ((_HOW_PREDICTED, ("scans",), _other_task),)
 """What the summary asks, the tables that an answer is read from, and the answer; None where nobody asked."""

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from torch import nn
 
 from pipeline.models.contract import StagedModel
-from pipeline.models.geometry import KERNEL, output_shape
-
-CLASSES = 2
+from pipeline.models.families.family import Architecture
+from pipeline.models.families.founding_geometry import KERNEL, output_shape
+from pipeline.run.config.networks import FoundingConfig
 
 
 class FoundingCNN(StagedModel):
-    """The founding CNN. Output: logits, unit 0 the negative class and unit 1 the positive class.
+    """The founding CNN. Output: of two classes the logits, unit 0 the negative class and unit 1 the positive class.
 
     Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then
     ``Flatten, Dropout, Linear, ReLU``, then ``Dropout, Linear``.
@@ -36,6 +36,8 @@ class FoundingCNN(StagedModel):
         Width of the first linear layer.
     dropout : float
         Probability of dropping a unit before each linear layer.
+    outputs : int
+        Output units: one per class, or one for a number.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class FoundingCNN(StagedModel):
         pools: Sequence[int] = (2, 3, 2, 3),
         hidden_units: int = 128,
         dropout: float = 0.4,
+        outputs: int = 2,
     ) -> None:
         if len(channels) != len(pools):
             raise ValueError(f"channels {tuple(channels)} and pools {tuple(pools)} must be equally long.")
@@ -65,11 +68,10 @@ class FoundingCNN(StagedModel):
             for before, after, pool in zip((1, *channels[:-1]), channels, pools, strict=True)
         ]
         hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units), nn.ReLU())
-        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, CLASSES))
+        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs))
         super().__init__([*blocks, hidden, output])
-        self.input_shape = tuple(input_shape)
-        self.channels = tuple(channels)
-        self.pools = tuple(pools)
-        self.hidden_units = hidden_units
-        self.dropout = dropout
+        settings = FoundingConfig(
+            channels=tuple(channels), pools=tuple(pools), hidden_units=hidden_units, dropout=dropout
+        )
+        self.architecture = Architecture(settings, input_shape)
         self.features = features

@@ -16,25 +16,16 @@ from atlases.labels import Atlas
 from atlases.regions import RegionTable
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
-from pipeline.regions.device_sums import device_labels, device_region_sums
-from pipeline.regions.region_sums import PackedLabels, pack_labels, unpack_rows
+from pipeline.regions.packed_labels import PackedLabels, pack_labels, unpack_rows
+from pipeline.regions.region_sums import device_labels, device_region_sums
 from pipeline.regions.tables import RELEVANCE_COLUMNS, scan_rows
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import canonical_json, text_digest
 
-PACKAGES = (
-    "pipeline.regions.territory",
-    "pipeline.regions.device_sums",
-    "pipeline.regions.region_sums",
-    "pipeline.regions.tables",
-    "pipeline.regions.metrics",
-)
-"""Code whose change makes the region table of a scan stale."""
-
 
 @dataclass(frozen=True)
-class Territory:
+class PackedAtlas:
     """An atlas, under 1 MB pickled.
 
     Parameters
@@ -52,7 +43,7 @@ class Territory:
     version: str
 
     @classmethod
-    def of(cls, atlas: Atlas) -> Territory:
+    def of(cls, atlas: Atlas) -> PackedAtlas:
         labels = pack_labels(atlas.labels, atlas.regions.numbers)
         grid = [list(atlas.grid.shape), atlas.grid.affine.tolist()]
         facts = [labels.compressed.hex(), labels.numbers, atlas.regions, grid]
@@ -66,35 +57,25 @@ class Territory:
 
 
 def write_region_table(
-    path: Path, scan: Scan, maps: Mapping[str, Tensor], territory: Territory, grid: Grid, box: Box | None
+    path: Path, scan: Scan, maps: Mapping[str, Tensor], atlas: PackedAtlas, grid: Grid, box: Box | None
 ) -> None:
-    """Sum the maps of one scan over all regions, on the device they are on, and write the table.
+    """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
-    Parameters
-    ----------
-    path : Path
-        Of the table; its data dictionary is written beside it.
-    scan : Scan
-    maps : mapping of str to Tensor
-        (D, H, W), by name, on the grid of `box`, all on one device.
-    territory : Territory
-    grid : Grid
-        Template grid that the box is part of; must be that of the atlas.
-    box : Box or None
-        Part of `grid` that the maps cover; None for all of it.
+    Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
+    of it).
 
     Raises
     ------
     BadInputError
         If the grids differ or a map holds NaN or infinite values.
     """
-    require_same_grid(grid, territory.grid, "the network's template grid and the atlas")
+    require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     stacked = torch.stack(list(maps.values()))
-    labels = device_labels(territory.labels, box, stacked.device)
+    labels = device_labels(atlas.labels, box, stacked.device)
     try:
         sums = device_region_sums(stacked, labels).cpu().numpy()
     except BadInputError as error:
         raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, territory.regions)
+    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, atlas.regions)
     write_table(path, rows, RELEVANCE_COLUMNS)

@@ -28,13 +28,13 @@ def test_rest_of_pre_is_the_model_at_every_boundary(stage: int | str, start: str
     model, x = network(), volumes()
     logits = model(x)
     expected = logits[:, 2] if start == "logit" else logits.softmax(1)[:, 2]
-    with explaining(model, x, 2, stage, start) as subject:
-        assert torch.equal(subject.pre(x), subject.features)
-        assert torch.equal(subject.rest(subject.features), logits)
-        assert torch.equal(subject.score(subject.features), expected)
-        assert torch.equal(subject.score_of(x), expected)
-        assert subject.at_input == (stage == 0)
-        assert not subject.features.requires_grad
+    with explaining(model, x, 2, stage, start) as view:
+        assert torch.equal(view.pre(x), view.features)
+        assert torch.equal(view.rest(view.features), logits)
+        assert torch.equal(view.score(view.features), expected)
+        assert torch.equal(view.score_of(x), expected)
+        assert view.at_input == (stage == 0)
+        assert not view.features.requires_grad
 
 
 def test_boundary_lies_where_it_says() -> None:
@@ -42,8 +42,8 @@ def test_boundary_lies_where_it_says() -> None:
     model, x = network(), volumes()
     after_stage, after_relu = model.stages[0](x), model.stages[0][:3](x)
     for stage, expected in ((1, after_stage), ("stages.0", after_stage), ("stages.0.2", after_relu)):
-        with explaining(model, x, 0, stage) as subject:
-            assert torch.equal(subject.features, expected)
+        with explaining(model, x, 0, stage) as view:
+            assert torch.equal(view.features, expected)
 
 
 def test_a_layer_used_twice_counts_twice() -> None:
@@ -51,9 +51,9 @@ def test_a_layer_used_twice_counts_twice() -> None:
     x = torch.rand(2, 1, 9, 8, 7, dtype=torch.float64)
     model(x)
     for number in range(1, 6):
-        with explaining(model, x, 1, number) as subject:
-            assert torch.equal(subject.features, model[:number](x))
-            assert torch.equal(subject.rest(subject.features), model(x))
+        with explaining(model, x, 1, number) as view:
+            assert torch.equal(view.features, model[:number](x))
+            assert torch.equal(view.rest(view.features), model(x))
 
 
 @pytest.mark.parametrize("stage", [4, 5, -1, "stages.4", "stages", "", "stages.0.9", "conv1"])
@@ -91,8 +91,8 @@ def test_a_model_with_a_forward_of_its_own_is_not_opened(kind: str) -> None:
         Detour(network().stages) if kind == "staged" else Skipping(nn.Identity(), nn.Sequential(*network().stages))
     )
     model, x = model.double().eval(), volumes()
-    with explaining(model, x, 1) as subject:
-        assert torch.equal(subject.rest(x), model(x))
+    with explaining(model, x, 1) as view:
+        assert torch.equal(view.rest(x), model(x))
     with pytest.raises(UsageError, match="does not exist"), explaining(model, x, 1, 1):
         pass
 

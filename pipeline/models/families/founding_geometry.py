@@ -1,4 +1,4 @@
-"""How many voxels the blocks of a network leave, and which of its input reach a feature.
+"""How many voxels the blocks of the founding network leave, and which of its input reach a feature.
 
 Without torch, so that ``heatlas check`` can ask in a moment whether a network fits a grid.
 """
@@ -8,10 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.run.errors import BadInputError
+from pipeline.run.config.networks import FoundingConfig
+from pipeline.run.errors import BadInputError, UsageError
 
 KERNEL = 3
 """Edge of the convolutions, which have no padding."""
+MOST_WEIGHTS = 1_000_000_000
+"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
+
+
+def require_fits(shape: tuple[int, int, int], settings: FoundingConfig) -> None:
+    """Refuse a grid that is too small for the blocks, and a network too large for any memory.
+
+    Raises
+    ------
+    BadInputError
+    UsageError
+    """
+    count = weight_count(shape, settings.channels, settings.pools, settings.hidden_units, classes=2)
+    if count > MOST_WEIGHTS:
+        raise UsageError(
+            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
+            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
+        )
 
 
 def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
@@ -32,9 +51,10 @@ def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int,
         reduced = tuple((side - KERNEL + 1) // pool for side in shape)
         if min(reduced) < 1:
             raise BadInputError(
-                f"model: a grid of {_times(input_shape)} voxels is too small for pools {tuple(pools)}: block {number} "
-                f"receives {_times(shape)} and would give {_times([max(side, 0) for side in reduced])}. Each side must "
-                f"have at least {smallest_side(pools)} voxels; choose a finer resolution or smaller model.pools."
+                f"model: a grid of {_times(input_shape)} voxels is too small for founding with pools {tuple(pools)}: "
+                f"block {number} receives {_times(shape)} and would give "
+                f"{_times([max(side, 0) for side in reduced])}. Each side must have at least "
+                f"{smallest_side(pools)} voxels; choose a finer resolution or smaller model.pools."
             )
         shape = reduced
     return shape
