@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
 
@@ -51,6 +52,11 @@ LATER_COLUMNS = frozenset(
     {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}
 )
 """Columns that tables of earlier versions lack; their values are then missing."""
+SCANS_TABLE = Table(
+    "scans", SCAN_COLUMNS, "scan found, kept or dropped", "Which scans were found, and why was one dropped?",
+    stage="cohort", place="scans", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
+    finite=True, later=LATER_COLUMNS,
+)  # fmt: skip
 
 
 ENTRIES = ("scan", "brain", "template")

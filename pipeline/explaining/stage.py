@@ -34,6 +34,7 @@ from pipeline.models.storage import load_model
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.tables import with_outcomes
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles, sidecar
@@ -57,6 +58,10 @@ CONSERVATION_COLUMNS = {
     "stabiliser": "Relevance absorbed by stabilisers, all layers",
     "residual": "start_value less map_sum and all losses: rounding",
 }
+CONSERVATION_TABLE = Table(
+    "conservation", CONSERVATION_COLUMNS, "scan and LRP map", "Does the relevance of a map add up to the start value?",
+    stage="attribution", place="conservation", filled=("participant_id", "scan_id", "map"), finite=True,
+)  # fmt: skip
 
 
 def explain_scans(

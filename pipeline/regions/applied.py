@@ -18,6 +18,7 @@ from pipeline.regions.metrics import density, gain
 from pipeline.regions.stage import scan_table
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, text_digest
@@ -31,6 +32,11 @@ APPLIED_BILATERAL_COLUMNS = {
     "over these networks: the denominator of gain",
 }
 """Columns of ``relevance_applied_bilateral.tsv``."""
+RELEVANCE_APPLIED_TABLE = Table(
+    "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
+    "The same for scans outside the contrast, such as MCI", stage="regions", place="relevance_applied_bilateral",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+)  # fmt: skip
 
 
 def aggregate_applied(

@@ -29,6 +29,7 @@ from pipeline.cohort.records import Scan
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.packed_labels import REST
 from pipeline.regions.region_sums import ordered_total
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 
@@ -61,6 +62,11 @@ AUDIT_COLUMNS = {
     "without voxels or a reference without relevance",
 }
 """Columns of ``relevance_audit.tsv``."""
+RELEVANCE_AUDIT_TABLE = Table(
+    "relevance_audit", AUDIT_COLUMNS, "scan, map and compartment",
+    "How much relevance lies at the rim, outside the brain, in fluid and in vessels?", stage="regions",
+    place="relevance_audit", on_pages=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

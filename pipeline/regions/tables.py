@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atlases.regions import RegionTable
 from pipeline.regions.metrics import density, gain, negative_class_reference
 from pipeline.regions.packed_labels import REST
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 
 REST_NAME = "unlabelled rest"
@@ -34,6 +35,11 @@ RELEVANCE_COLUMNS = {
     "density": "Sum divided by voxels; n/a for an empty region",
 }
 """Columns of ``relevance.tsv``."""
+RELEVANCE_REGIONS_TABLE = Table(
+    "relevance_regions", RELEVANCE_COLUMNS, "scan, map and region", "How much relevance lies in each region?",
+    stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
+    on_pages=False,
+)  # fmt: skip
 
 BILATERAL_COLUMNS = {
     **_SCAN_COLUMNS,
@@ -45,6 +51,11 @@ BILATERAL_COLUMNS = {
     "gain": "Sum divided by reference_sum; n/a where reference_sum is not above 0",
 }
 """Columns of ``relevance_bilateral.tsv``."""
+RELEVANCE_TABLE = Table(
+    "relevance", BILATERAL_COLUMNS, "scan, map and bilateral group",
+    "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
+    place="relevance_bilateral", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+)  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 ALL = "all"

@@ -24,6 +24,7 @@ from pipeline.registration.quality.region_quality import (
 )
 from pipeline.registration.scan_jobs import registration_job
 from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
+from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache
@@ -44,6 +45,10 @@ REGISTRATION_COLUMNS = {
     **DOUBT_COLUMNS,
 }
 """Columns of ``registration.tsv``."""
+REGISTRATION_TABLE = Table(
+    "registration", REGISTRATION_COLUMNS, "scan", "Does each scan lie on the template?", stage="registration",
+    place="registration_quality", filled=("participant_id", "scan_id", "status"), finite=True,
+)  # fmt: skip
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
 """Units of later stages that a scan is ready for, given how its registration ended."""

@@ -28,6 +28,7 @@ from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model, require_family
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -65,6 +66,11 @@ APPLIED_COLUMNS = {
     "control": PREDICTION_COLUMNS["control"],
 }
 """Columns of ``predictions_applied.tsv``."""
+PREDICTIONS_APPLIED_TABLE = Table(
+    "predictions_applied", APPLIED_COLUMNS, "kept scan outside the contrast",
+    "What do the networks say of scans outside the contrast, such as MCI?", stage="training",
+    place="predictions_applied", filled=("participant_id", "scan_id", "probability"), finite=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

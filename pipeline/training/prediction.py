@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import torch
 
 from pipeline.cohort.people.splits import Fold, require_disjoint
-from pipeline.cohort.people.tasks import TWO_CLASSES, Task
+from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.training.age_gap import GAP_COLUMNS
@@ -35,6 +39,14 @@ PREDICTION_COLUMNS = {
     "(networks saw brain masks), shuffled labels, or both",
 }
 """Columns of ``predictions.tsv`` for two classes, and their descriptions."""
+_KNOWN = ("participant_id", "scan_id", "fold", "target")
+_CLASSES = {"label": (CLASSES,), "predicted": (CLASSES,), "outcome": ("TP", "FP", "TN", "FN")}
+PREDICTIONS_TABLE = Table(
+    "predictions", PREDICTION_COLUMNS, "scan with a class of the contrast",
+    "What does a network say of a scan it has not seen?", stage="training", place="predictions",
+    forms={"target": Form.COUNT}, filled=(*_KNOWN, "label", "predicted", "outcome", "probability"), values=_CLASSES,
+    finite=True,
+)  # fmt: skip
 
 _FIRST = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id", "fold")}
 
@@ -67,6 +79,27 @@ def prediction_columns(task: Task) -> dict[str, str]:
 
 def _numbered(task: Task) -> str:
     return ", ".join(f"{unit} {name}" for unit, name in enumerate(task.outputs))
+
+
+PREDICTIONS_CLASSES_TABLE = replace(
+    PREDICTIONS_TABLE,
+    name="predictions_classes",
+    meanings={name: meaning for name, meaning in PREDICTION_COLUMNS.items() if not name.startswith("logit_")}
+    | {
+        "label": "True class",
+        "target": "True class as the number of its output unit",
+        "probability": "Softmax probability of the class that maps explain",
+        "outcome": "TP, FP, TN or FN; positive is the class that maps explain, negative any other",
+    },
+    rows="scan with one of several classes",
+    question="What does a network say of a scan it has not seen? Each class has a logit and a probability too, "
+    "in columns that bear its name.",
+)
+PREDICTIONS_NUMBER_TABLE = Table(
+    "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
+    "What number does a network give a scan it has not seen? Here the number is age.", stage="training",
+    place="predictions", forms={"target": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
+)  # fmt: skip
 
 
 @torch.inference_mode()

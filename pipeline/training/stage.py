@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -35,7 +36,7 @@ from pipeline.training.numerics import kept_memory, repeatable
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
-from pipeline.training.prediction import predict_test_part, prediction_columns
+from pipeline.training.prediction import PREDICTION_COLUMNS, PREDICTIONS_TABLE, predict_test_part, prediction_columns
 from pipeline.training.selection import Selection
 from pipeline.training.trainer import Resumption, Trained, train
 from pipeline.training.volumes import LabelledVolumes, load_volumes
@@ -51,6 +52,10 @@ HISTORY_COLUMNS = {
     "best": "true for the epoch whose weights are kept",
 }
 """Columns of ``history.tsv`` for classes, and their descriptions."""
+HISTORIES_TABLE = Table(
+    "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training go?", stage="training",
+    place="fold.history",
+)  # fmt: skip
 NUMBER_HISTORY_COLUMNS = {
     "epoch": HISTORY_COLUMNS["epoch"],
     "train_loss": "Loss over the training part during the epoch (with dropout and augmentation), in squared standard "
@@ -61,7 +66,13 @@ NUMBER_HISTORY_COLUMNS = {
     "best": HISTORY_COLUMNS["best"],
 }
 """Columns of ``history.tsv`` for a number, and their descriptions."""
+HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
 REPEAT_COLUMN = {"repeat": "Which of the trainings of the fold, from 1; the first is that of predictions.tsv"}
+PREDICTIONS_REPEATS_TABLE = replace(
+    PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTION_COLUMNS},
+    rows="scan and training of its fold; columns are those of predictions.tsv",
+    question="What do networks trained with other seeds say?", place="predictions_repeats", on_pages=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

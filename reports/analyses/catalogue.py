@@ -1,6 +1,6 @@
 """The sections of the statistics stage's analyses: what each asks, and which rows and columns answer it.
 
-Adding an analysis to the report is adding a view here and its table to `reports.read.run_record.STATISTICS`.
+Adding an analysis to the report is adding a view here.
 """
 
 from __future__ import annotations

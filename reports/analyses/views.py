@@ -21,6 +21,7 @@ from reports.analyses.verdicts import Verdict
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, page_table
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 from reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from reports.words.volume_sources import OWN, biomarker_in_words
 from reports.words.wording import (
@@ -43,7 +44,7 @@ class View:
     Parameters
     ----------
     table : str
-        Name of `reports.read.run_record.TABLES`.
+        Name of `reports.read.written_tables.TABLES`.
     caption : str
     columns : sequence of str
         In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out.
@@ -106,7 +107,7 @@ def show_view(view: View, material: Material) -> ShownView | None:
         return None
     named = _named(chosen, material)
     wanted = view.columns or [name for name in chosen.columns]
-    columns = [_titled(column_of(name), wanted, said) for name in wanted if name in named]
+    columns = [_titled(column_of(TABLES[view.table], name), wanted, said) for name in wanted if name in named]
     dictionary = run.dictionary(view.table)
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"

@@ -20,7 +20,8 @@ from reports.cautions.record import Caution
 from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import outlying_scans, registered
 from reports.page.faults import Faults
-from reports.read.run_record import KEYS, OUTCOMES, PREDICTIONS_OF, RunRecord
+from reports.read.run_record import KEYS, OUTCOMES, RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.tables import MISSING, unguarded
-from reports.explorer.table import BILATERAL, EXPLORER_COLUMNS
+from pipeline.statistics.groups.region_explorer import BILATERAL, EXPLORER_COLUMNS
 from reports.figures.slices import Plane
 from reports.page.components import Component, embedded_json
 from reports.page.fragments import fragment, source

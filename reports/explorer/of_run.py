@@ -8,9 +8,9 @@ from pipeline.run.cells import require_numbers, require_whole
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
 from pipeline.run.tables import read_table, write_table
+from pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table, method_and_beta
 from reports.analyses.verdicts import rows_where
 from reports.explorer.component import Explored, explorer_component
-from reports.explorer.table import EXPLORER_COLUMNS, explorer_table, method_and_beta
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.components import Component
 from reports.page.material import Material

@@ -24,7 +24,7 @@ from reports.page.sections import SECTIONS
 from reports.page.specification import BuiltSection, Section, build_section
 from reports.people.cohort import People
 from reports.people.page import person_content
-from reports.read.run_record import TABLES
+from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.words.numbers import shortened
 
@@ -66,7 +66,7 @@ def finished_sections(material: Material, ids: Iterable[str]) -> Made:
     with house_style():
         for name in ids:
             section = by_id[name]
-            paths = [TABLES[table](material.run.layout) for table in section.requires if table in TABLES]
+            paths = [TABLES[table].path(material.run.layout) for table in section.requires if table in TABLES]
             files = " or ".join(path.relative_to(material.run.layout.root).as_posix() for path in paths)
             made, wrong = material.faults.attempt(f"“{section.title}”", partial(_finished, section, material), files)
             if wrong:

@@ -29,7 +29,7 @@ class Section:
     build : callable
         ``build(material)`` gives the variables of the template.
     requires : tuple of str
-        Tables (names of `reports.read.run_record.TABLES`) without which the section cannot be made.
+        Tables (names of `reports.read.written_tables.TABLES`) without which the section cannot be made.
     absent : str
         Sentence shown in place of the section when one of them is missing.
     optional : bool

@@ -10,15 +10,15 @@ the run folder, since they stand on the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, Task, task_of
+from pipeline.cohort.people.tasks import KindName, Task, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
 from pipeline.run.cells import REMEDY
@@ -31,42 +31,13 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.steps import step_outputs
 from reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
-from reports.read.written_tables import of_another_version
+from reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
 from reports.words.numbers import is_missing
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
 
-STATISTICS = (
-    "performance", "performance_classes", "confusion", "performance_number", "performance_repeats",
-    "roc", "precision_recall", "calibration", "demographics", "demographic_tests",
-    "volume_association", "volume_points", "region_summary", "region_effects",
-    "fingerprints", "beta_overlap", "planted_recovery", "planted_effects", "notes", "associations", "group_comparisons",
-    "subgroups", "fairness", "interactions", "cox", "progression", "trajectories", "shortcuts", "site_prediction",
-    "ranking_agreement", "site_effects", "harmonisation_models", "main_effects", "w_calibration",
-    "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison",
-)  # fmt: skip
-"""Tables of ``group/statistics`` that the report shows; the largest stay in their files."""
-
-TABLES: Mapping[str, Callable[[RunLayout], Path]] = {
-    "scans": lambda run: run.scans,
-    "splits": lambda run: run.splits,
-    "failures": lambda run: run.failures,
-    "registration": lambda run: run.registration_quality,
-    "clinical": lambda run: run.clinical,
-    "volumes": lambda run: run.volumes,
-    "predictions": lambda run: run.predictions,
-    "predictions_classes": lambda run: run.predictions,
-    "predictions_number": lambda run: run.predictions,
-    "relevance": lambda run: run.relevance_bilateral,
-    "predictions_applied": lambda run: run.predictions_applied,
-    "relevance_applied": lambda run: run.relevance_applied_bilateral,
-    "conservation": lambda run: run.conservation,
-    **{name: partial(RunLayout.statistics, name=name) for name in STATISTICS},
-}
-"""Tables the report is made from, by the name its sections use."""
-
-FOUNDATIONS = ("scans", "predictions", "relevance")
+FOUNDATIONS = ("scans", *PREDICTIONS_OF.values(), "relevance")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
 WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
     "scans": ("registration",),
@@ -77,11 +48,6 @@ WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
     "relevance": ("region_summary",),
 }
 """Tables that must be there if one of these is."""
-
-PREDICTIONS_OF: Mapping[KindName, str] = {
-    TWO_CLASSES: "predictions", SEVERAL_CLASSES: "predictions_classes", NUMBER: "predictions_number",
-}  # fmt: skip
-"""Name of ``predictions.tsv`` by task: only sections that are made for a task find its predictions."""
 
 SENTENCES = ("flags", "message", "note", "reason")
 """Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
@@ -98,7 +64,7 @@ class RunRecord:
     source : RunInput
         Input folder and preset.
     tables : mapping of str to DataFrame
-        Those of `TABLES` that exist, have rows and all columns of `reports.read.written_tables`.
+        Those of `TABLES` that exist, and have rows and all their columns.
     unreadable : mapping of str to str
         Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy.
     histories : mapping of int to DataFrame
@@ -127,7 +93,7 @@ class RunRecord:
 
     def dictionary(self, name: str) -> Mapping[str, str]:
         """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
-        content = _json(self.layout, TABLES[name](self.layout).with_suffix(".json"), {})
+        content = _json(self.layout, TABLES[name].path(self.layout).with_suffix(".json"), {})
         return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
 
     @property
@@ -153,7 +119,7 @@ class RunRecord:
         stated = self.provenance.get("sources", {}).get("synthetic")
         if stated is not None:
             return bool(stated)
-        truth = (TABLES["planted_recovery"](self.layout), self.source.input / PLANTED)
+        truth = (TABLES["planted_recovery"].path(self.layout), self.source.input / PLANTED)
         return any(path.is_file() for path in truth)
 
     @cached_property
@@ -246,12 +212,12 @@ def read_run(layout: RunLayout) -> RunRecord:
         If the folder is not a run, or its configuration is damaged.
     """
     config, source = read_run_config(layout), read_run_input(layout)
-    tables, unreadable, foundation = {}, _missing(layout), ""
-    others = set(PREDICTIONS_OF.values()) - {PREDICTIONS_OF[task_of(config.cohort).kind.name]}
-    for name, path_of in TABLES.items():
-        if name in others:
+    kind = task_of(config.cohort).kind.name
+    tables, unreadable, foundation = {}, _missing(layout, kind), ""
+    for name, table in tables_of(kind).items():
+        if name in HISTORIES_OF.values():  # one per fold, read below
             continue
-        path = path_of(layout)
+        path = table.path(layout)
         if name in unreadable:
             foundation = unreadable[name] if name in FOUNDATIONS else foundation
         elif path.is_file():
@@ -268,8 +234,7 @@ def read_run(layout: RunLayout) -> RunRecord:
             continue
         files = layout.fold(int(index))
         if files.history.is_file() and files.description.is_file():
-            kind = "histories_number" if config.cohort.target else "histories"
-            frame, wrong = read_usable(layout, kind, files.history, config)
+            frame, wrong = read_usable(layout, HISTORIES_OF[kind], files.history, config)
             if wrong:
                 unreadable["histories"] = wrong
             else:
@@ -279,19 +244,17 @@ def read_run(layout: RunLayout) -> RunRecord:
     return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
 
 
-def _missing(layout: RunLayout) -> dict[str, str]:
-    """Tables that the run has written and that are gone, by name, or by file where `TABLES` has none."""
-    paths = {name: path_of(layout) for name, path_of in TABLES.items()}
-    gone = {
-        name: paths[name]
+def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
+    """Tables that the run has written and that are gone, by name, or by file where the report does not read them."""
+    names = {table.path(layout): name for name, table in tables_of(kind).items()}
+    written = [
+        TABLES[name].path(layout)
         for name, later in WRITTEN_BEFORE.items()
-        if not paths[name].is_file() and any(paths[other].is_file() for other in later)
-    }
-    names = {path: name for name, path in paths.items()}
-    for path in step_outputs(layout):
-        if path.suffix == ".tsv" and not path.is_file():
-            gone[names.get(path, path.relative_to(layout.root).as_posix())] = path
-    return {name: f"{path.relative_to(layout.root).as_posix()} is missing. {MAKE_AGAIN}" for name, path in gone.items()}
+        if any(TABLES[other].path(layout).is_file() for other in later)
+    ]
+    written += [path for path in step_outputs(layout) if path.suffix == ".tsv"]
+    gone = {path: path.relative_to(layout.root).as_posix() for path in written if not path.is_file()}
+    return {names.get(path, file): f"{file} is missing. {MAKE_AGAIN}" for path, file in gone.items()}
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
@@ -301,7 +264,7 @@ def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tup
     ----------
     layout : RunLayout
     name : str
-        Of `reports.read.written_tables.COLUMNS`.
+        Of `reports.read.written_tables.TABLES`.
     path : Path
     config : Config
     """

@@ -7,7 +7,7 @@ the sections that need it say why. Nothing is guessed.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -15,82 +15,19 @@ import pandas as pd
 from pipeline.cohort.cells.ranges import RANGES
 from pipeline.cohort.people.clinical import MEASURES, TIMES
 from pipeline.run.cells import REMEDY, first_wrong
+from pipeline.run.columns import Column, Form, column_of
 from pipeline.run.config.settings import Config
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.layout.map_names import map_names
 from pipeline.run.tables import read_table
-from pipeline.statistics.data.values import OUTCOMES
-from reports.read.written_tables import COLUMNS
+from reports.read.written_tables import PREDICTIONS_OF, TABLES
 
 MAKE_AGAIN = "Repeat the command that made this run."
 
-TEXT = frozenset({
-    "analysis", "between", "biomarker", "brain_extraction", "class_difference_interval", "cluster", "compared",
-    "comparison", "compartment", "contrast", "control", "covariates", "decision", "diagnosis", "difference_interval",
-    "effect", "entry", "error", "estimate_is", "estimator", "event", "expected", "family", "first_groups", "flags",
-    "found", "group", "hemisphere", "hippocampus_source", "image", "interval", "label", "levels", "magnitude_unit",
-    "map", "map_a", "map_b", "means", "measure", "message", "metric", "model", "name", "networks", "note",
-    "orientation", "outcome", "p_is", "part", "participant_id", "planted", "predicted", "predictor", "random_effects",
-    "rankings", "reason", "reference", "response", "result", "rows", "scan_group", "scan_id", "scans", "session_id",
-    "sex", "site", "source", "stage", "status", "tables", "term", "test", "traceback", "treatment", "unit", "variable",
-    "verdict", "volume", "where", "worst_regions",
-})  # fmt: skip
-"""Columns of text, whatever they hold; a class or a site can be called ``0``."""
-TEXT_HERE = frozenset({
-    ("performance", "fold"), ("roc", "fold"), ("precision_recall", "fold"), ("calibration", "fold"),
-    ("harmonisation_models", "fold"), ("w_calibration", "fold"), ("site_prediction", "target"),
-    ("subgroups", "level"), ("fairness", "level"), ("performance_classes", "fold"), ("confusion", "fold"),
-    ("performance_number", "fold"), ("performance_repeats", "repeat"),
-})  # fmt: skip
-"""Columns of text in these tables, and of numbers in others."""
-FLAGS = frozenset({"best", "chosen", "exact", "fold_held", "kept"})
-"""Columns of ``true`` and ``false``. All others that a run writes hold numbers."""
-
-COUNTS = frozenset({"epoch", "fold", "hits", "k", "patient", "rank", "region", "subtype", "target", "top"})
-"""Columns of whole numbers, beside those that begin with ``n_``."""
+_FREE_TEXTS = sorted({column for table in TABLES.values() for column in table.texts})
+"""Columns of text of a table whose columns are those of the input."""
 CLINICAL = frozenset({"scans", "clinical"})
 """Tables whose columns have the ranges of `pipeline.cohort.cells.ranges`."""
-MEASURED = frozenset({
-    "clinical", "conservation", "predictions", "predictions_applied", "registration", "relevance",
-    "relevance_applied", "scans", "volume_points", "volumes",
-})  # fmt: skip
-"""Tables of what was measured on scans, where no number is infinite; a test's statistic or interval can be."""
-
-_SCAN, _PLACE = ("participant_id", "scan_id"), ("map", "group")
-FILLED: Mapping[str, Collection[str]] = {
-    "scans": (*_SCAN, "kept"),
-    "splits": ("participant_id", "fold", "part"),
-    "failures": ("stage", "unit"),
-    "registration": (*_SCAN, "status"),
-    "volumes": (*_SCAN, "group"),
-    "predictions": (*_SCAN, "fold", "label", "target", "predicted", "outcome", "probability"),
-    "predictions_number": (*_SCAN, "fold", "target", "prediction"),
-    "predictions_classes": (*_SCAN, "fold", "label", "target", "predicted", "outcome", "probability"),
-    "predictions_applied": (*_SCAN, "probability"),
-    "conservation": (*_SCAN, "map"),
-    "relevance": (*_SCAN, *_PLACE, "n_voxels"),
-    "relevance_applied": (*_SCAN, *_PLACE, "n_voxels"),
-    "beta_overlap": ("map_a", "map_b", "metric", "top"),
-    "performance": ("fold", "metric", "n_participants", "n_scans"),
-    "calibration": ("low", "high", "n_participants"),
-    "demographics": ("label", "variable", "n_participants", "n_known"),
-    "demographic_tests": ("variable",),
-    "volume_association": ("map", "volume", "unit", "estimator", "fold_held", "n_participants", "n_scans"),
-    "volume_points": ("participant_id", "map", "fold"),
-    "region_summary": (*_PLACE, "scan_group", "n_participants", "n_scans"),
-    "region_effects": (*_PLACE, "n_positive", "n_negative"),
-    "group_comparisons": (*_PLACE, "comparison", "metric", "n_first", "n_second"),
-    "associations": ("n_participants",),
-    "progression": ("predictor", "measure", "n_participants", "n_events"),
-    "notes": ("analysis", "reason"),
-    "w_fingerprints": ("participant_id", "source", "group"),
-    "planted_recovery": ("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
-    "planted_effects": ("effect", "verdict"),
-}  # fmt: skip
-"""Cells that a run never leaves empty, by table."""
-
-
-def _is_text(name: str, column: str) -> bool:
-    return column in TEXT or (name, column) in TEXT_HERE
 
 
 def read_checked(name: str, path: Path) -> pd.DataFrame:
@@ -101,8 +38,7 @@ def read_checked(name: str, path: Path) -> pd.DataFrame:
     BadInputError
         If the file cannot be read as a table.
     """
-    names = [column for column in COLUMNS.get(name, ()) if _is_text(name, column)]
-    return read_table(path, text_columns=names or sorted(TEXT))
+    return read_table(path, text_columns=TABLES[name].texts or _FREE_TEXTS)
 
 
 def cut_row(path: Path, file: str) -> str:
@@ -136,7 +72,7 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     Parameters
     ----------
     name : str
-        Of `reports.read.written_tables.COLUMNS`.
+        Of `reports.read.written_tables.TABLES`.
     file : str
         What to call it.
     table : pandas.DataFrame
@@ -151,56 +87,53 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     >>> bad_cell("splits", "splits.tsv", table, load_config(overrides={}))
     "splits.tsv: line 3, column fold: 'one' is not a number. Restore the file, or delete it and repeat the command that made this run."
     """  # noqa: E501
-    for column in COLUMNS.get(name) or table.columns.intersection([*MEASURES, *TIMES]):
-        for wrong, why in _checks(name, column, table[column], config):
+    declared = TABLES[name]
+    for column in declared.required or table.columns.intersection([*MEASURES, *TIMES]):
+        for wrong, why in _checks(declared, column, table[column], config):
             if wrong.any():
                 return f"{file}: {first_wrong(table, column, wrong, why)} {REMEDY}"
-    if name in ("scans", "predictions") and table["scan_id"].duplicated().any():
+    if name in ("scans", *PREDICTIONS_OF.values()) and table["scan_id"].duplicated().any():
         return f"{file}: {first_wrong(table, 'scan_id', table['scan_id'].duplicated(), 'appears twice')} {REMEDY}"
     return ""
 
 
-def _checks(name: str, column: str, values: pd.Series, config: Config) -> Iterator[tuple[pd.Series, str]]:
+def _checks(table: Table, name: str, values: pd.Series, config: Config) -> Iterator[tuple[pd.Series, str]]:
     """Wrong cells of a column, and what to say of them; each check relies on those before it."""
-    known, allowed = values.notna(), _known_values(name, config).get(column)
-    if _is_text(name, column):
-        pass
-    elif column in FLAGS:
+    column, known = _declared(table, name), values.notna()
+    if column.form is Form.FLAG:
         yield known & ~values.isin([True, False, "true", "false", "True", "False"]), "is neither true nor false"
-    elif values.dtype.kind in "iuf":
-        yield _out_of_range(name, column, values)
-    else:
+    elif not column.is_text and values.dtype.kind in "iuf":
+        yield _out_of_range(table, name, values)
+    elif not column.is_text:
         is_number = pd.to_numeric(values.astype(object), errors="coerce").notna() & (values.dtype != bool)
         yield known & ~is_number, "is not a number"
-    if column in FILLED.get(name, ()):
+    if name in table.filled:
         yield ~known, "is missing"
-    if allowed is not None:
-        yield known & ~values.isin(allowed), f"is not one of {', '.join(allowed)}"
-    if column in ("map", "map_a", "map_b") or (column == "source" and name != "volumes"):
+    if name in table.values:
+        allowed = _allowed(table.values[name], config)
+        yield known & ~values.isin(allowed) & bool(allowed), f"is not one of {', '.join(allowed)}"
+    if column.form is Form.MAP:
         yield known & ~values.isin(["volume", *map_names(config.attribution)]), "is not a map of this run"
 
 
-def _out_of_range(name: str, column: str, values: pd.Series) -> tuple[pd.Series, str]:
+def _declared(table: Table, name: str) -> Column:
+    """A column of a table, or of one whose columns are those of the input."""
+    return table.columns.get(name) or column_of(name, "")
+
+
+def _allowed(values: Sequence[str], config: Config) -> list[str]:
+    """The only values of a column, the classes filled in, positive first; none where a number is predicted."""
+    classes = () if config.cohort.target else tuple(reversed(config.cohort.labels))
+    return [one for value in values for one in (classes if value == CLASSES else (value,))]
+
+
+def _out_of_range(table: Table, name: str, values: pd.Series) -> tuple[pd.Series, str]:
     """Numbers that a column cannot hold: parts of what is counted, probabilities beyond 0 and 1, infinite values."""
-    if column.startswith("n_") or (column in COUNTS and (name, column) != ("predictions_number", "target")):
+    column = _declared(table, name)
+    if column.form is Form.COUNT:
         return values.notna() & ((values % 1 != 0) | (values < 0)), "is not a number to count with"
-    if column in ("probability", "p") or column.startswith("p_"):
+    if column.form in (Form.P, Form.PROBABILITY):
         return values.notna() & ~values.between(0, 1), "is not between 0 and 1"
-    if name in CLINICAL and column in RANGES and not column.endswith("_mm3"):  # our own volumes have no range
-        return values.notna() & ~values.map(RANGES[column].holds).astype(bool), f"is not {RANGES[column]}"
-    return values.isin([float("inf"), float("-inf")]) & (name in MEASURED), "is not a finite number"
-
-
-def _known_values(name: str, config: Config) -> Mapping[str, Sequence[str]]:
-    """The only values of some columns of a table."""
-    labels = tuple(reversed(config.cohort.labels))
-    known: Mapping[str, Mapping[str, Sequence[str]]] = {
-        "scans": {} if config.cohort.target else {"label": labels},
-        "splits": {"part": ("train", "validation", "test")},
-        "predictions": {"label": labels, "predicted": labels, "outcome": OUTCOMES},
-        "predictions_classes": {"label": labels, "predicted": labels, "outcome": OUTCOMES},
-        "demographics": {"label": (*labels, "all")},
-        "region_summary": {"scan_group": (*labels, *OUTCOMES)},
-        "w_fingerprints": {"label": labels},
-    }
-    return known.get(name, {})
+    if table.name in CLINICAL and name in RANGES and not name.endswith("_mm3"):  # our own volumes have no range
+        return values.notna() & ~values.map(RANGES[name].holds).astype(bool), f"is not {RANGES[name]}"
+    return values.isin([float("inf"), float("-inf")]) & table.finite, "is not a finite number"

@@ -1,115 +1,66 @@
-"""The columns that this version of Heatlas writes: what the report may ask of a table that it finds in a run.
+"""The tables that the report reads, as the stages declare them.
 
-A table of another version may lack some. It is then treated as one that cannot be read: the sections that need it say
-so, with the remedy, and the rest of the report is made.
+A table of another version of Heatlas may lack a column. It is then treated as one that cannot be read: the sections
+that need it say so, with the remedy, and the rest of the report is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.cohort.people.splits import SPLIT_COLUMNS
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import LATER_COLUMNS, SCAN_COLUMNS
-from pipeline.evaluation.planted import RECOVERY_COLUMNS
-from pipeline.evaluation.planted_effects import EFFECTS_COLUMNS
-from pipeline.explaining.stage import CONSERVATION_COLUMNS
-from pipeline.regions.applied import APPLIED_BILATERAL_COLUMNS
-from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS
-from pipeline.regions.overlap import OVERLAP_COLUMNS
-from pipeline.regions.tables import BILATERAL_COLUMNS
-from pipeline.registration.stage import REGISTRATION_COLUMNS
-from pipeline.registration.volumes.tables import VOLUME_COLUMNS
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.work.jobs import FAILURE_COLUMNS
-from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
-from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS
-from pipeline.statistics.associations.volume_association import ASSOCIATION_COLUMNS, POINT_COLUMNS
-from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
-from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS
-from pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS
-from pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS
-from pipeline.statistics.groups.region_effects import EFFECT_COLUMNS
-from pipeline.statistics.groups.region_summary import SUMMARY_COLUMNS
-from pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS
-from pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS as SITE_EFFECT_COLUMNS
-from pipeline.statistics.harmonisation.tables import MODEL_COLUMNS
-from pipeline.statistics.normative.subtypes import COMPARISON_COLUMNS, NUMBER_COLUMNS, SUBTYPE_COLUMNS
-from pipeline.statistics.normative.w_scores import CALIBRATION_COLUMNS as W_CALIBRATION_COLUMNS
-from pipeline.statistics.normative.w_scores import FINGERPRINT_COLUMNS as W_FINGERPRINT_COLUMNS
-from pipeline.statistics.performance.calibration import CALIBRATION_COLUMNS, PRECISION_RECALL_COLUMNS
-from pipeline.statistics.performance.classification import PERFORMANCE_COLUMNS, ROC_COLUMNS
-from pipeline.statistics.performance.demographics import DEMOGRAPHICS_COLUMNS, TESTS_COLUMNS
-from pipeline.statistics.performance.number import NUMBER_PERFORMANCE_COLUMNS
-from pipeline.statistics.performance.repeats import REPEATS_COLUMNS
-from pipeline.statistics.performance.several_classes import CLASSES_COLUMNS, CONFUSION_COLUMNS
-from pipeline.statistics.progression.cox import COX_COLUMNS
-from pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
-from pipeline.statistics.progression.trajectories import TRAJECTORY_COLUMNS
-from pipeline.statistics.shortcuts.compartments import SHORTCUT_COLUMNS
-from pipeline.statistics.shortcuts.site_prediction import SITE_COLUMNS
-from pipeline.statistics.stage import NOTES_COLUMNS
-from pipeline.training.application import APPLIED_COLUMNS
-from pipeline.training.prediction import PREDICTION_COLUMNS, prediction_columns
-from pipeline.training.stage import HISTORY_COLUMNS, NUMBER_HISTORY_COLUMNS
+from pipeline.cohort.people.splits import SPLITS_TABLE
+from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from pipeline.cohort.records import SCANS_TABLE
+from pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
+from pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
+from pipeline.explaining.stage import CONSERVATION_TABLE
+from pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
+from pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from pipeline.regions.fingerprints import FINGERPRINTS_TABLE
+from pipeline.regions.overlap import BETA_OVERLAP_TABLE
+from pipeline.regions.tables import RELEVANCE_REGIONS_TABLE, RELEVANCE_TABLE
+from pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
+from pipeline.registration.stage import REGISTRATION_TABLE
+from pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
+from pipeline.run.declared import Table
+from pipeline.run.work.jobs import FAILURES_TABLE
+from pipeline.statistics.stage import STATISTICS_TABLES
+from pipeline.training.application import PREDICTIONS_APPLIED_TABLE
+from pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
+from pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
 
-COLUMNS: Mapping[str, Collection[str]] = {
-    "scans": [name for name in SCAN_COLUMNS if name not in LATER_COLUMNS],
-    "splits": SPLIT_COLUMNS,
-    "failures": FAILURE_COLUMNS,
-    "registration": REGISTRATION_COLUMNS,
-    "volumes": VOLUME_COLUMNS,
-    "predictions": PREDICTION_COLUMNS,
-    "predictions_classes": [name for name in PREDICTION_COLUMNS if not name.startswith("logit_")],
-    "predictions_number": prediction_columns(task_of(CohortConfig(target="age"))),
-    "performance_classes": CLASSES_COLUMNS,
-    "confusion": CONFUSION_COLUMNS,
-    "performance_number": NUMBER_PERFORMANCE_COLUMNS,
-    "performance_repeats": REPEATS_COLUMNS,
-    "histories_number": NUMBER_HISTORY_COLUMNS,
-    "predictions_applied": APPLIED_COLUMNS,
-    "histories": HISTORY_COLUMNS,
-    "conservation": CONSERVATION_COLUMNS,
-    "relevance": BILATERAL_COLUMNS,
-    "relevance_applied": APPLIED_BILATERAL_COLUMNS,
-    "fingerprints": FINGERPRINT_COLUMNS,
-    "beta_overlap": OVERLAP_COLUMNS,
-    "performance": PERFORMANCE_COLUMNS,
-    "roc": ROC_COLUMNS,
-    "precision_recall": PRECISION_RECALL_COLUMNS,
-    "calibration": CALIBRATION_COLUMNS,
-    "demographics": DEMOGRAPHICS_COLUMNS,
-    "demographic_tests": TESTS_COLUMNS,
-    "volume_association": ASSOCIATION_COLUMNS,
-    "volume_points": POINT_COLUMNS,
-    "region_summary": SUMMARY_COLUMNS,
-    "region_effects": EFFECT_COLUMNS,
-    "notes": NOTES_COLUMNS,
-    "associations": ASSOCIATIONS_COLUMNS,
-    "group_comparisons": COMPARISONS_COLUMNS,
-    "subgroups": SUBGROUPS_COLUMNS,
-    "fairness": FAIRNESS_COLUMNS,
-    "interactions": INTERACTIONS_COLUMNS,
-    "cox": COX_COLUMNS,
-    "progression": PROGRESSION_COLUMNS,
-    "trajectories": TRAJECTORY_COLUMNS,
-    "shortcuts": SHORTCUT_COLUMNS,
-    "site_prediction": SITE_COLUMNS,
-    "ranking_agreement": AGREEMENT_COLUMNS,
-    "site_effects": SITE_EFFECT_COLUMNS,
-    "harmonisation_models": MODEL_COLUMNS,
-    "main_effects": MAIN_EFFECTS_COLUMNS,
-    "w_calibration": W_CALIBRATION_COLUMNS,
-    "w_fingerprints": W_FINGERPRINT_COLUMNS,
-    "subtypes": SUBTYPE_COLUMNS,
-    "subtype_numbers": NUMBER_COLUMNS,
-    "subtype_comparison": COMPARISON_COLUMNS,
-    "planted_recovery": RECOVERY_COLUMNS,
-    "planted_effects": EFFECTS_COLUMNS,
-}
-"""By the name that the report uses. ``clinical.tsv`` is not here: its columns are those that the input has."""
+CLINICAL_TABLE = Table(
+    "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",
+    stage="cohort", place="clinical", finite=True,
+)  # fmt: skip
+
+DECLARED = (
+    SCANS_TABLE, SPLITS_TABLE, FAILURES_TABLE, REGISTRATION_TABLE, REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE,
+    TEST_RETEST_TABLE, HISTORIES_TABLE, HISTORIES_NUMBER_TABLE, PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE,
+    PREDICTIONS_NUMBER_TABLE, PREDICTIONS_REPEATS_TABLE, RELEVANCE_TABLE, PREDICTIONS_APPLIED_TABLE,
+    RELEVANCE_APPLIED_TABLE, CONSERVATION_TABLE, RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE,
+    BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE, PLANTED_EFFECTS_TABLE, *STATISTICS_TABLES,
+)  # fmt: skip
+"""All tables of a run."""
+TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}
+"""Those the report is made from, by the name its sections use."""
+
+PREDICTIONS_OF: Mapping[KindName, str] = {
+    TWO_CLASSES: "predictions", SEVERAL_CLASSES: "predictions_classes", NUMBER: "predictions_number",
+}  # fmt: skip
+"""Name of ``predictions.tsv`` by task: only sections that are made for a task find its predictions."""
+HISTORIES_OF: Mapping[KindName, str] = {
+    TWO_CLASSES: "histories", SEVERAL_CLASSES: "histories", NUMBER: "histories_number",
+}  # fmt: skip
+"""Name of ``history.tsv`` by task."""
+
+
+def tables_of(kind: KindName) -> dict[str, Table]:
+    """Those of `TABLES` that a run with this kind of task can have; the same file has other columns for another."""
+    others = {*PREDICTIONS_OF.values(), *HISTORIES_OF.values()} - {PREDICTIONS_OF[kind], HISTORIES_OF[kind]}
+    return {name: table for name, table in TABLES.items() if name not in others}
 
 
 def of_another_version(name: str, file: str, table: pd.DataFrame) -> str:
@@ -120,7 +71,7 @@ def of_another_version(name: str, file: str, table: pd.DataFrame) -> str:
     >>> of_another_version("splits", "splits.tsv", pd.DataFrame({"participant_id": ["sub-1"], "fold": [0]}))
     'splits.tsv has no column part: another version of Heatlas wrote it. Repeat the command that made this run; it redoes what the new version does otherwise, then the report.'
     """  # noqa: E501
-    missing = [column for column in COLUMNS.get(name, ()) if column not in table]
+    missing = [column for column in TABLES[name].required if column not in table]
     if not missing:
         return ""
     return (

@@ -15,6 +15,7 @@ from reports.analyses.views import rows_in_words
 from reports.content.relevance.effects import difference_in_words
 from reports.page.tables import Column, PageTable, footnote, numeric, page_table
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 from reports.words.numbers import fixed, p_cell
 
 SIDES = ("left", "right")
@@ -112,7 +113,7 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
     hints = run.dictionary("associations")
-    columns = [column_of(name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
+    columns = [column_of(TABLES["associations"], name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
     caption = (
         f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
         "maps of a question; every row and column is in group/statistics/associations.tsv."

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import SPLIT_COLUMNS
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.explaining.stage import CONSERVATION_COLUMNS
@@ -156,7 +157,7 @@ def _write_cohort(run: RunLayout, scans: list[Scan], config: Config, plan: RunPl
         for fold in range(plan.folds)
         for place, person in enumerate(people)
     ]
-    write_table(run.splits, pd.DataFrame(rows))
+    write_table(run.splits, pd.DataFrame(rows), SPLIT_COLUMNS)
 
 
 def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:

@@ -8,7 +8,7 @@ from run_factory import RunPlan, make_run
 
 from atlases.regions import neuromorphometrics
 from pipeline.run.tables import read_table
-from reports.explorer.table import EXPLORER_COLUMNS, explorer_table
+from pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table
 
 
 @pytest.fixture(scope="module")

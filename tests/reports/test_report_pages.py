@@ -20,6 +20,7 @@ from run_factory import RunPlan, make_run
 from pipeline.regions.maps import read_map
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
+from pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, Controls
 from reports.cautions.all_cautions import find_cautions
 from reports.cautions.headline import small_regions
 from reports.cautions.method_cautions import cautions_of_maps
@@ -27,10 +28,10 @@ from reports.figures.slices import BrainImage, view_of
 from reports.page.build import build_report, report_inputs, written_files
 from reports.page.links import participant_file, region_files
 from reports.page.material import Material
-from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
+from reports.people.cohort import People
 from reports.people.page import _maps_of_mistakes, _rightly
 from reports.read.run_record import read_run
-from reports.read.written_tables import COLUMNS
+from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.viewer.of_run import viewing_space
 from reports.viewer.scan_pages import scan_page
@@ -249,7 +250,7 @@ def titles(layout: RunLayout) -> set[str]:
 
 def written(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows with all columns of a table, those not named unknown."""
-    return pd.DataFrame(rows, columns=list(COLUMNS[name]))
+    return pd.DataFrame(rows, columns=list(TABLES[name].meanings))
 
 
 def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):

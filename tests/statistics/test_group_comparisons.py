@@ -19,8 +19,7 @@ HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
 
 def table_of(inputs):
-    table, columns = comparisons_tables(inputs)["group_comparisons"]
-    assert columns is COMPARISONS_COLUMNS
+    table = comparisons_tables(inputs)
     assert list(table.columns) == list(COMPARISONS_COLUMNS)
     return table
 

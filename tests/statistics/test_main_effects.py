@@ -37,9 +37,8 @@ def cohort(sex_effect: float = 0.0, coil: float = 0.0, n: int = 36, **statistics
 
 
 def table_of(inputs: StatisticsInputs) -> pd.DataFrame:
-    (table, columns) = main_effects_tables(inputs)["main_effects"]
-    assert columns is MAIN_EFFECTS_COLUMNS
-    assert list(table.columns) == list(columns)
+    table = main_effects_tables(inputs)
+    assert list(table.columns) == list(MAIN_EFFECTS_COLUMNS)
     return table.set_index(["source", "variable", "group"]).sort_index()
 
 

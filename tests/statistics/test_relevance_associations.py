@@ -23,8 +23,7 @@ from pipeline.statistics.linear.freedman_lane import LinearModel, permutation_te
 
 
 def table_of(inputs):
-    table, columns = associations_tables(inputs)["associations"]
-    assert columns is ASSOCIATIONS_COLUMNS
+    table = associations_tables(inputs)
     assert list(table.columns) == list(ASSOCIATIONS_COLUMNS)
     return table
 

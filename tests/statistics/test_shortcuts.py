@@ -33,7 +33,6 @@ from pipeline.statistics.shortcuts.site_prediction import (
     site_prediction_table,
     within_classes,
 )
-from pipeline.statistics.shortcuts.tables import shortcuts_tables
 
 
 def scans_of(n: int = 24, repeats: int = 2) -> list[Scan]:
@@ -122,7 +121,7 @@ def test_a_control_run_says_so_in_every_row(tmp_path) -> None:
 def test_a_run_without_an_audit_is_refused_by_name_and_the_audit_is_an_input(tmp_path) -> None:
     inputs = inputs_of(tmp_path, scans_of(), np.zeros(len(scans_of())))
     with pytest.raises(BadInputError, match=r"relevance_audit\.tsv"):
-        shortcuts_tables(inputs)
+        shortcut_table(inputs)
     assert inputs.layout.relevance_audit in files_read(inputs.layout)
 
 

@@ -29,23 +29,21 @@ def only(*variables, **more):
     return settings(subgroups={"variables": list(variables)} | more.pop("subgroups", {}), **more)
 
 
-def checked(tables, name, columns):
-    table, dictionary = tables[name]
-    assert dictionary is columns
+def checked(table, columns):
     assert list(table.columns) == list(columns)
     return table
 
 
 def subgroups(inputs):
-    return checked(subgroups_tables(inputs), "subgroups", SUBGROUPS_COLUMNS)
+    return checked(subgroups_tables(inputs), SUBGROUPS_COLUMNS)
 
 
 def interactions(inputs):
-    return checked(interactions_tables(inputs), "interactions", INTERACTIONS_COLUMNS)
+    return checked(interactions_tables(inputs), INTERACTIONS_COLUMNS)
 
 
 def fairness(inputs):
-    return checked(fairness_tables(inputs), "fairness", FAIRNESS_COLUMNS)
+    return checked(fairness_tables(inputs), FAIRNESS_COLUMNS)
 
 
 def frame_of(*people_values, column="x"):

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from declared_tables import require_as_declared
 
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from reports.read.written_tables import DECLARED
 
 CONFIG = Path(__file__).with_name("mini.toml")
 
@@ -88,6 +90,11 @@ def test_regions_keep_their_rows(finished):
     counts = relevance.groupby(["scan_id", "map"])["region"].nunique()
     assert set(counts) == {counts.iloc[0]}
     assert counts.iloc[0] >= 134
+
+
+@pytest.mark.parametrize("table", DECLARED, ids=lambda table: table.name)
+def test_every_declared_table_is_written_as_it_is_declared(finished, table):
+    require_as_declared(finished, table)
 
 
 def test_report_says_that_the_cohort_is_synthetic(finished):

@@ -26,6 +26,7 @@ from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import ScanTable
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_table
@@ -36,6 +37,10 @@ SPLIT_COLUMNS = {
     "fold": "Index of the fold",
     "part": "What the participant does in this fold: train, validation or test",
 }
+SPLITS_TABLE = Table(
+    "splits", SPLIT_COLUMNS, "participant and fold", "Who trains, selects and tests each network?", stage="training",
+    place="splits", filled=("participant_id", "fold", "part"), values={"part": ("train", "validation", "test")},
+)  # fmt: skip
 PARTS = ("train", "validation", "test")
 
 

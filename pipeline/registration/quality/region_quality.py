@@ -29,6 +29,7 @@ from pipeline.registration.quality.local_quality import (
     region_percentiles,
     region_voxels,
 )
+from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -65,6 +66,10 @@ REGION_QUALITY_COLUMNS = {
     "from the region's median, less the scan's own median over regions; < 0 is worse; n/a in small cohorts",
 }
 """Columns of ``group/region_quality.tsv``."""
+REGION_QUALITY_TABLE = Table(
+    "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
+    stage="registration", place="region_quality", on_pages=False,
+)  # fmt: skip
 
 
 def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:

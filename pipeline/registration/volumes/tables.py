@@ -20,6 +20,7 @@ from pipeline.cohort.records import Scan
 from pipeline.registration.volumes.region_volumes import region_volumes
 from pipeline.registration.volumes.stability import volume_stability
 from pipeline.registration.volumes.tissue_volume import tissue_volumes
+from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -50,6 +51,10 @@ VOLUME_COLUMNS = {
     **SCAN_VOLUME_COLUMNS,
 }
 """Columns of ``group/volumes.tsv``."""
+VOLUMES_TABLE = Table(
+    "volumes", VOLUME_COLUMNS, "scan and region", "How large is each region in the scan?", stage="registration",
+    place="volumes", filled=("participant_id", "scan_id", "group"), finite=True,
+)  # fmt: skip
 RETEST_COLUMNS = {
     "participant_id": "BIDS participant",
     "first_session_id": "Earlier of two sessions that follow each other",
@@ -59,6 +64,10 @@ RETEST_COLUMNS = {
     "regions": "Regions compared",
 }
 """Columns of ``group/test_retest.tsv``."""
+TEST_RETEST_TABLE = Table(
+    "test_retest", RETEST_COLUMNS, "pair of sessions that follow each other",
+    "How alike are the volumes of two scans of one person?", stage="registration", place="test_retest", on_pages=False,
+)  # fmt: skip
 
 
 def measure_volumes(

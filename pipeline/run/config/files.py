@@ -7,15 +7,15 @@ configuration is written to the run folder and repeats the run.
 from __future__ import annotations
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
 from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
+from pipeline.run.config.typed_values import is_control, typed_value
 from pipeline.run.errors import UsageError
 from pipeline.run.regular_files import read_regular
 
@@ -23,8 +23,6 @@ Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_NETWORK = "founding"
-LARGEST = 2**53
-"""Largest whole number that a float holds exactly; no setting comes near it."""
 
 
 def load_config(
@@ -93,7 +91,7 @@ def toml_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(f"\\u{ord(one):04x}" if _is_control(one) else one for one in escaped) + '"'
+        return '"' + "".join(f"\\u{ord(one):04x}" if is_control(one) else one for one in escaped) + '"'
     if isinstance(value, tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
@@ -218,28 +216,10 @@ def setting_names(record: type[Any], where: str = "") -> list[str]:
 
 
 def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
-    """Check one value against its type; integers are accepted as floats, lists as tuples."""
+    """One value as the type of its setting has it, or a section checked setting by setting."""
     if dataclasses.is_dataclass(kind):
         return _section(kind, value, name, source)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise UsageError(f"{source}: {name} = {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}.")
-        return value
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple):
-            raise UsageError(f"{source}: {name} must be a list.")
-        return tuple(_convert(get_args(kind)[0], item, name, source) for item in value)
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise UsageError(f"{source}: {name} is too large a number.")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"{source}: {name} = {value!r} must be of type {kind.__name__}.")
-    if kind is float and not math.isfinite(value):
-        raise UsageError(f"{source}: {name} = {value} must be a finite number.")
-    if kind is str and any(map(_is_control, value)):
-        raise UsageError(f"{source}: {name} = {value!r} must be one line of text without control characters.")
-    return value
+    return typed_value(kind, value, f"{source}: {name}")
 
 
 def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
@@ -249,7 +229,3 @@ def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
     if kind is ModelConfig:
         kind, value = _network_record(value, source), {"architecture": DEFAULT_NETWORK, **value}
     return _checked(kind, value, name + ".", source)
-
-
-def _is_control(character: str) -> bool:
-    return ord(character) < 32 or ord(character) == 127

@@ -25,6 +25,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import HeatlasError, ResumableError, UsageError
 from pipeline.run.layout.folder import read_run_input
 from pipeline.run.layout.private_paths import with_named_folders
@@ -41,6 +42,10 @@ FAILURE_COLUMNS = {
     "message": "What went wrong and what to do",
     "traceback": "File with the full traceback, relative to the run folder",
 }
+FAILURES_TABLE = Table(
+    "failures", FAILURE_COLUMNS, "unit of work that failed", "What went wrong, and what can be done?", stage="run",
+    place="failures", filled=("stage", "unit"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.cohort.people.tasks import task_of
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
@@ -73,6 +74,10 @@ ASSOCIATIONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no value, what was left out, or what to know of it",
 }
+ASSOCIATIONS_TABLE = Table(
+    "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
+    "Does relevance follow clinical measures and volumes?", filled=("n_participants",),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +108,7 @@ class Points:
     note: str | None
 
 
-def associations_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``associations``: a row per biomarker, group of scans, estimator, map, bilateral group and metric."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
@@ -118,7 +123,7 @@ def associations_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
         for scan_group in ("all",) if number else settings.associations.scan_groups:
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
     table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
-    return {"associations": (table[list(ASSOCIATIONS_COLUMNS)], ASSOCIATIONS_COLUMNS)}
+    return table[list(ASSOCIATIONS_COLUMNS)]
 
 
 def _of_biomarker(

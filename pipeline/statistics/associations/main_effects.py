@@ -9,12 +9,12 @@ intracranial volume).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -49,9 +49,13 @@ MAIN_EFFECTS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no test, and what was left out",
 }
+MAIN_EFFECTS_TABLE = Table(
+    "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
+    "What else moves relevance and volume?",
+)  # fmt: skip
 
 
-def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``main_effects``: a row per source, variable and bilateral group."""
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
@@ -65,7 +69,7 @@ def main_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
             except BadInputError as error:
                 blocks.append(_blank(features.source, variable, str(error)))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"main_effects": (table[list(MAIN_EFFECTS_COLUMNS)], MAIN_EFFECTS_COLUMNS)}
+    return table[list(MAIN_EFFECTS_COLUMNS)]
 
 
 def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:

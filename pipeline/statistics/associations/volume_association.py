@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pipeline.cohort.records import Scan
 from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -70,6 +71,11 @@ ASSOCIATION_COLUMNS = {
     "exact": "true if these are all there are",
     "note": "Why there is no value, or what to know of it",
 }
+VOLUME_ASSOCIATION_TABLE = Table(
+    "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
+    "Does relevance in the hippocampus follow its volume?", filled=("map", "volume", "unit", "estimator", "fold_held",
+    "n_participants", "n_scans"),
+)  # fmt: skip
 POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
@@ -82,6 +88,10 @@ POINT_COLUMNS = {
     "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
     "hippocampus_source": "Where the hippocampal volume comes from, or why there is none",
 }
+VOLUME_POINTS_TABLE = Table(
+    "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",
+    filled=("participant_id", "map", "fold"), finite=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +188,14 @@ def volume_association(
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
 
 
-def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``volume_points`` and ``volume_association``."""
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
     table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
     return {
-        "volume_points": (inputs.as_named(points), POINT_COLUMNS),
-        "volume_association": (table, ASSOCIATION_COLUMNS),
+        "volume_points": inputs.as_named(points),
+        "volume_association": table,
     }
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.layout.map_names import beta_of
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.comparison.agreement import agreement
@@ -46,6 +47,10 @@ AGREEMENT_COLUMNS = {
     "n_scans": "Their scans",
     "note": "Why there is no value, or what to know of it",
 }
+RANKING_AGREEMENT_TABLE = Table(
+    "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
+    "Would another network, beta or method rank regions alike?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +77,9 @@ class Rankings:
     note: str | None = None
 
 
-def ranking_agreement_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Agreement inside a run: ``ranking_agreement``."""
-    table = agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
-    return {"ranking_agreement": (table, AGREEMENT_COLUMNS)}
+    return agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:

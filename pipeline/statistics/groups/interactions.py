@@ -7,11 +7,10 @@ are, not in bands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -46,10 +45,14 @@ INTERACTIONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no test, and what was left out",
 }
+INTERACTIONS_TABLE = Table(
+    "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
+    "Does the difference between the classes depend on someone's subgroup?",
+)  # fmt: skip
 _NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
 
-def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``interactions``: a row per variable, map and bilateral group."""
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
@@ -63,7 +66,7 @@ def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
         except BadInputError as error:
             blocks.append(_blank(variable, str(error).replace("_positive", "class").replace("_level", variable)))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"interactions": (table[list(INTERACTIONS_COLUMNS)], INTERACTIONS_COLUMNS)}
+    return table[list(INTERACTIONS_COLUMNS)]
 
 
 def _of_variable(

@@ -9,11 +9,11 @@ variances, also in unequal groups (Janssen 1997).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.comparisons import compare
@@ -44,6 +44,10 @@ EFFECT_COLUMNS = {
     "exact": "true if these are all permutations there are",
     "note": "Why there is no value, or what to know of it",
 }
+REGION_EFFECTS_TABLE = Table(
+    "region_effects", EFFECT_COLUMNS, "map and bilateral group",
+    "In which regions does density differ between the classes?", filled=("map", "group", "n_positive", "n_negative"),
+)  # fmt: skip
 
 
 def region_effects(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -60,8 +64,3 @@ def region_effects(inputs: StatisticsInputs) -> pd.DataFrame:
     names = {"mean_first": "mean_positive", "mean_second": "mean_negative", "n_first": "n_positive"}
     table = table.rename(columns=names | {"n_second": "n_negative"})
     return table.assign(family=f"{n_tests} maps x groups" if n_tests else "none")[list(EFFECT_COLUMNS)]
-
-
-def region_effects_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
-    """Table ``region_effects``."""
-    return {"region_effects": (region_effects(inputs), EFFECT_COLUMNS)}

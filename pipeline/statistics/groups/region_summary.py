@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
@@ -37,6 +36,11 @@ SUMMARY_COLUMNS = {
     "is not above 0",
     "note": "Why there is no value, or no interval",
 }
+REGION_SUMMARY_TABLE = Table(
+    "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
+    "What do the maps of each group show on average?", filled=("map", "group", "scan_group", "n_participants",
+    "n_scans"), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
+)  # fmt: skip
 
 
 def region_summary(
@@ -61,10 +65,9 @@ def region_summary(
     return table.sort_values("map", key=lambda names: names.map(order), kind="stable")[list(SUMMARY_COLUMNS)]
 
 
-def region_summary_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``region_summary``."""
-    table = region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
-    return {"region_summary": (table, SUMMARY_COLUMNS)}
+    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
 
 
 def _block(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.config.settings import Config
 from pipeline.run.config.statistics import NormativeConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.notes import so_many
@@ -55,6 +56,7 @@ SUBTYPE_COLUMNS = {
     "one group",
     "level": "Mean z over groups of regions: how far from controls altogether",
 }
+SUBTYPES_TABLE = Table("subtypes", SUBTYPE_COLUMNS, "patient and source", "Which subtype does each patient belong to?")
 NUMBER_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "k": "Number of groups tried",
@@ -71,6 +73,9 @@ NUMBER_COLUMNS = {
     "n_regions": "Bilateral groups in the fingerprint",
     "note": "Why there is no value, or what to know of it",
 }
+SUBTYPE_NUMBERS_TABLE = Table(
+    "subtype_numbers", NUMBER_COLUMNS, "source and number of groups", "How many subtypes are there?",
+)  # fmt: skip
 COMPARISON_COLUMNS = {
     "source": "Relevance map (densities), or volume, by which the subtypes were found",
     "compared": "Variable, test fold (whose network explained the participant), or subtypes by another source",
@@ -85,6 +90,9 @@ COMPARISON_COLUMNS = {
     "exact": "true if these are all distinct ones there are",
     "note": "Why there is no value, or what to know of it",
 }
+SUBTYPE_COMPARISON_TABLE = Table(
+    "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.metrics import precision_recall_curve
 
+from pipeline.run.declared import Table
+
 Floats = NDArray[np.float64]
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -23,11 +25,19 @@ CALIBRATION_COLUMNS = {
     "n_participants": "Participants with scans in the bin",
     "n_scans": "Their scans in the bin",
 }
+CALIBRATION_TABLE = Table(
+    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Is a probability as often right as it says?",
+    filled=("low", "high", "n_participants"),
+)  # fmt: skip
 PRECISION_RECALL_COLUMNS = {
     "threshold": "Scans with at least this probability are called positive; n/a for the point with recall 0",
     "recall": "Share of scans of the positive class called positive (sensitivity)",
     "precision": "Share of scans called positive that are of the positive class",
 }
+PRECISION_RECALL_TABLE = Table(
+    "precision_recall", PRECISION_RECALL_COLUMNS, "threshold",
+    "What does each threshold cost in precision and give in recall?",
+)  # fmt: skip
 
 
 def wilson_interval(share: Floats, n: Floats, confidence: float) -> tuple[Floats, Floats]:

@@ -10,13 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
+from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.performance.calibration import (
-    CALIBRATION_COLUMNS,
-    PRECISION_RECALL_COLUMNS,
     calibration_table,
     precision_recall_table,
 )
@@ -42,12 +42,20 @@ PERFORMANCE_COLUMNS = {
     "n_negative": "Scans of the negative class",
     "note": "Why there is no value, or what to know of it",
 }
+PERFORMANCE_TABLE = Table(
+    "performance", PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well does the classifier work?", forms={"fold":
+    Form.TEXT}, filled=("fold", "metric", "n_participants", "n_scans"),
+)  # fmt: skip
 ROC_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
     "threshold": "Scans with at least this probability are called positive; n/a for the point (0, 0)",
     "false_positive_rate": "Share of scans of the negative class called positive",
     "true_positive_rate": "Share of scans of the positive class called positive",
 }
+ROC_TABLE = Table(
+    "roc", ROC_COLUMNS, "fold (or all) and threshold",
+    "What does each threshold cost in specificity and give in sensitivity?", forms={"fold": Form.TEXT},
+)  # fmt: skip
 
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "accuracy", "auc", "brier")
@@ -166,14 +174,14 @@ def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([block for block in blocks if len(block)] or blocks, ignore_index=True)
 
 
-def performance_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
     predictions, settings = inputs.predictions, inputs.config.statistics
     return {
-        "performance": (performance_table(predictions, settings, inputs.seed), PERFORMANCE_COLUMNS),
-        "roc": (roc_table(predictions), ROC_COLUMNS),
-        "precision_recall": (precision_recall_table(predictions), PRECISION_RECALL_COLUMNS),
-        "calibration": (calibration_table(predictions, settings.confidence), CALIBRATION_COLUMNS),
+        "performance": performance_table(predictions, settings, inputs.seed),
+        "roc": roc_table(predictions),
+        "precision_recall": precision_recall_table(predictions),
+        "calibration": calibration_table(predictions, settings.confidence),
     }
 
 

@@ -12,7 +12,9 @@ from scipy import stats
 from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import CLASSES, Table
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.groups.members import hedges_g
 
 TOTAL = "all"
 
@@ -27,6 +29,10 @@ DEMOGRAPHICS_COLUMNS = {
     "minimum": "Smallest value of a participant",
     "maximum": "Largest value of a participant",
 }
+DEMOGRAPHICS_TABLE = Table(
+    "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
+    "n_participants", "n_known"), values={"label": (CLASSES, "all")},
+)  # fmt: skip
 TESTS_COLUMNS = {
     "variable": "As in demographics",
     "test": "Welch's t; for sex, Fisher's exact test",
@@ -37,6 +43,10 @@ TESTS_COLUMNS = {
     "n_negative": "Participants of the negative class with a value",
     "note": "Why there is no value, or who was left out",
 }
+DEMOGRAPHIC_TESTS_TABLE = Table(
+    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other facts?",
+    filled=("variable",),
+)  # fmt: skip
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
@@ -67,12 +77,12 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
 
 
-def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``demographics`` and ``demographic_tests``."""
     cohort = inputs.config.cohort
-    tables = {"demographics": (demographics(inputs.scans, cohort), DEMOGRAPHICS_COLUMNS)}
+    tables = {"demographics": demographics(inputs.scans, cohort)}
     if task_of(cohort).kind.name == TWO_CLASSES:
-        tables["demographic_tests"] = (demographic_tests(inputs.scans, cohort), TESTS_COLUMNS)
+        tables["demographic_tests"] = demographic_tests(inputs.scans, cohort)
     return tables
 
 
@@ -107,12 +117,11 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFra
 
 def _welch(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     found: dict[str, Any] = {"test": "Welch's t", "statistic": np.nan, "p": np.nan, "hedges_g": np.nan, "note": None}
-    df = len(a) + len(b) - 2
     if min(len(a), len(b)) < 2 or (a.std() == 0 and b.std() == 0):
         return {**found, "note": "fewer than two values in a class, or none differs from another"}
     result = stats.ttest_ind(a, b, equal_var=False)
-    pooled = np.sqrt(((len(a) - 1) * a.var() + (len(b) - 1) * b.var()) / df)
-    g = (a.mean() - b.mean()) / pooled * (1 - 3 / (4 * df - 1))
+    values = np.concatenate([a, b]).astype(float)[:, None]
+    g = hedges_g(values, np.arange(len(values)) < len(a))[0]
     return {**found, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g)}
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_by_fold
@@ -23,6 +25,10 @@ NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
     "corrected_gap_slope (0 where the correction works)",
 }
 """Columns of ``performance_number.tsv``."""
+PERFORMANCE_NUMBER_TABLE = Table(
+    "performance_number", NUMBER_PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well is the number predicted?",
+    forms={"fold": Form.TEXT},
+)  # fmt: skip
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
@@ -59,7 +65,7 @@ def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights
     }
 
 
-def number_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``performance_number``, over all folds together and in each."""
 
     def statistic(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
@@ -69,5 +75,4 @@ def number_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, 
         return number_metrics(target, predicted, corrected, weights)
 
     rng = generator(inputs.seed, "statistics", "performance_number")
-    table = measured_by_fold(inputs.predictions, statistic, inputs.config.statistics, rng)
-    return {"performance_number": (table, NUMBER_PERFORMANCE_COLUMNS)}
+    return measured_by_fold(inputs.predictions, statistic, inputs.config.statistics, rng)

@@ -9,6 +9,8 @@ import pandas as pd
 from sklearn.metrics import balanced_accuracy_score
 
 from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
 from pipeline.run.tables import read_table
 from pipeline.statistics.data.inputs import StatisticsInputs
 
@@ -20,15 +22,19 @@ REPEATS_COLUMNS = {
     "n_scans": "Their scans",
 }
 """Columns of ``performance_repeats.tsv``."""
+PERFORMANCE_REPEATS_TABLE = Table(
+    "performance_repeats", REPEATS_COLUMNS, "training (or mean, or sd) and metric",
+    "Does the performance depend on the seed of the training?", forms={"repeat": Form.TEXT},
+)  # fmt: skip
 
 
-def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Table ``performance_repeats``; none where each fold was trained once."""
     path = inputs.layout.predictions_repeats
     if not path.is_file():
         return {}
     table = repeats_table(read_table(path, ["repeat", "target"]), task_of(inputs.config.cohort))
-    return {"performance_repeats": (table, REPEATS_COLUMNS)}
+    return {"performance_repeats": table}
 
 
 def repeats_table(predictions: pd.DataFrame, task: Task) -> pd.DataFrame:

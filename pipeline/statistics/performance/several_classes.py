@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.columns import Form
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
@@ -19,6 +21,10 @@ CLASSES_COLUMNS = MEASURE_COLUMNS | {
     "(share of its scans that are recognised)",
 }
 """Columns of ``performance_classes.tsv``."""
+PERFORMANCE_CLASSES_TABLE = Table(
+    "performance_classes", CLASSES_COLUMNS, "fold (or all) and metric", "How well are the classes told apart?",
+    forms={"fold": Form.TEXT},
+)  # fmt: skip
 CONFUSION_COLUMNS = {
     "fold": MEASURE_COLUMNS["fold"],
     "label": "True class",
@@ -28,6 +34,10 @@ CONFUSION_COLUMNS = {
     "share": "Share of the scans of the true class",
 }
 """Columns of ``confusion.tsv``."""
+CONFUSION_TABLE = Table(
+    "confusion", CONFUSION_COLUMNS, "fold (or all), true and predicted class", "Which classes are taken for which?",
+    forms={"fold": Form.TEXT}, values={"label": (CLASSES,), "predicted": (CLASSES,)},
+)  # fmt: skip
 
 
 def class_metrics(
@@ -74,7 +84,7 @@ def confusion_table(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(CONFUSION_COLUMNS))
 
 
-def classes_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def classes_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``performance_classes`` and ``confusion``."""
     classes = inputs.config.cohort.labels
 
@@ -84,4 +94,4 @@ def classes_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame,
     rng = generator(inputs.seed, "statistics", "performance_classes")
     table = measured_by_fold(inputs.predictions, measure, inputs.config.statistics, rng)
     confusion = confusion_table(inputs.predictions, classes)
-    return {"performance_classes": (table, CLASSES_COLUMNS), "confusion": (confusion, CONFUSION_COLUMNS)}
+    return {"performance_classes": table, "confusion": confusion}

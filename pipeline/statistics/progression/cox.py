@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
@@ -77,6 +78,7 @@ COX_COLUMNS = {
     "n_missing": "Participants left out for a missing predictor or covariate",
     "note": "Why there is no value, or what to know of it",
 }
+COX_TABLE = Table("cox", COX_COLUMNS, "predictor and model", "Does a score foretell when someone with MCI converts?")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
@@ -59,6 +60,10 @@ PROGRESSION_COLUMNS = {
     "n_missing": "Participants left out: the predictor is unknown, or (auc and shares) their course within the horizon",
     "note": "Why there is no value, or what to know of it",
 }
+PROGRESSION_TABLE = Table(
+    "progression", PROGRESSION_COLUMNS, "predictor and measure", "Does a score foretell who converts?",
+    filled=("predictor", "measure", "n_participants", "n_events"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

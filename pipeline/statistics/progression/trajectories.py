@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
@@ -61,6 +62,9 @@ TRAJECTORY_COLUMNS = {
     "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
     "note": "Why there is no value, or what to know of it",
 }
+TRAJECTORIES_TABLE = Table(
+    "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

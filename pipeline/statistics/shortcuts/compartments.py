@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table
 from pipeline.run.work.seeds import generator
@@ -62,6 +63,9 @@ SHORTCUT_COLUMNS = {
     "control": "none; or what makes this a control run: binarised, shuffled labels",
     "note": "Why there is no value, or what to know of it",
 }
+SHORTCUTS_TABLE = Table(
+    "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance gather in places that should not matter?",
+)  # fmt: skip
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:

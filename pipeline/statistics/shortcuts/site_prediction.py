@@ -26,6 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import participant_codes
@@ -64,6 +65,10 @@ SITE_COLUMNS = {
     "control": "none; or what makes this a control run: binarised, shuffled labels",
     "note": "Why there is no value, or what to know of it",
 }
+SITE_PREDICTION_TABLE = Table(
+    "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be read from relevance?",
+
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

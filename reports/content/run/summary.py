@@ -21,7 +21,8 @@ from reports.cautions.findings import (
 from reports.cautions.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
 from reports.content.relevance.planted import recovery_sentence
 from reports.page.faults import Faults
-from reports.read.run_record import PREDICTIONS_OF, RunRecord
+from reports.read.run_record import RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
 from reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
 from reports.words.volume_sources import hippocampal_source
 
