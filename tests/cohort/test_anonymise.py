@@ -148,12 +148,12 @@ def test_a_key_of_few_different_characters_is_refused(tmp_path: Path, key: str) 
 
 
 def test_no_text_of_a_clinical_column_names_a_person() -> None:
-    people = ["sub-002S0295", "sub-01", "sub-abc"]
-    texts = ["as 002_S_0296, 002_s_0295 and sub-002S0295", "1", "abcd, Abc; sub-01. On 18Apr2006", None]
+    people = ["sub-ADNI002S0295", "sub-01", "sub-abc"]
+    texts = ["as 002_S_0296, 002_s_0295 and sub-ADNI002S0295", "1", "abcd, Abc; sub-01. On 18Apr2006", None]
     disguise = Disguise("k" * 20, ("ids",))
     first, number, last, none = disguise.texts([*people, "sub-01"], texts)
     name = {person: "P" + disguise.pseudonym("participant", person) for person in people}
-    assert first == f"as 002_S_0296, {name['sub-002S0295']} and {name['sub-002S0295']}"
+    assert first == f"as 002_S_0296, {name['sub-ADNI002S0295']} and {name['sub-ADNI002S0295']}"
     assert (number, none) == ("1", None)
     assert last.startswith(f"abcd, {name['sub-abc']}; {name['sub-01']}. On ")
     assert "2006" not in last

@@ -109,7 +109,7 @@ class Disguise:
     def texts(self, people: Sequence[str], texts: Sequence[str | None]) -> list[str | None]:
         """Cells of a clinical column, one per scan of `people`: dates moved back, names of participants replaced."""
         names = {_bare(name): name for name in people} if "ids" in self.pseudonyms else {}
-        anyone = re.compile(rf"(?<![a-z0-9])(?:sub-)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE)
+        anyone = re.compile(rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE)
 
         def pseudonym(match: re.Match[str]) -> str:
             return "P" + self.pseudonym("participant", names[_bare(match[0])])
@@ -159,8 +159,8 @@ class Disguise:
 
 
 def _bare(name: str) -> str:
-    """A participant's name without prefix, case and punctuation: sub-002S0295 and 002_S_0295 are one."""
-    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("sub-"))
+    """A participant's name without prefix, case and punctuation: sub-ADNI002S0295 and 002_S_0295 are one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("sub-").removeprefix("adni"))
 
 
 def _spelt(bare: str) -> str:
