@@ -19,6 +19,9 @@ from pipeline.run.declared import CLASSES, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
 
+OLDEST_AGE = 89.0
+"""Ages above are written as this one (see `pipeline.cohort.sharing.anonymise`)."""
+
 SCAN_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",

@@ -16,6 +16,7 @@ from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.explaining.stage import explain_applied, explain_scans
 from pipeline.models.families.founding import FoundingCNN
@@ -72,7 +73,14 @@ class OutsideRun:
         """Predictions, maps and tables of the labelled scans."""
         device = torch.device("cpu")
         tables = [
-            predict_test_part(self.layout, load_model(self.layout.fold(fold.index), device), fold, LABELLED, device)
+            predict_test_part(
+                self.layout,
+                load_model(self.layout.fold(fold.index), device),
+                task_of(CONFIG.cohort),
+                fold,
+                LABELLED,
+                device,
+            )
             for fold in SPLIT.folds
         ]
         frame = pd.concat(tables, ignore_index=True)

@@ -98,7 +98,7 @@ def test_whole_files_are_read_only_where_size_and_middle_agree(tmp_path: Path, m
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     read: list[str] = []
-    from pipeline.cohort import same_images as module
+    from pipeline.cohort.images import same_images as module
 
     monkeypatch.setattr(module, "file_digest", lambda path: read.append(path.name))
     module.same_images(tmp_path, scans)

@@ -54,7 +54,7 @@ def test_three_classes_are_labelled_and_a_scan_outside_them_is_dropped() -> None
 
 
 def test_a_class_that_no_scan_has_is_named() -> None:
-    with pytest.raises(BadInputError, match=r"cohort.classes\[1\] = 'MCI'.*AD \(1 scans\), CN \(1 scans\)"):
+    with pytest.raises(BadInputError, match=r"cohort.classes\[1\] = 'MCI'.*AD \(1 scan\), CN \(1 scan\)"):
         with_labels([candidate(1, "CN"), candidate(2, "AD")], SEVERAL)
 
 

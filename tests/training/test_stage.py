@@ -168,4 +168,4 @@ def test_predicting_a_participant_the_model_was_trained_with_is_refused(finished
         predict_test_part(layout, loaded, task_of(CONFIG.cohort), leaking, labelled_scans(), torch.device("cpu"))
     both = Fold(0, train=("sub-1",), validation=("sub-7",), test=("sub-1",))
     with pytest.raises(BadInputError, match="sub-1"):
-        predict_test_part(layout, loaded, both, labelled_scans(), torch.device("cpu"))
+        predict_test_part(layout, loaded, task_of(CONFIG.cohort), both, labelled_scans(), torch.device("cpu"))

@@ -75,7 +75,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
 def run(out: Path, scans: list[Scan], seed: int = 1, flagged: str = "keep") -> tuple[list[Outcome], list[Outcome]]:
     layout = RunLayout(out)
     ScanTable(tuple(scans)).write(layout.scans)
-    config = Config(registration=RegistrationConfig(4.0, flagged=flagged), seed=seed)
+    config = Config(registration=RegistrationConfig(4.0, flagged=flagged, seed=seed))
     with ThreadPoolExecutor(1) as executor:
         return register_and_finish(layout, out.parent / "in", scans, config, executor, DigestCache(layout.digests))
 

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.values import code_text
 from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan
-from pipeline.cohort.sharing.anonymise import OLDEST_AGE
+from pipeline.cohort.records import OLDEST_AGE, Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed

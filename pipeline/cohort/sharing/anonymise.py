@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.cohort.cells.values import number
-from pipeline.cohort.records import Scan
+from pipeline.cohort.records import OLDEST_AGE, Scan
 from pipeline.cohort.sharing.manifest import Match
 from pipeline.run.config.settings import PrivacyConfig
 from pipeline.run.errors import UsageError
@@ -32,7 +32,6 @@ from pipeline.run.plain_text import counted
 from pipeline.run.regular_files import read_regular
 from pipeline.run.work.seeds import generator
 
-OLDEST_AGE = 89.0
 YEARS_BACK = 106
 """Dates of scans up to 2031 end up in 1925 or before."""
 _SPREAD_DAYS = 3650
@@ -109,7 +108,9 @@ class Disguise:
     def texts(self, people: Sequence[str], texts: Sequence[str | None]) -> list[str | None]:
         """Cells of a clinical column, one per scan of `people`: dates moved back, names of participants replaced."""
         names = {_bare(name): name for name in people} if "ids" in self.pseudonyms else {}
-        anyone = re.compile(rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE)
+        anyone = re.compile(
+            rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE
+        )
 
         def pseudonym(match: re.Match[str]) -> str:
             return "P" + self.pseudonym("participant", names[_bare(match[0])])

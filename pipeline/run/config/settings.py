@@ -81,8 +81,6 @@ class PrivacyConfig:
 class RegistrationConfig:
     """How a scan is brought to template space."""
 
-    seed: int = -1
-    """For ANTs; -1: the seed of the run at the time its folder is made. A later ``seed`` redoes no registration."""
     resolution_mm: float = 1.0
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     bias_correction: bool = True
@@ -105,6 +103,8 @@ class RegistrationConfig:
     hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
     """Volumes of the input tables; where there are none at all (auto) or where one is missing (fill) our own; or
     our own for every scan (jacobian), from the Jacobian determinant of the registration."""
+    seed: int = -1
+    """For ANTs; -1: the seed of the run at the time its folder is made. A later ``seed`` redoes no registration."""
 
 
 @dataclass(frozen=True)
