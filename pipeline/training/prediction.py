@@ -98,7 +98,7 @@ PREDICTIONS_CLASSES_TABLE = replace(
 PREDICTIONS_NUMBER_TABLE = Table(
     "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
     "What number does a network give a scan it has not seen? Here the number is age.", stage="training",
-    place="predictions", forms={"target": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
+    place="predictions", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
 )  # fmt: skip
 
 

@@ -205,10 +205,7 @@ def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(wh
     for methods in (("cam",), ("grad-cam", "cam")):
         with pytest.raises(UsageError, match=r"CAM needs global average pooling and one linear layer") as refused:
             show(whole, *methods, target="CN")
-        assert "finds stages.2.2 (Linear), stages.2.3 (ReLU)" in str(refused.value)
         assert "Use grad-cam" in str(refused.value)
-    with pytest.raises(UsageError, match="use 'logit'"):
-        show(whole, "cam", start="probability")
     assert sorted(whole.root.rglob("*")) == before
 
 

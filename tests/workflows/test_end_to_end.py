@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from declared_tables import require_as_declared
+from declared_tables import require_as_declared, tables_of_run
 
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from reports.read.written_tables import DECLARED
 
 CONFIG = Path(__file__).with_name("mini.toml")
 
@@ -92,7 +91,7 @@ def test_regions_keep_their_rows(finished):
     assert counts.iloc[0] >= 134
 
 
-@pytest.mark.parametrize("table", DECLARED, ids=lambda table: table.name)
+@pytest.mark.parametrize("table", tables_of_run(), ids=lambda table: table.name)
 def test_every_declared_table_is_written_as_it_is_declared(finished, table):
     require_as_declared(finished, table)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from declared_tables import REPEATS, require_as_declared, tables_of_run
 
+from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, KindName
 from pipeline.run.config.files import load_config, read_config
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.folder import with_registration_seed
@@ -28,6 +30,16 @@ def run(cohort: Path, out: Path, config: Path, *options: str) -> RunLayout:
     command = ["run", str(cohort), str(out), "--config", str(config), "--n-procs", "1", *options]
     assert main(command) == 0
     return RunLayout(out)
+
+
+def require_declared(layout: RunLayout, kind: KindName, repeats: bool = False) -> None:
+    """Each table that the run has is as it is declared for its task, and tables of its task are there."""
+    made = [table for table in tables_of_run(kind, repeats) if table.path(layout).is_file()]
+    for table in made:
+        require_as_declared(layout, table)
+    names = {NUMBER: {"predictions_number", "histories_number", "performance_number"},
+             SEVERAL_CLASSES: {"predictions_classes", "performance_classes", "confusion"}}  # fmt: skip
+    assert names[kind] | (REPEATS if repeats else set()) <= {table.name for table in made}
 
 
 def test_a_registration_seed_stays_that_of_the_run_that_began(tmp_path: Path) -> None:
@@ -70,6 +82,7 @@ def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
     assert overall["r"] == pytest.approx(np.corrcoef(predictions["prediction"], predictions["target"])[0, 1])
     associations = read_table(layout.statistics("associations"))
     assert associations[associations["biomarker"] == "target"]["r"].notna().any()
+    require_declared(layout, NUMBER)
     page = layout.report.read_text(encoding="utf-8")
     assert "How well is the number predicted?" in page
     assert "It compares two classes, and this run predicts a number." in page
@@ -92,6 +105,7 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     repeats = read_table(layout.statistics("performance_repeats"))
     assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd"]
     assert "How well are the classes told apart?" in layout.report.read_text(encoding="utf-8")
+    require_declared(layout, SEVERAL_CLASSES, repeats=True)
     # A new training seed registers nothing again.
     before = {path: path.stat().st_mtime_ns for path in layout.root.glob("logs/receipts/registration/*.json")}
     run(cohort, layout.root, config, "--contrast", "diagnosis=CN,MCI,AD", "--seed", "6", "--stop-after", "training")
