@@ -234,7 +234,7 @@ def _histories(
         )
     if timeless:
         notes.append(
-            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or a visit code in months, unusable "
+            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or visit code in months, unusable "
             f"for conversion: {listed(timeless)}"
         )
     if unknown:

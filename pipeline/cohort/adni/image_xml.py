@@ -62,7 +62,7 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
     notes = problem_notes(problems)
     if contradictions:
         notes.append(
-            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, such values are "
+            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, these are "
             f"not used: {listed(contradictions)}"
         )
     if damaged:
