@@ -70,7 +70,7 @@ def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
         if done.returncode or not mask.is_file():
             output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
             raise BadInputError(
-                f"{image.path}: {COMMAND} ended with code {done.returncode} and {'a' if mask.is_file() else 'no'} mask ({output}). Run it by hand "
-                "on this scan."
+                f"{image.path}: {COMMAND} ended with code {done.returncode} and {'a' if mask.is_file() else 'no'} mask "
+                f"({output}). Run it by hand on this scan."
             )
         return read_mask(mask, image)
