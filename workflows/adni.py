@@ -58,10 +58,8 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
 
     Parameters
     ----------
-    source : RunInput
     out : Path
         Run folder, new or to be continued.
-    config : Config
     options : argparse.Namespace
         With ``n_procs``, ``executor``, ``participant_label``, ``stop_after`` and, unless it is the demo, ``manifest``
         and ``anonymise``.

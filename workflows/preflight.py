@@ -56,7 +56,6 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
 
     Parameters
     ----------
-    config : Config
     stages : sequence of str
         Stages that will run.
     elsewhere : bool
@@ -143,8 +142,6 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
 
     Parameters
     ----------
-    config : Config
-    cohort : InputCohort
     stages : sequence of str
         Stages that will run.
 

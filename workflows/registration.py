@@ -39,13 +39,8 @@ def register_and_finish(
 
     Parameters
     ----------
-    layout : RunLayout
     input_root : Path
         Folder that the image paths of the scans start from.
-    scans : sequence of Scan
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
 
     Returns
     -------

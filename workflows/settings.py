@@ -58,7 +58,6 @@ def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequenc
     ----------
     arguments : argparse.Namespace
         With ``participant_label`` and, unless it is the demo, ``manifest`` and ``anonymise``.
-    config : Config
     folders : sequence of Path
         Input and output, in which the key must not lie.
     """

@@ -48,7 +48,6 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
 
     Parameters
     ----------
-    candidates : sequence of Candidate
     participants : sequence of str
         With or without ``sub-``, or ADNI's ``002_S_0295``. Empty: all are used.
 
@@ -88,7 +87,6 @@ def with_readable_headers(
 
     Parameters
     ----------
-    root : Path
     candidates : sequence of Candidate
         DICOM series are not checked again: their headers were read when they were found.
     max_voxel_mm : float

@@ -66,7 +66,6 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
 
     Parameters
     ----------
-    root : Path
     enter : callable
         Whether to enter a folder, given its path relative to `root`.
     """

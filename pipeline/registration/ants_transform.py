@@ -155,7 +155,6 @@ def resample(
     ----------
     moving : Volume
         In any orientation.
-    transforms : Transforms
     shape, affine
         The grid.
     interpolation : {"linear", "genericLabel"}

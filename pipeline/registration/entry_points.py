@@ -85,10 +85,8 @@ def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> 
 
     Parameters
     ----------
-    image : T1wImage
     brain : BrainMask
         On the voxels of the image.
-    template : Template
 
     Raises
     ------

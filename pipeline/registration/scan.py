@@ -89,8 +89,6 @@ def register_image(
         T1-weighted NIfTI image; only read.
     template : Template
         On the grid of the result.
-    config : RegistrationConfig
-    seed : int
     prefix : Path
         Start of the names of the transform files, in a folder that exists.
     entry : {"scan", "brain"}

@@ -95,8 +95,6 @@ def register_one(
         The scan.
     source : str
         Path of the scan relative to the input folder, for the sidecar.
-    config : RegistrationConfig
-    seed : int
     entry : {"scan", "brain"}
         As `Scan.entry`.
     mask : Path, optional

@@ -67,17 +67,14 @@ def register_scans(
 
     Parameters
     ----------
-    layout : RunLayout
     input_root : Path
         Folder that the image paths of the scans start from; only read.
     scans : sequence of Scan
         Dropped scans are passed over.
-    config : RegistrationConfig
     seed : int
         Seed of the run; the seed of each scan is derived from it and its name.
     executor : concurrent.futures.Executor
         Workers with one ITK thread (`pipeline.run.work.executors.open_executor`).
-    digests : DigestCache
     atlas : str
         For the quality per region; as `atlases.labels.load_atlas`.
     followers : callable, optional

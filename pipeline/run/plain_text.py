@@ -18,7 +18,6 @@ def plain(text: str, lines: bool = True) -> str:
 
     Parameters
     ----------
-    text : str
     lines : bool
         Whether to keep line feeds and tabs.
 

@@ -115,7 +115,6 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
 
     Parameters
     ----------
-    path : Path
     required : sequence of str
         Columns that must exist.
     text_columns : sequence of str

@@ -73,8 +73,6 @@ class AdniClinical:
             Its identifiers are kept; other values are replaced where a table has them.
         person : int
             RID.
-        visit : VisitRow
-        scan_date : date or None
 
         Returns
         -------
@@ -134,12 +132,10 @@ def read_clinical(
 
     Parameters
     ----------
-    root : Path
     tables : sequence of str
         CSV files below `root`.
     persons : set of int
         RIDs of those with images; others are left out.
-    config : CohortConfig
     visits_known : bool
         Whether scans can be matched to visits without dates.
 

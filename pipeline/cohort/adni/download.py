@@ -52,7 +52,6 @@ def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
 
     Parameters
     ----------
-    root : Path
     files : InputFiles
         What lies below `root`.
     config : CohortConfig

@@ -105,7 +105,6 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
 
     Parameters
     ----------
-    root : Path
     files : mapping of str to str
         From `pipeline.cohort.adni.files.newest_tables`.
 

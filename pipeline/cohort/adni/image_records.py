@@ -73,7 +73,6 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
 
     Parameters
     ----------
-    root : Path
     tables : sequence of str
         CSV files of the input; those without Image Data ID are not collection lists.
 
@@ -164,7 +163,6 @@ def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -
 
     Parameters
     ----------
-    record : ImageRecord
     ptid : str
         Participant of the folder.
     header_patient : str

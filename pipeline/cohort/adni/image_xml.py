@@ -30,7 +30,6 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
 
     Parameters
     ----------
-    root : Path
     paths : sequence of str
         XML files below `root`; those that describe no image are skipped.
 
@@ -93,7 +92,6 @@ def parse_image_xml(
 
     Parameters
     ----------
-    content : bytes
     name : str
         Of the file.
     problems : list of str, optional

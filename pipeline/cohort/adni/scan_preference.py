@@ -56,10 +56,6 @@ def preference(
     ----------
     description : str
         Name of the folder or file; a table's description is added.
-    image_id : str
-    facts : ImageFacts
-    days_from_visit : int or None
-    config : CohortConfig
     """
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))

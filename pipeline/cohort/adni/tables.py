@@ -46,7 +46,6 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
 
     Parameters
     ----------
-    path : Path
     needed : sequence of str
         Columns that must exist besides PTID and a visit code: EXAMDATE if scans can be matched only by date, DX if no
         other table gives the diagnosis of the contrast.

@@ -117,7 +117,6 @@ def read_visit_table(
 
     Parameters
     ----------
-    root : Path
     name : str or None
         Path relative to `root`; None if the download has no such table.
     wanted : sequence of str

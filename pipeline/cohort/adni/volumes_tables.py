@@ -49,12 +49,10 @@ def table_volumes(
     ----------
     columns : mapping of str to str
         ADNIMERGE's row.
-    tables : mapping of str to VisitTable
     person : int
         RID.
     image_id : str
         A UCSF row of this image is preferred to one of its visit.
-    session_id : str
     when : date or None
         Of the scan.
     """

@@ -53,7 +53,6 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
 
     Parameters
     ----------
-    root : Path
     files : InputFiles
         What lies below the ``sub-*`` folders of `root`.
     horizon_months : int

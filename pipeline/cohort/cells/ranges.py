@@ -162,13 +162,7 @@ def problem_notes(problems: Sequence[str]) -> list[str]:
 
 
 def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates.
-
-    Returns
-    -------
-    candidates : list of Candidate
-    notes : list of str
-    """
+    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
     checked, problems = [], []
     for candidate in candidates:
         scan = candidate.scan

@@ -23,9 +23,6 @@ def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, fl
 
     Parameters
     ----------
-    seed : int
-    person : Person
-    visit : Visit
     volumes : dict of str to float, optional
         True volumes in mm3 by bilateral group, and ``"intracranial"``; None for a visit without a scan.
     """

@@ -90,11 +90,6 @@ class ReferenceAnatomy:
         ----------
         points : array, shape (3, ...)
             Reference mm.
-
-        Returns
-        -------
-        inside : array of bool, shape (...)
-        shares : array, shape (groups, number inside)
         """
         local = points - self.box_start.astype(np.float32).reshape(3, *[1] * (points.ndim - 1))
         last = np.asarray(self.regions.shape[1:]).reshape(local.shape[:1] + (1,) * (local.ndim - 1)) - 1

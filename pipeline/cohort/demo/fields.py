@@ -29,7 +29,6 @@ def sample(image: NDArray[np.generic], points: Array) -> Array:
 
     Parameters
     ----------
-    image : array, shape (X, Y, Z)
     points : array, shape (3, ...)
         Voxel coordinates.
     """
@@ -78,7 +77,6 @@ def exponential(velocity: Array, spacing_mm: float) -> Array:
     ----------
     velocity : array, shape (3, X, Y, Z)
         mm per unit time.
-    spacing_mm : float
     """
     largest = float(np.sqrt(np.square(velocity).sum(axis=0)).max()) / spacing_mm
     squarings = 0 if largest == 0 else max(0, int(np.ceil(np.log2(largest / FIRST_STEP_VOXELS))))
@@ -103,9 +101,6 @@ def random_velocity(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-    shape : tuple of int
-    spacing_mm : float
     smoothness_mm : float
         Standard deviation of the Gaussian that smooths white noise.
     rms_mm : float
@@ -131,7 +126,6 @@ def velocity_with_divergence(divergence: Array, spacing_mm: float) -> Array:
     ----------
     divergence : array, shape (X, Y, Z)
         Per unit time; its mean is subtracted, since it must be 0 on a torus.
-    spacing_mm : float
 
     Returns
     -------

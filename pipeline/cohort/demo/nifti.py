@@ -24,7 +24,6 @@ def nifti_image(
     ----------
     stored : array
         Written as it is.
-    affine : array, shape (4, 4)
     description : str
         At most 79 characters.
     space : str

@@ -110,7 +110,6 @@ def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
 
     Parameters
     ----------
-    seed : int
     participants : int
         People with AD or CN and a usable scan, half of them AD; one in six has a second scan.
 

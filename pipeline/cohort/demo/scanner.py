@@ -106,9 +106,6 @@ def draw_acquisition(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-    reference : ReferenceAnatomy
-    person : PersonShape
     resolution_mm : float
         Typical voxel size.
     coil : float

@@ -60,14 +60,12 @@ def convert_scans(
 
     Parameters
     ----------
-    layout : RunLayout
     input_root : Path
         Folder that the image paths of the scans start from; only read.
     scans : sequence of Scan
         NIfTI images and dropped scans are passed through.
     max_voxel_mm : float
         Series with thicker slices fail, as in the check.
-    executor : concurrent.futures.Executor
     changed : callable, optional
         Gives another job for the conversion of a scan, as `pipeline.registration.images.faces.without_face` does.
 
@@ -108,7 +106,6 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         One file of the series, relative to `root`.
     source : str
         What messages and sidecar call it.
-    max_voxel_mm : float
 
     Raises
     ------

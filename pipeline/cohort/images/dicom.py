@@ -159,7 +159,6 @@ def _truncation(header: Any, rest: int) -> str | None:
 
     Parameters
     ----------
-    header : pydicom.FileDataset
     rest : int
         Bytes after the header.
     """

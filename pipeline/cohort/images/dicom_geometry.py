@@ -55,7 +55,6 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
 
     Parameters
     ----------
-    slices : sequence of Slice
     announced : int or None
         How many images the header says there are.
     max_voxel_mm : float

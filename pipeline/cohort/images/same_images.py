@@ -22,7 +22,6 @@ def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
 
     Parameters
     ----------
-    root : Path
     scans : iterable of Scan
         Scans that are used; of a DICOM series the first file, which holds unique identifiers, is compared.
     """

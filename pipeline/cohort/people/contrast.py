@@ -142,11 +142,8 @@ def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, st
 
     Parameters
     ----------
-    scans : sequence of Scan
-    task : Task
     names : mapping of str to str
         The person behind each participant.
-    folds : int
     """
     values: dict[str, list[float]] = {}
     for scan in scans:

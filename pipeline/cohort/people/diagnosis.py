@@ -98,7 +98,6 @@ def diagnosis_history(
     ----------
     visits : sequence of VisitRow
         Of ADNIMERGE.
-    dxsum : sequence of VisitRow
     table : str
         File name of DXSUM.
     """
@@ -140,10 +139,8 @@ def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date 
 
     Parameters
     ----------
-    history : sequence of Diagnosis
     visit : VisitRow
         Of ADNIMERGE, that the scan belongs to.
-    scan_date : date or None
     """
     at_visit = [one for one in history if one.session_id == visit.session_id and one.when == visit.exam_date]
     if at_visit:

@@ -98,7 +98,6 @@ def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_mont
         Of the person.
     at : Diagnosis or None
         The scan's.
-    horizon_months : int
     """
     if at is None or at.value != "MCI":
         return None

@@ -143,12 +143,10 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
 
     Parameters
     ----------
-    table : ScanTable
     config : CohortConfig
         ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers of
         test and validation participants per class, the rest for training (as in the founding study, whose list of
         participants is not public).
-    seed : int
 
     Raises
     ------

@@ -59,7 +59,6 @@ def require_unseen(description: Mapping[str, Any], where: str, participants: Seq
         Of the network, as it was saved.
     where : str
         Names the network in messages.
-    participants : sequence of str
 
     Raises
     ------

@@ -59,7 +59,6 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
 
     Parameters
     ----------
-    candidates : sequence of Candidate
     folder : str
         Of the subjects; empty for none.
 

@@ -45,7 +45,6 @@ def checked(
     ----------
     left, right, total, intracranial : float or None
         In mm³. A missing total is left plus right.
-    source : str
     """
     problems: list[str] = []
 

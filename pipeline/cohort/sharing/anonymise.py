@@ -214,7 +214,6 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
     ----------
     key_file : Path or None
         Holds the secret; created, readable only by its owner, if absent.
-    config : PrivacyConfig
     kept_out_of : sequence of Path
         Input and output folders, in which the key must not lie.
 

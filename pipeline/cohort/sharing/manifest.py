@@ -122,10 +122,8 @@ def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> t
 
     Parameters
     ----------
-    root : Path
     candidates : sequence of Candidate
         Unusable images are already dropped; a session may still have several.
-    manifest : Manifest
 
     Returns
     -------

@@ -71,8 +71,6 @@ def find_brain(
 
     Parameters
     ----------
-    image : T1wImage
-    method : str
     given : Path, optional
         Path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks.mask_path`).
     synthstrip_model : Path, optional

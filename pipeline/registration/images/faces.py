@@ -44,13 +44,10 @@ def without_face(
     ----------
     job : Job
         Of `pipeline.cohort.images.conversion`.
-    scan : Scan
     files : ScanFiles
         Of this scan.
-    input_root : Path
     config : RegistrationConfig
         How brains are found.
-    digests : DigestCache
     """
     mask = mask_path(input_root, scan, config.mask_pattern)
     method = "none" if scan.entry == "brain" else config.brain_extraction
@@ -131,7 +128,6 @@ def near(mask: np.ndarray, sides_mm: np.ndarray, distance_mm: float) -> np.ndarr
         (I, J, K), bool.
     sides_mm : numpy.ndarray
         (3,), of a voxel.
-    distance_mm : float
 
     Returns
     -------

@@ -67,11 +67,6 @@ def read_mask(path: Path, image: T1wImage) -> np.ndarray:
 
     A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
 
-    Parameters
-    ----------
-    path : Path
-    image : T1wImage
-
     Returns
     -------
     numpy.ndarray

@@ -44,7 +44,6 @@ def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
 
     Parameters
     ----------
-    image : T1wImage
     model : Path
         Weights file.
 

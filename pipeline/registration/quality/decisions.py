@@ -31,10 +31,8 @@ def decide(
 
     Parameters
     ----------
-    scans : sequence of Scan
     flags : mapping of str to str
         Why a scan is in doubt, by `Scan.name`; only those that are.
-    policy : {"keep", "drop", "ask"}
     file : Path
         ``flagged.tsv``; with ``ask`` it is read, brought up to date and written. A decision is valid as long as the
         reasons for the doubt do not change.

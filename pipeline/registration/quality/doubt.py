@@ -40,9 +40,6 @@ def add_doubt(
         One row per scan, in the order of `scans`.
     regions : pandas.DataFrame
         ``region_quality.tsv``.
-    scans : sequence of Scan
-    layout : RunLayout
-    config : RegistrationConfig
     decided : bool
         False while scans are still being registered: the cohort may change, so nothing is decided.
 

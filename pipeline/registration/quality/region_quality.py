@@ -72,11 +72,8 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
 
     Parameters
     ----------
-    layout : RunLayout
-    scan : Scan
     atlas_name, atlas_digest : str
         As `atlases.labels.load_atlas` and `atlases.catalogue.find_atlas`.
-    resolution_mm : float
     """
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.t1w}
@@ -101,13 +98,8 @@ def measure_regions(
 
     Parameters
     ----------
-    layout : RunLayout
     scans : sequence of Scan
         Registered ones.
-    atlas_name : str
-    resolution_mm : float
-    executor : concurrent.futures.Executor
-    digests : DigestCache
 
     Returns
     -------
@@ -157,8 +149,6 @@ def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: st
         regions, and columns: its data dictionary.
     given : dict of str to Path
         t1w and, unless the image came in template space, log_jacobian, affine, warp and inverse_warp.
-    atlas_name : str
-    resolution_mm : float
     """
     places = _places(atlas_name, resolution_mm)
     brain = places.box.crop(_read(given["t1w"]))

@@ -73,14 +73,10 @@ def measure_volumes(
 
     Parameters
     ----------
-    layout : RunLayout
     scans : sequence of Scan
         Scans registered here; an image that came in template space has no volume change.
     atlas_name : str
         As `atlases.labels.load_atlas`.
-    resolution_mm : float
-    executor : concurrent.futures.Executor
-    digests : DigestCache
 
     Returns
     -------
@@ -113,8 +109,6 @@ def measure_one(
         volumes, and columns: its data dictionary.
     log_jacobian, t1w : Path
         Images on the template grid.
-    atlas_name : str
-    resolution_mm : float
     """
     atlas = _atlas(atlas_name, resolution_mm)
     change, intensities = (_read(path) for path in (log_jacobian, t1w))

@@ -75,9 +75,6 @@ def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | N
 
     Parameters
     ----------
-    out : Path
-    source : RunInput
-    config : Config
     key : str, optional
         Secret key of an anonymised run, which keeps a fingerprint of it.
 

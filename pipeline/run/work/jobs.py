@@ -137,10 +137,8 @@ def run_jobs(
 
     Parameters
     ----------
-    layout : RunLayout
     jobs : sequence of Job
         Units of one stage.
-    executor : concurrent.futures.Executor
     description : str
         For the progress bar.
     on_end : callable, optional

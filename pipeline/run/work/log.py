@@ -30,7 +30,6 @@ def open_log(layout: RunLayout, source: Path) -> Iterator[logging.Logger]:
 
     Parameters
     ----------
-    layout : RunLayout
     source : Path
         Input folder; the log file contains neither its path nor that of the run folder.
     """

@@ -56,7 +56,6 @@ class Progress:
 
         Parameters
         ----------
-        failed : bool
         unchanged : bool
             It needed no work, so it does not count in the estimate of the time left.
         """
@@ -83,7 +82,6 @@ def progress_line(description: str, done: int, total: int, failed: int, unchange
 
     Parameters
     ----------
-    description : str
     done, total : int
         Number of finished units, failed ones included, and of all units.
     failed, unchanged : int

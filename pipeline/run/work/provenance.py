@@ -52,10 +52,8 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
 
     Parameters
     ----------
-    layout : RunLayout
     command : sequence of str
         The command line, program first.
-    seed : int
     sources : mapping
         What identifies the inputs: names and digests of template and atlas, kind of input.
     """

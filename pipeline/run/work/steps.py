@@ -30,7 +30,6 @@ def run_step(
 
     Parameters
     ----------
-    layout : RunLayout
     name : str
         Names the receipt.
     inputs : iterable of Path
@@ -41,7 +40,6 @@ def run_step(
         Code that the step depends on, with all that it imports.
     function : callable
         Does the work and returns the files it wrote.
-    digests : DigestCache
 
     Returns
     -------
