@@ -65,7 +65,7 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(path, reused):
     path.parent.mkdir()
     path.write_text(holder(process="1") if reused else holder(pid=dead.pid))
     with run_lock(path) as taken_over:
-        assert "begun 2026-01-02" in taken_over
+        assert "started 2026-01-02" in taken_over
         assert json.loads(path.read_text())["pid"] == os.getpid()
     assert not list(path.parent.iterdir())
 

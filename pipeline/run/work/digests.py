@@ -108,7 +108,7 @@ def same_content(stamp: Stamp | None, known: Any) -> bool:
 
 def log_remade(name: str, stamp: Stamp | None) -> None:
     """Log why a finished file is made again."""
-    what = "is missing" if stamp is None else "has changed since it was written"
+    what = "is missing" if stamp is None else "is not as it was written"
     logging.getLogger("heatlas").warning("  %s %s; it is made again", name, what)
 
 
