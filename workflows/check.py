@@ -1,4 +1,4 @@
-"""``heatlas check``: what a run would use, drop and miss, told from names, tables and headers without computing."""
+"""``heatlas check``: what a run would use, drop and miss, from names, tables and headers alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
 SUMMARY = "check.json"
-"""Marks a folder as that of a check, which may be written again."""
+"""Marks the folder of a check, which may be overwritten."""
 _LISTED = 5
 _WANTED = {
     "hippocampus_mm3": "hippocampal volume",
@@ -32,7 +32,7 @@ _WANTED = {
 
 
 def check_command(arguments: argparse.Namespace) -> int:
-    """Describe an input, on the terminal and in a folder; 1 if a manifest is not matched, 65 if nothing is usable."""
+    """Describe an input on the terminal and in a folder; exit code 1 if a manifest differs, 65 if nothing is usable."""
     config = settings_of(arguments)
     require_check_folder(arguments.out, arguments.input)
     stages = stages_until(arguments.stop_after)
@@ -56,7 +56,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 
 
 def require_check_folder(out: Path | None, root: Path) -> None:
-    """Refuse a folder that is, holds or lies in the input, or holds something else than a check.
+    """Refuse a folder that is, holds or lies in the input, or holds anything other than a check.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def require_check_folder(out: Path | None, root: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{out}: is a file. Choose a new folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / SUMMARY).is_file():
-        raise UsageError(f"{out}: is not empty and not that of an earlier check. Choose an empty or new folder.")
+        raise UsageError(f"{out}: is not empty and not an earlier check. Choose an empty or new folder.")
 
 
 def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
@@ -97,7 +97,7 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
 
 
 def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
-    """What is told apart or predicted, and of how many."""
+    """The classes or the number to predict, with counts."""
     problem = [f"  no labels: {cohort.problem}"] if cohort.problem else []
     labelled = cohort.table.labelled
     if config.target:
@@ -112,7 +112,7 @@ def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
 
 
 def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str, problem: str) -> None:
-    """Write ``scans.tsv`` with its dictionary, ``check.txt``, ``check.json``, and how a manifest was matched."""
+    """Write ``scans.tsv`` with its dictionary, ``check.txt``, ``check.json``, and the result of matching a manifest."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         cohort.table.write(out / "scans.tsv")
@@ -125,7 +125,7 @@ def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str,
 
 
 def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str, Any]:
-    """The same as numbers, for programs."""
+    """The same in machine-readable form."""
     table = cohort.table
     people = {scan.participant_id for scan in table.kept}
     return {

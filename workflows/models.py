@@ -14,7 +14,7 @@ from pipeline.run.config.settings import Config, RegistrationConfig
 from pipeline.run.errors import EXIT_OK, BadInputError
 
 RESOLUTIONS = (1.0, 2.0)
-"""Of template space, in mm, unless one is asked for."""
+"""Default resolutions of template space in mm."""
 
 
 def models_command(arguments: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def models_command(arguments: argparse.Namespace) -> int:
 
 
 def described(family: Family, resolutions: tuple[float, ...]) -> Iterator[tuple[str, str]]:
-    """What a newcomer wants to know of a family, as pairs of heading and text."""
+    """Description of a family, as pairs of heading and text."""
     network = family.settings(architecture=family.name)
     for resolution in resolutions:
         config = Config(registration=RegistrationConfig(resolution_mm=resolution), model=network)

@@ -1,4 +1,4 @@
-"""From images found to the scans used: one per session, every other one dropped with a reason."""
+"""Selection of scans: one image per session is used, every other is dropped with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.run.work.progress import Progress
 
 @dataclass(frozen=True)
 class Candidate:
-    """An image found, its row of the scan table, and what else its source says about it.
+    """An image with its row of the scan table and further values from its source.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ class Candidate:
     columns : mapping of str to str
         All filled cells of the source tables at the scan's visit; a contrast may use any of them.
     preference : tuple
-        Of several images of one session the one with the smallest is used.
+        The image with the smallest value in its session is used.
     criteria : tuple of str
-        What speaks for an image by position in `preference`, in words; may be shorter.
+        The criteria of `preference` in words; may be shorter.
     follow_up : FollowUp or None
-        What became of someone without dementia after the scan, where the source tells.
+        Follow-up of someone without dementia after the scan, if known.
     """
 
     scan: Scan
@@ -48,14 +48,13 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
 
     Parameters
     ----------
-    candidates : sequence of Candidate
     participants : sequence of str
         With or without ``sub-``, or ADNI's ``002_S_0295``. Empty: all are used.
 
     Raises
     ------
     BadInputError
-        For a participant that the input does not hold.
+        If a participant is not in the input.
     """
     if not participants:
         return list(candidates)
@@ -84,13 +83,12 @@ def _participant_named(name: str, found: set[str]) -> str:
 def with_readable_headers(
     root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
 ) -> tuple[list[Candidate], list[str]]:
-    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason.
+    """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
 
     Parameters
     ----------
-    root : Path
     candidates : sequence of Candidate
-        DICOM series pass: their headers were read when they were found.
+        DICOM series are not checked again: their headers were read when they were found.
     max_voxel_mm : float
         Images with thicker slices are dropped.
 
@@ -98,7 +96,7 @@ def with_readable_headers(
     -------
     candidates : list of Candidate
     notes : list of str
-        Which headers contradict themselves, and what holds.
+        Which headers contradict themselves, and which part is used.
     """
     checked = []
     repaired: dict[str, list[str]] = {}
@@ -116,7 +114,7 @@ def with_readable_headers(
             checked.append(candidate)
             bar.update()
     return checked, [
-        f"headers of {counted(len(names), 'image')} are set right in memory ({kind}): {listed(names, 3)}"
+        f"headers of {counted(len(names), 'image')} are corrected in memory ({kind}): {listed(names, 3)}"
         for kind, names in repaired.items()
     ]
 
@@ -154,7 +152,7 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _why(best: Candidate, beaten: Candidate) -> str:
-    """The scan that is used, and the first point on which the two differ."""
+    """The scan that is used, and the first criterion on which the two differ."""
     pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
     decided = next((words for one, other, words in pairs if one != other), None)
     return best.scan.scan_id + (f" ({decided})" if decided else "")

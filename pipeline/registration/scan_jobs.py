@@ -1,4 +1,4 @@
-"""The unit of work of one scan: register it, or take it over registered, and write its files."""
+"""The unit of work of one scan: register it, or copy it if it is in template space, and write its files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def registration_job(
     digests: DigestCache,
     template_digest: str,
 ) -> Job:
-    """Unit of work of one scan: to be registered, or taken over as it is."""
+    """Unit of work of one scan, by `register_one` or, for an image in template space, `place_one`."""
     files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
     source = scan.image or ""
     image = input_root / scan.file
@@ -69,7 +69,7 @@ def registration_job(
 
 
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
-    """The settings that a registration depends on; files stand in its key by their digests."""
+    """The settings that a registration depends on; files enter its key by their digests."""
     return dataclasses.replace(
         config, seed=-1, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
     )
@@ -95,12 +95,10 @@ def register_one(
         The scan.
     source : str
         Path of the scan relative to the input folder, for the sidecar.
-    config : RegistrationConfig
-    seed : int
     entry : {"scan", "brain"}
         As `Scan.entry`.
     mask : Path, optional
-        Where a brain mask of this scan lies, if there is one.
+        Path of a brain mask of this scan, existing or not.
     """
     prefix = outputs["t1w"].with_name("ants_")
     with shown_as(image, source):
@@ -126,7 +124,7 @@ def register_one(
 def place_one(
     outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, mask: Path | None = None
 ) -> Mapping[str, Any]:
-    """Job: take over a scan that others have registered; gives its row of ``registration.tsv``.
+    """Job: copy a scan that came in template space; gives its row of ``registration.tsv``.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ def place_one(
 
 def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
     """BIDS sidecar of the image in template space."""
-    versions = package_versions()  # deepbet may be absent: stripped images do without
+    versions = package_versions()  # deepbet may be absent: stripped images do not need it
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,

@@ -1,4 +1,4 @@
-"""Text of others on a terminal and in logs: shown, never obeyed."""
+"""Text from inputs on a terminal and in logs: control characters are shown, not executed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tab and line feed, marks that turn the direction of writing, halves of characters."""
+"""Control characters except tab and line feed, marks of writing direction, and lone surrogates."""
 
 
 def plain(text: str, lines: bool = True) -> str:
-    r"""A text in which characters that a terminal obeys, or cannot show, are written as Python writes them.
+    r"""Escape characters that a terminal would execute or cannot show, as Python does.
 
     Parameters
     ----------
-    text : str
     lines : bool
-        Whether line feeds and tabs may stay.
+        Whether to keep line feeds and tabs.
 
     Examples
     --------
@@ -45,20 +44,20 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
 
 
 class PlainStream:
-    """A text stream that writes only plain text, and to which work is not lost; otherwise the stream it is made from.
+    """A text stream that writes only plain text and ignores write errors; otherwise like the stream it wraps.
 
-    Characters that its encoding lacks are escaped. When it cannot be written to any more, because a disk is full or the
-    reader has gone, what follows is thrown away and the work goes on.
+    Characters that its encoding lacks are escaped. If it can no longer be written to, because the disk is full or the
+    reader is gone, further text is discarded and the work continues.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        said = plain(text)
+        shown = plain(text)
         encoding = self._stream.encoding or "utf-8"
         try:
-            self._stream.write(said.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.write(shown.encode(encoding, "backslashreplace").decode(encoding))
             self._stream.flush()
         except OSError:
             self._lose()
@@ -71,7 +70,7 @@ class PlainStream:
             self._lose()
 
     def _lose(self) -> None:
-        """Let the file behind the stream be none, since Python tries again when it ends."""
+        """Redirect the file of the stream to nowhere, since Python writes to it again at exit."""
         nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # to the end of the process
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has no file
             os.dup2(nowhere.fileno(), self._stream.fileno())
@@ -82,7 +81,7 @@ class PlainStream:
 
 
 def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
-    """A count with its noun, and with a verb that agrees with it.
+    """A count with its noun and an agreeing verb.
 
     Examples
     --------

@@ -107,7 +107,7 @@ def test_an_image_that_breaks_off_is_named_on_export(here: BidsTree) -> None:
     ("text", "words"),
     [
         ("scan_id\tdigest\nI1\tx\n", "column sha256 is missing"),
-        ("scan_id\tsha256\nI1\tx\nI1\ty\n", "scan_id I1 stands there twice"),
+        ("scan_id\tsha256\nI1\tx\nI1\ty\n", "scan_id I1 appears twice"),
         ("scan_id\tsha256\nn/a\tx\n", "a scan_id is missing"),
     ],
 )

@@ -129,7 +129,7 @@ def test_the_real_brains_by_age(real_data: Path) -> None:
     oldest = cohort.table.scans[-1]
     assert (oldest.participant_id, oldest.age, oldest.hippocampus_mm3) == ("sub-1128", 89.0, 6212.0)  # 90 years
     assert cohort.notes == (
-        "brain_volume_mm3 stands in for the intracranial volume of 20 scans",
+        "brain_volume_mm3 replaces the missing intracranial volume of 20 scans",
         "images enter 20 brain-extracted",
         "ages above 89 of 1 scan are written as 89",
     )

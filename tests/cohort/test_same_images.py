@@ -54,7 +54,7 @@ def test_one_image_of_two_people(bids: BidsTree, way: str) -> None:
     WAYS[way](bids.root / "sub-b/anat/sub-b_T1w.nii", bids.root / "sub-d/anat/sub-d_T1w.nii")
     cohort = bids.read(**SEX)
     said = (
-        "1 image is used as several scans, byte for byte; find out whose each is, and remove the copies: sub-b = sub-d"
+        "1 image is used as several scans, byte for byte; find out whom each shows and remove the copies: sub-b = sub-d"
     )
     same = way in ("copied", "linked")
     assert cohort.same_images == (said if same else "")

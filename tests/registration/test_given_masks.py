@@ -77,11 +77,11 @@ def test_a_mask_in_another_order_of_axes_lies_where_it_should(head: T1wImage, tm
 
 def test_masks_that_cannot_be_used_are_named(head: T1wImage, tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.nii.gz", np.zeros(SHAPE))
-    with pytest.raises(BadInputError, match=r"empty\.nii\.gz: the mask holds no voxel"):
+    with pytest.raises(BadInputError, match=r"empty\.nii\.gz: the mask is empty"):
         read_mask(empty, head)
     away = AFFINE.copy()
     away[:3, 3] += 900
-    with pytest.raises(BadInputError, match=r"away\.nii\.gz: the mask does not lie over"):
+    with pytest.raises(BadInputError, match=r"away\.nii\.gz: the mask does not overlap"):
         read_mask(save(tmp_path / "away.nii.gz", BRAIN, away), head)
     tiny = save(tmp_path / "tiny.nii.gz", ellipsoid(20, 20, 20))
     with pytest.raises(BadInputError, match=r"the mask .*tiny\.nii\.gz finds 0\.03 litres"):

@@ -209,7 +209,7 @@ SIDES_ROW = "sub-1\tI1\tgb\t1\tLeft Amygdala\tleft\tAmygdala\t9\t1.5\t0.2\n"
     ("content", "why"),
     [
         (SIDES + SIDES_ROW.replace("1.5", "many"), "line 2, column sum: 'many' is not a number."),
-        (SIDES + SIDES_ROW[:-3], "its last line has no end, so the file was cut short."),
+        (SIDES + SIDES_ROW[:-3], "its last line has no end, so the file was truncated."),
         (SIDES.replace("sum", "total") + SIDES_ROW, "column sum is missing"),
         (SIDES + SIDES_ROW, ""),
     ],

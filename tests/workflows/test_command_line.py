@@ -235,7 +235,7 @@ def test_links_in_a_circle_are_named(tmp_path, words, capsys):
 def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, capsys):
     (tmp_path / "thesis.doc").touch()
     assert main(["demo", str(tmp_path)]) == 2
-    assert "is not empty and not that of an earlier demo" in one_line(capsys.readouterr().err)
+    assert "is not empty and not an earlier demo" in one_line(capsys.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
 
 

@@ -58,7 +58,7 @@ def test_two_runs_give_both_tables_and_stay_as_they_are(tmp_path, source, capsys
     assert set(ranks["kendall_w"]) == {1.0}
     assert (tmp_path / "together" / "mcnemar.json").is_file()
     assert before == {path: path.read_bytes() for run in runs for path in run.root.rglob("*") if path.is_file()}
-    assert "12 scans in all of a/run, b/run" in capsys.readouterr().out
+    assert "12 scans common to a/run, b/run" in capsys.readouterr().out
     tables = {path: path.read_bytes() for path in (tmp_path / "together").iterdir()}
     assert main(command) == 0
     assert tables == {path: path.read_bytes() for path in (tmp_path / "together").iterdir()}

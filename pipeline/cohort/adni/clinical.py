@@ -1,8 +1,8 @@
-"""What all of ADNI's tables say about a scan at its visit.
+"""What ADNI's tables say about a scan at its visit.
 
-ADNIMERGE names the visits and most values; DXSUM completes diagnoses and visits (people of ADNI4 are in no
-ADNIMERGE), the table CDR the clinical dementia rating, UCSF's FreeSurfer tables left and right hippocampus. One of the
-first two must be there.
+ADNIMERGE gives the visits and most values. DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), the CDR
+table the clinical dementia rating, and UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is
+required.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdniClinical:
     Parameters
     ----------
     ptids : tuple of str
-        In the order of ADNIMERGE; the first of a person is their name.
+        In the order of ADNIMERGE; a person's first PTID is used as their name.
     visits : mapping of int to sequence of VisitRow
     histories : mapping of int to tuple of Diagnosis
     cdr : VisitTable
@@ -65,22 +65,20 @@ class AdniClinical:
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
     ) -> tuple[Scan, dict[str, str], FollowUp | None]:
-        """A scan with all that is known at its visit.
+        """Fill in all that is known about a scan at its visit.
 
         Parameters
         ----------
         scan : Scan
-            With its names; its other values are replaced where a table knows them.
+            Its identifiers are kept; other values are replaced where a table has them.
         person : int
             RID.
-        visit : VisitRow
-        scan_date : date or None
 
         Returns
         -------
         scan : Scan
         columns : dict of str to str
-            Filled cells of the visit, for contrasts of any column.
+            Filled cells of the visit, so that any column can be a contrast.
         later : FollowUp or None
         """
         row = dict(visit.columns)
@@ -119,9 +117,9 @@ class AdniClinical:
         return filled, row, follow_up(history, found)
 
     def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
-        own = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
-        if own is not None:
-            return own, "ADNIMERGE CDR"
+        at_visit = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
+        if at_visit is not None:
+            return at_visit, "ADNIMERGE CDR"
         rated = [row for row in self.cdr.of(person) if values.score(row.columns.get("CDGLOBAL")) is not None]
         row = of_visit(rated, visit.session_id, scan_date or visit.exam_date)
         return (None, None) if row is None else (values.score(row.columns["CDGLOBAL"]), f"{self.cdr.name} CDGLOBAL")
@@ -134,14 +132,12 @@ def read_clinical(
 
     Parameters
     ----------
-    root : Path
     tables : sequence of str
         CSV files below `root`.
     persons : set of int
         RIDs of those with images; others are left out.
-    config : CohortConfig
     visits_known : bool
-        Whether something else than dates tells which visit a scan belongs to.
+        Whether scans can be matched to visits without dates.
 
     Returns
     -------
@@ -152,7 +148,7 @@ def read_clinical(
     Raises
     ------
     BadInputError
-        If there is neither ADNIMERGE nor DXSUM, or what the contrast needs is in none of the tables.
+        If there is neither ADNIMERGE nor DXSUM, or no table has what the contrast needs.
     """
     files, notes = adni_files.newest_tables(tables)
     dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
@@ -189,7 +185,7 @@ def _read_merge(
 
 
 def _add_visits(visits: dict[int, list[VisitRow]], dxsum: VisitTable, persons: set[int]) -> int:
-    """Give each person the visits that only DXSUM has; how many."""
+    """Add to each person the visits that only DXSUM has, and count them."""
     added = 0
     for person in sorted(persons):
         known = visits.get(person, [])
@@ -234,18 +230,17 @@ def _histories(
         )
     if timeless:
         notes.append(
-            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or a visit that counts "
-            "months, of no use for conversion: "
-            f"{listed(timeless)}"
+            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or visit code in months, unusable "
+            f"for conversion: {listed(timeless)}"
         )
     if unknown:
         kinds = listed(f"{code} ({counted(count, 'row')})" for code, count in sorted(unknown.items()))
-        notes.append(f"{dxsum.name}: codes that are no diagnosis of ADNI's are taken as missing: {kinds}")
+        notes.append(f"{dxsum.name}: unknown diagnosis codes, treated as missing: {kinds}")
     return histories, notes
 
 
 def _age(visit: VisitRow, scan_date: date | None, visits: Sequence[VisitRow]) -> float | None:
-    """AGE is the age at baseline: add the years from the baseline examination to the scan, or to its visit."""
+    """Age at the scan: AGE is the age at baseline, so the years since then are added."""
     baseline_age = values.positive(visit.columns.get("AGE"))
     if baseline_age is None:
         return None

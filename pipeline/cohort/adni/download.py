@@ -1,8 +1,7 @@
-"""An ADNI download as LONI unpacks it: images (`pipeline.cohort.adni.images`), what is said about each, and ADNIMERGE.
+"""An ADNI download as LONI unpacks it: images (`pipeline.cohort.adni.images`), their metadata, and ADNIMERGE.
 
-Of several T1-weighted images of a visit one is used, by the order of `pipeline.cohort.adni.scan_preference`; diagnoses
-are
-those of `pipeline.cohort.people.diagnosis`.
+If a visit has several T1-weighted images, `pipeline.cohort.adni.scan_preference` chooses one. Diagnoses come from
+`pipeline.cohort.people.diagnosis`.
 """
 
 from __future__ import annotations
@@ -53,11 +52,10 @@ def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
 
     Parameters
     ----------
-    root : Path
     files : InputFiles
         What lies below `root`.
     config : CohortConfig
-        A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; another column need only be there.
+        A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; any other column only has to exist.
 
     Returns
     -------
@@ -90,7 +88,7 @@ def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
 
 
 def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tuple[dict[str, ImageRecord], list[str]]:
-    """What collection lists and XML files say, by image id, and how they fit the images that are there."""
+    """Records of collection lists and XML files by image id, and how they agree with the images."""
     collection, notes = read_collections(root, files.tables)
     described, xml_notes = read_image_xmls(root, files.metadata)
     records, differences = combined(collection, described)
@@ -121,10 +119,10 @@ def _candidate(
     tables: ImageTables,
 ) -> Candidate:
     person = person_number(image.ptid)
-    own = records.get(image_id(image.image_id), SILENT)
-    record = own if own != SILENT else tables.visits.get(loni_number(image.image_id) or 0, SILENT)
+    record = records.get(image_id(image.image_id), SILENT)
+    record = record if record != SILENT else tables.visits.get(loni_number(image.image_id) or 0, SILENT)
     facts = tables.of(image.image_id, image.path)
-    # The image's own header and XML know its scanner; tables may speak of another scan of the visit.
+    # Header and XML describe this scan; tables may describe another scan of the visit.
     facts = dataclasses.replace(
         facts, field_strength=image.field_strength or record.field_strength or facts.field_strength
     )
@@ -166,12 +164,12 @@ def _rows_without_scan(
         for row in rows
         if (adni_participant(names[person]), row.session_id) not in scanned
     ]
-    strangers = sorted({ptid for ptid in ptids if person_number(ptid) not in visits})
+    unmatched = sorted({ptid for ptid in ptids if person_number(ptid) not in visits})
     notes = []
     if unscanned:
         notes.append(f"{counted(len(unscanned), 'visit')} in ADNIMERGE without a scan here: {listed(unscanned)}")
-    if strangers:
+    if unmatched:
         notes.append(
-            f"{counted(len(strangers), 'participant')} in ADNIMERGE without an image here: {listed(strangers)}"
+            f"{counted(len(unmatched), 'participant')} in ADNIMERGE without an image here: {listed(unmatched)}"
         )
     return notes

@@ -1,7 +1,7 @@
-"""Which of an ADNI download's CSV files is which table: by name, whatever LONI appended to it.
+"""Which CSV file of an ADNI download is which table: recognised by name, whatever LONI appended to it.
 
-``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv`` and ``DXSUM_18Feb2025 (1).csv`` are one table. Of several
-downloads of a table the newest is used, by the date in its name, and a note names the others.
+``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv`` and ``DXSUM_18Feb2025 (1).csv`` are the same table. Of several
+downloads of a table, the file with the newest date in its name is used, and a note names the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DATES = (
 
 
 def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
-    """The file of each known table.
+    """Find the file of each known table.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
     Returns
     -------
     files : mapping of str to str
-        By table, such as ``DXSUM``; tables that are not there are absent.
+        By table, such as ``DXSUM``.
     notes : list of str
-        Older files that are left alone.
+        Older files that are not used.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
 
 
 def _suffix_date(suffix: str) -> date:
-    """When LONI made the file, by its name; the earliest date if it does not say."""
+    """Date in a file name; the earliest possible date if there is none."""
     for pattern, form in _DATES:
         if found := pattern.search(suffix):
             try:

@@ -1,4 +1,4 @@
-"""What ADNI's tables say about single images: protocol, field strength, processing, and how they were graded.
+"""What ADNI's tables say about single images: protocol, field strength, processing and quality grades.
 
 ========================================  =========================================================================
 MPRAGEMETA                                sequence, field, series, visit and date of each T1-weighted image
@@ -7,8 +7,8 @@ MRIQUALITY, since 2024 MRIPROT (ADNI1)    PASS per series
 MAYOADIRL_MRI_IMAGEQC, ..._QUALITY_ADNI3  the Mayo Clinic's series_selected; series_quality, 1 best to 4 unusable
 ========================================  =========================================================================
 
-A grade belongs to a series, that is, to the image as acquired and to all that was made from it. No table is needed,
-and an image that a table does not list is none the worse for it.
+A grade belongs to a series: the acquired image and everything derived from it. No table is required, and an image that
+no table lists is treated as ungraded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.cohort.adni.files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY
 from pipeline.cohort.adni.image_records import ImageRecord
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.dates import with_iso_dates
-from pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from pipeline.cohort.cells.ranges import plain_name, possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
 from pipeline.cohort.people.visits import visit_of
 from pipeline.run.errors import BadInputError
@@ -42,7 +42,7 @@ UNUSABLE = 4
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What is known about an image from tables; None where none says.
+    """What tables say about an image; None where unknown.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class ImageFacts:
     grade : int or None
         1 (best) to 4 (unusable).
     failed : str or None
-        The table and column that failed it.
+        Table and column that record the failure.
     """
 
     series: int | None = None
@@ -77,14 +77,14 @@ class ImageTables:
     visits: Mapping[int, ImageRecord]
 
     def of(self, image_id: str, path: str) -> ImageFacts:
-        """Facts of an image, those of its series where no table lists itself.
+        """Facts of an image, completed by those of its series.
 
         Parameters
         ----------
         image_id : str
-            ``I118671``, or anything else where there is no number.
+            ``I118671``, or another identifier without a number.
         path : str
-            May name the series: ``.../S13408/...``, ``..._S13408_I118671.nii``.
+            May contain the series number: ``.../S13408/...``, ``..._S13408_I118671.nii``.
         """
         number = loni_number(image_id) if image_id[:1] in "I0123456789" else None
         image = self.by_image.get(number, ImageFacts()) if number is not None else ImageFacts()
@@ -95,17 +95,16 @@ class ImageTables:
 
 
 def loni_number(text: str | None) -> int | None:
-    """Number of an image or series: ``I118671``, ``S13408`` and ``13408.0`` are written by one table or another."""
+    """Number of an image or series, written as ``I118671``, ``S13408`` or ``13408.0``."""
     match = re.fullmatch(r"\s*[A-Za-z]?(\d+)(\.0+)?\s*", text or "")
     return int(match[1]) if match else None
 
 
 def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables, list[str]]:
-    """Read what there is of the four tables.
+    """Read those of the four tables that exist.
 
     Parameters
     ----------
-    root : Path
     files : mapping of str to str
         From `pipeline.cohort.adni.files.newest_tables`.
 
@@ -113,7 +112,7 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
     -------
     tables : ImageTables
     notes : list of str
-        A table that is empty, broken or lacks its columns is named and not used.
+        Names tables that are not used because they are empty, damaged or lack columns.
     """
     images: dict[int, ImageFacts] = {}
     series: dict[int, ImageFacts] = {}
@@ -141,7 +140,7 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
 def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str]]:
     try:
         frame, notes = read_text_table(path, used=())
-        frame = frame.rename(columns=_squeezed)
+        frame = frame.rename(columns=plain_name)
         frame = frame.loc[:, ~frame.columns.duplicated()]
         names = set(frame.columns)
         if not names & {*_IMAGE, *_SERIES}:
@@ -185,25 +184,21 @@ def _facts(cells: Mapping[str, str], table: str) -> ImageFacts:
 
 
 def _yes(text: str | None) -> bool | None:
-    """True and false as these tables write them; -1 and -4 say nothing."""
+    """Read true and false as these tables write them; -1 and -4 mean missing."""
     known = {"1": True, "true": True, "yes": True, "pass": True, "0": False, "false": False, "no": False, "fail": False}
     return known.get(re.sub(r"\.0+$", "", (text or "").strip().lower()))
 
 
 def _filled(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
-    """Facts with the gaps filled from another's."""
+    """Facts with missing values filled in from `other`."""
     gaps = {name: value for name, value in vars(other).items() if getattr(facts, name) is None}
     return replace(facts, **gaps)
 
 
 def _worse(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
-    """Two rows of one series that disagree: selected if either says so, the worse grade."""
+    """Combine rows of a series that disagree: selected if either is, and the worse grade."""
     grades = [grade for grade in (facts.grade, other.grade) if grade is not None]
     chosen = [selected for selected in (facts.selected, other.selected) if selected is not None]
     return replace(
         _filled(facts, other), grade=max(grades, default=None), selected=max(chosen, default=None), description=None
     )
-
-
-def _squeezed(column: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", column.lower())

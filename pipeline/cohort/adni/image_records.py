@@ -1,8 +1,8 @@
-"""What a download says about an image besides the image itself: the collection list and the XML file of each image.
+"""Metadata that comes with an image: LONI's collection list and the XML file of each image.
 
-LONI gives a CSV list of each image collection, and on request one XML file per image. Both name the image by its
-number and say whose it is, of which visit, and how it was acquired. Here the two become one record, and where they
-contradict each other or the folder the image lies in, this is reported.
+LONI gives a CSV list of each image collection and, on request, one XML file per image. Both identify the image by its
+number and state its participant, visit and acquisition. They are combined into one record; contradictions between them,
+or with the folder of the image, are reported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 
+from pipeline.cohort.adni.visit_tables import person_number
 from pipeline.cohort.cells import values
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
@@ -23,12 +24,12 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
 
 _COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
-"""Columns of a collection list that are used, as `_squeezed` spells them; only the first is always needed."""
+"""Columns read from a collection list, as `_squeezed` spells them; only the first is required."""
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """What a list or an XML file says about one image; None where it is silent.
+    """What a list or an XML file says about one image; None where it says nothing.
 
     Parameters
     ----------
@@ -60,11 +61,11 @@ class ImageRecord:
 
 
 SILENT = ImageRecord()
-"""The record of an image that nothing describes."""
+"""The record of an image without metadata."""
 AGE_TOLERANCE_YEARS = 2.0
 """ADNIMERGE counts from the age at baseline, which is rounded in some versions; LONI gives whole years in lists."""
 _WORDS = {"ptid": "participant", "sex": "sex", "date": "date", "visit": "visit"}
-"""Fields that two sources must agree on, and what they are called."""
+"""Fields on which two sources must agree, and their names in messages."""
 
 
 def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
@@ -72,16 +73,15 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
 
     Parameters
     ----------
-    root : Path
     tables : sequence of str
-        CSV files of the input; those without Image Data ID are no such lists.
+        CSV files of the input; those without Image Data ID are not collection lists.
 
     Returns
     -------
     records : dict of str to ImageRecord
         By image id with its letter.
     notes : list of str
-        Lists that cannot be read, ids that two rows describe differently (the first row holds), unknown visits.
+        Lists that cannot be read, ids that two rows describe differently (the first row is used), unknown visits.
     """
     found: dict[str, ImageRecord] = {}
     notes: list[str] = []
@@ -110,13 +110,12 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
                 contradicted += [number] if _differences(found.get(number, record), record) else []
                 found.setdefault(number, record)
     if contradicted:
-        text = (
-            f"collection lists describe {counted(len(contradicted), 'image')} twice and differently, the "
-            "first row holds"
+        notes.append(
+            f"collection lists describe {counted(len(contradicted), 'image')} twice and differently, the first row is "
+            f"used: {listed(contradicted)}"
         )
-        notes.append(f"{text}: {listed(contradicted)}")
     if codes:
-        notes.append(f"visits of collection lists that are not ADNI's, matched by date only: {listed(sorted(codes))}")
+        notes.append(f"unknown visits in collection lists, matched by date only: {listed(sorted(codes))}")
     return found, notes
 
 
@@ -135,13 +134,13 @@ def _of_row(cells: Mapping[str, str]) -> ImageRecord:
 def combined(
     listed_records: Mapping[str, ImageRecord], described: Mapping[str, ImageRecord]
 ) -> tuple[dict[str, ImageRecord], list[str]]:
-    """One record per image from list and XML; where both speak, the XML file, which travels with the image, holds.
+    """Combine list and XML into one record per image; the XML file, which comes with the image, takes precedence.
 
     Returns
     -------
     records : dict of str to ImageRecord
     notes : list of str
-        Images that the two describe differently, by what they differ in.
+        Images that the two describe differently, by field.
     """
     differing: dict[str, list[str]] = {}
     both: dict[str, ImageRecord] = {**listed_records, **described}
@@ -153,33 +152,32 @@ def combined(
             **{f.name: getattr(first if getattr(second, f.name) is None else second, f.name) for f in fields(first)}
         )
     return both, [
-        f"collection list and XML disagree on the {word} of {counted(len(numbers), 'image')}, the XML "
-        f"holds: {listed(numbers)}"
+        f"collection list and XML disagree on the {word} of {counted(len(numbers), 'image')}, the XML is used: "
+        f"{listed(numbers)}"
         for word, numbers in differing.items()
     ]
 
 
 def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -> str | None:
-    """Why an image may not be its folder's participant's, or None.
+    """Why an image may not belong to the participant of its folder; None if it does.
 
     Parameters
     ----------
-    record : ImageRecord
     ptid : str
         Participant of the folder.
     header_patient : str
-        PatientID of a DICOM header; only compared where it is an ADNI participant's, and never repeated.
+        PatientID of a DICOM header; compared only if it is an ADNI participant; never written anywhere.
     """
-    if record.ptid is not None and _person(record.ptid) != _person(ptid):
-        return f"whose image it is cannot be told: its folder says {ptid}, the collection list or XML {record.ptid}"
+    if record.ptid is not None and person_number(record.ptid) != person_number(ptid):
+        return f"unclear participant: the folder says {ptid}, the collection list or XML {record.ptid}"
     in_header = participant(header_patient)
-    if in_header is not None and _person(in_header) != _person(ptid):
-        return f"whose image it is cannot be told: its folder says {ptid}, its DICOM header another participant"
+    if in_header is not None and person_number(in_header) != person_number(ptid):
+        return f"unclear participant: the folder says {ptid}, the DICOM header another participant"
     return None
 
 
 def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]:
-    """Images whose folder and record give dates more than a day apart (a scan may end past midnight).
+    """A note on images whose folder and record differ by more than a day (a scan may end after midnight).
 
     Parameters
     ----------
@@ -191,14 +189,14 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
         for number, (folder, record) in dates.items()
         if folder is not None and record is not None and abs((folder - record).days) > 1
     ]
-    text = (
-        f"{counted(len(apart), 'image', 'is')} dated differently by folder and collection list or XML, the folder holds"
-    )
-    return [f"{text}: {listed(apart)}"] if apart else []
+    if not apart:
+        return []
+    images = counted(len(apart), "image", "has", "images")
+    return [f"{images} another date in the collection list or XML than in the folder, which is used: {listed(apart)}"]
 
 
 def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
-    """Scans of which ADNIMERGE and the image's own record say different things, as a mix-up would make them.
+    """Scans on which ADNIMERGE and the image's record disagree, which may indicate a mix-up.
 
     Parameters
     ----------
@@ -212,15 +210,15 @@ def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str
         if scan.age is not None and record.age is not None and abs(scan.age - record.age) > AGE_TOLERANCE_YEARS
     ]
     both = "the collection list or XML and ADNIMERGE disagree on the"
-    notes = [f"{both} sex of {counted(len(sex), 'scan')}, ADNIMERGE holds: {listed(sex)}"] if sex else []
+    notes = [f"{both} sex of {counted(len(sex), 'scan')}, ADNIMERGE is used: {listed(sex)}"] if sex else []
     if age:
         years = f"by more than {AGE_TOLERANCE_YEARS:g} years"
-        notes.append(f"{both} age of {counted(len(age), 'scan')} {years}, ADNIMERGE holds: {listed(age)}")
+        notes.append(f"{both} age of {counted(len(age), 'scan')} {years}, ADNIMERGE is used: {listed(age)}")
     return notes
 
 
 def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> list[str]:
-    """Images of the list without a file, and files without a row in it."""
+    """Notes on listed images without a file, and on files that are not listed."""
     if not records:
         return []
     absent = sorted(records.keys() - present)
@@ -236,7 +234,7 @@ def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> lis
 
 
 def participant(text: str | None) -> str | None:
-    """An ADNI participant, in capitals; None for anything else.
+    """PTID of an ADNI participant in capitals; None for any other text.
 
     Examples
     --------
@@ -248,14 +246,9 @@ def participant(text: str | None) -> str | None:
 
 
 def image_id(text: str) -> str:
-    """Image id with its letter: ``118690`` and ``I118690`` are one."""
+    """Image id with its letter: ``118690`` and ``I118690`` are the same."""
     cleaned = text.strip().upper()
     return cleaned if cleaned[:1].isalpha() else f"I{cleaned}"
-
-
-def _person(ptid: str) -> int:
-    """RID: a participant who rolled over to another site has another PTID and the same RID."""
-    return int(ptid.rsplit("_", 1)[1])
 
 
 def _differ(first: str | None, second: str | None) -> bool:

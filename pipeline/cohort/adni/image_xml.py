@@ -1,9 +1,8 @@
-"""The XML file that LONI gives with an image (``idaxs``), where a download holds it.
+"""The XML file that LONI gives with an image (``idaxs``), if the download contains it.
 
-Only what is used is read: number of the image, participant, sex, age at the scan, visit, date, sequence, field
-strength. The rest (assessments, genotype, weight) is never looked at. Elements are found by name, since their depth
-differs between original and processed images: an original image is described by its series, a processed one by the
-``derivedProduct`` and by the image it was made from.
+Only image number, participant, sex, age at the scan, visit, date, sequence and field strength are read; assessments,
+genotype and weight are not. Elements are found by name, since their depth differs: an original image is described by
+its series, a processed one by its ``derivedProduct`` and by the image it was made from.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pipeline.run.regular_files import read_regular
 from pipeline.run.work.progress import Progress
 
 MAX_BYTES = 2**20
-"""An image's XML has some 10 kB."""
+"""The XML file of an image is about 10 kB."""
 _ROOT = "idaxs"
 
 
@@ -31,16 +30,15 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
 
     Parameters
     ----------
-    root : Path
     paths : sequence of str
-        XML files below `root`; those that describe no image are passed over.
+        XML files below `root`; those that describe no image are skipped.
 
     Returns
     -------
     records : dict of str to ImageRecord
         By image id with its letter.
     notes : list of str
-        Files that cannot be read, values that cannot be, and images that several files describe differently.
+        Unreadable files, impossible values, and images that several files describe differently.
     """
     found: dict[str, dict[str, ImageRecord]] = {}
     damaged: list[str] = []
@@ -62,20 +60,17 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
     notes = problem_notes(problems)
     if contradictions:
-        text = (
-            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, "
-            "what differs is not used"
+        notes.append(
+            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, these are "
+            f"not used: {listed(contradictions)}"
         )
-        notes.append(f"{text}: {listed(contradictions)}")
     if damaged:
-        notes.append(f"{len(damaged)} XML files cannot be read and are passed over: {listed(damaged, 3)}")
+        notes.append(f"{len(damaged)} XML files cannot be read and are skipped: {listed(damaged, 3)}")
     return records, notes
 
 
 def agreed(records: Sequence[ImageRecord]) -> tuple[ImageRecord, list[str]]:
-    """What several descriptions of one image agree on, and the fields in which they contradict each other.
-
-    Where one is silent the others hold; of a contradiction nothing is used.
+    """Combine several descriptions of one image: a field they contradict each other on is None, and is named.
 
     Examples
     --------
@@ -97,21 +92,20 @@ def parse_image_xml(
 
     Parameters
     ----------
-    content : bytes
     name : str
         Of the file.
     problems : list of str, optional
-        Values that cannot be are added here.
+        Impossible values are appended here.
 
     Returns
     -------
     tuple of str and ImageRecord, or None
-        Image id and what is said of it; None if the file describes no image.
+        Image id and its record; None if the file describes no image.
 
     Raises
     ------
     ValueError
-        If it is too large, or declares entities, with which a small file can grow without limit.
+        If it is too large or declares entities, which let a small file expand without limit.
     xml.etree.ElementTree.ParseError
         If it is not XML.
     """

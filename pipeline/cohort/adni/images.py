@@ -1,8 +1,8 @@
-"""The images of an ADNI download, NIfTI files and DICOM series alike: what path and header say, before any table.
+"""The images of an ADNI download, NIfTI files and DICOM series: what their paths and headers say.
 
 LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside.
-A series goes by the path of its first file. Where one such folder holds several series, each is listed; if one alone
-can be used it is the image, and if more can, none is: nothing tells which of them the image id means.
+A series is identified by the path of its first file. If a folder holds several series, each is listed. If only one of
+them is usable, it is used; if several are, none is used, because the image id does not say which of them it means.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DERIVED = re.compile(r"mask|label|(^|_)seg|harp", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class AdniImage:
-    """What the path of an image says, and for a DICOM series its header.
+    """What the path of an image and, for a DICOM series, its header say.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ class AdniImage:
     sequence : str or None
         Folder that LONI names after the sequence or the processing.
     date : date or None
-        Of the scan: from its folder, for a series without one from its header.
+        Of the scan: from its folder or, failing that, from the header of a series.
     image_id : str
     problem : str or None
-        Why the image cannot be used whatever the tables say.
+        Why the image cannot be used, regardless of the tables.
     description : str
-        How a DICOM header names the sequence; free text, never to be written anywhere.
+        Sequence according to the DICOM header; free text that must never be written anywhere.
     patient : str
-        PatientID of a DICOM header, for comparison; never to be written anywhere.
+        PatientID of a DICOM header, for comparison; must never be written anywhere.
     field_strength : float or None
         Tesla, from a DICOM header.
     """
@@ -70,19 +70,19 @@ class AdniImage:
 
     @property
     def sequence_or_name(self) -> str:
-        """What the image is called where it may be read: its folder, else the file; a series has no file's name."""
+        """Name of the image for messages: its folder, else its file (not for a series)."""
         return self.sequence or (image_stem(self.path) if is_nifti(self.path) else "DICOM series")
 
     def sequence_problem(self, recorded: str | None = None) -> str | None:
-        """Why the image is no original T1-weighted scan, by its names; None if it is one.
+        """Why the names of the image do not suggest an original T1-weighted scan; None if they do.
 
         Parameters
         ----------
         recorded : str or None
-            What a collection list or XML file calls it.
+            Sequence according to a collection list or XML file.
         """
         names = [name for name in (self.sequence_or_name, recorded, self.description) if name]
-        # Others may name what the folder leaves open, not overrule it.
+        # The other names count only where the folder's name is ambiguous.
         is_t1w = _T1W.search(names[0]) or (not _OTHER.search(names[0]) and any(map(_T1W.search, names)))
         if is_t1w and not any(map(_DERIVED.search, names)):
             return None
@@ -90,7 +90,7 @@ class AdniImage:
 
 
 def parse_image(path: str) -> AdniImage | None:
-    """Read an image's path; None if it lies below no participant's folder.
+    """Read an image's path; None if it is not in a participant's folder.
 
     Examples
     --------
@@ -118,8 +118,8 @@ def parse_image(path: str) -> AdniImage | None:
 def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
     """I number of the folder or of the file name; else a series number; else the path below the person's folder.
 
-    Files without a number are often named alike in all folders (``brain.nii``), so the name alone is no identifier. The
-    files of a DICOM series are slices, and their names no part of it.
+    Files without a number often have the same name in every folder (``brain.nii``), so the name alone does not identify
+    them. File names of a DICOM series name slices and are not used.
     """
     stem = image_stem(parts[-1]) if is_nifti(parts[-1]) else parts[-1].removesuffix(Path(parts[-1]).suffix)
     in_name = re.search(r"_(I\d+)$", stem)
@@ -129,7 +129,7 @@ def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
 
 
 def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[list[AdniImage], list[str]]:
-    """All images below participants' folders.
+    """Find all images in participants' folders.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
     images : list of AdniImage
         One per NIfTI file and one per DICOM series.
     notes : list of str
-        What lies outside participants' folders, and folders that hold several series.
+        Images outside participants' folders, and folders that hold several series.
     """
     found = [(path, parse_image(path)) for path in files.images]
     images = [image for _, image in found if image is not None]
@@ -167,29 +167,28 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
         )
     if outside:
         notes.append(
-            f"{counted(len(outside), 'image')} outside participants' folders (NNN_S_NNNN) left alone: "
-            f"{listed(outside, 3)}"
+            f"{counted(len(outside), 'image')} outside participants' folders (NNN_S_NNNN) ignored: {listed(outside, 3)}"
         )
     return images, notes
 
 
 def _of_folder(found: Sequence[DicomSeries]) -> list[AdniImage]:
-    """The series of one folder as images; of several at most one has no problem."""
+    """The series of one folder as images; at most one of several has no problem."""
     images = [_image(series) for series in found]
     if len(images) == 1:
         return images
-    # The folder's name holds for only one of them, so here each must be T1-weighted by its own header.
-    of_header = [series.problem or _unlike_t1w(series) for series in found]
-    usable = [index for index, problem in enumerate(of_header) if problem is None]
+    # The folder name describes only one of them, so the header must say that a series is T1-weighted.
+    header_problems = [series.problem or _unlike_t1w(series) for series in found]
+    usable = [index for index, problem in enumerate(header_problems) if problem is None]
     names = listed((found[index].name for index in usable), 3)
-    ambiguous = f"several series in one folder: {names} could each be the image; give each a folder of its own"
+    ambiguous = f"several series in one folder: {names} could each be the image; put each in a separate folder"
     decided = []
     for index, (series, image) in enumerate(zip(found, images, strict=True)):
         if usable == [index]:
             decided.append(image)
             continue
-        own_id = f"{image.image_id}_series-{index + 1 if series.number is None else series.number}"
-        decided.append(dataclasses.replace(image, image_id=own_id, problem=of_header[index] or ambiguous))
+        series_id = f"{image.image_id}_series-{index + 1 if series.number is None else series.number}"
+        decided.append(dataclasses.replace(image, image_id=series_id, problem=header_problems[index] or ambiguous))
     return decided
 
 
@@ -202,7 +201,7 @@ def _unlike_t1w(series: DicomSeries) -> str | None:
 def _image(series: DicomSeries) -> AdniImage:
     image = parse_image(series.files[0])
     if image is None:
-        raise ValueError(f"{series.files[0]} lies below no participant's folder")
+        raise ValueError(f"{series.files[0]} is not in a participant's folder")
     return dataclasses.replace(
         image,
         date=image.date or series.date,

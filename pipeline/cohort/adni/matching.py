@@ -1,9 +1,9 @@
 """Which visit of ADNIMERGE a scan belongs to.
 
-1. the collection list's Visit, if it counts from the first baseline (``bl``, ``sc``, ``m12``), ADNIMERGE has that
-   visit, and the two dates, where known, are not more than `CODE_TOLERANCE_DAYS` apart;
-2. otherwise the visit whose EXAMDATE is nearest to the scan date, within `WINDOW_DAYS`;
-3. otherwise, without dates, the collection list's Visit even if it counts within a phase (``y1``).
+1. The Visit of the collection list, if it counts from the first baseline (``bl``, ``sc``, ``m12``), ADNIMERGE has that
+   visit, and the two dates, where known, are at most `CODE_TOLERANCE_DAYS` apart.
+2. Otherwise the visit whose EXAMDATE is nearest to the scan date, within `WINDOW_DAYS`.
+3. Otherwise, without dates, the Visit of the collection list even if it counts within a phase (``y1``).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
 from pipeline.cohort.people.visits import Visit
 
 CODE_TOLERANCE_DAYS = 183
-"""A visit code whose date disagrees by more counts from something else, or is wrong."""
+"""A visit code that disagrees with the date by more than this has another starting point or is wrong."""
 
 
 def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: Visit | None) -> VisitRow | str:
-    """The visit of a scan, or why there is none; rules in the module's docstring."""
+    """Visit of a scan, or why there is none; see the module's docstring."""
     if not visits:
         return "no row of this participant in ADNIMERGE"
     of_code = next((row for row in visits if coded is not None and row.session_id == coded.session_id), None)

@@ -1,16 +1,17 @@
-"""Which of several T1-weighted images of one visit is used: an order, stated here and nowhere else.
+"""Which of several T1-weighted images of a visit is used.
 
-The first point on which two images differ decides, and the loser's reason names it:
+The first criterion on which two images differ decides, and the reason of the rejected image names it:
 
-1.  **quality control**: passed or not graded, before failed (`CohortConfig.failed_quality` drops failed ones at once);
+
+1.  **quality control**: passed or not graded before failed (`CohortConfig.failed_quality` can drop failed images);
 2.  **protocol**: full before accelerated, or the reverse (`CohortConfig.preferred_protocol`);
 3.  **choice of the Mayo Clinic**: its selected series before others;
-4.  **grade**: 1 before 2 before 3; an image that was not graded counts as 1, since grades are there to warn;
+4.  **grade**: 1 before 2 before 3; an ungraded image counts as 1, since grades serve as warnings;
 5.  **processing**: more of ADNI's own steps (gradient unwarping, B1, N3, scaling) before fewer;
 6.  **repeat**: the first acquisition before the repeated one;
 7.  **field strength**: 1.5 T before 3 T, or the reverse (`CohortConfig.preferred_field_strength`), unknown last;
 8.  **date**: nearer to the date of the visit;
-9.  **number**: the lower image number, which LONI gave first; then the path.
+9.  **number**: the lower image number, which LONI assigned first; then the path.
 
 The order is total, so the choice does not depend on the order in which files are found.
 """
@@ -34,7 +35,7 @@ CRITERIA = (
     "nearer to the date of the visit",
     "a lower image number",
 )
-"""What decided, in words, by position in `preference`."""
+"""The criteria in words, in the order of `preference`."""
 
 _PROCESSING = ("gradwarp", "b1_correction", "n3", "scaled")
 _REPEAT = re.compile(r"repeat|(^|_)mpr-?r(_|$)|(^|_)(rep|2nd)(_|$)", re.IGNORECASE)
@@ -49,16 +50,12 @@ def preference(
     days_from_visit: int | None,
     config: CohortConfig,
 ) -> tuple[int, ...]:
-    """Rank of an image among those of its visit, smallest first; see the module's docstring.
+    """Sort key of an image among those of its visit; the smallest is used.
 
     Parameters
     ----------
     description : str
-        Sequence as the folder or file is named; a table's description adds to it.
-    image_id : str
-    facts : ImageFacts
-    days_from_visit : int or None
-    config : CohortConfig
+        Name of the folder or file; a table's description is added.
     """
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))

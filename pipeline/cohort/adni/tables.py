@@ -1,7 +1,7 @@
-"""ADNIMERGE as LONI gives it, anywhere below the input folder and with any date suffix.
+"""ADNIMERGE as LONI provides it, anywhere in the input folder and with any date suffix.
 
-Only the columns that are used are needed. Who is who goes by RID: a person who rolled over from one ADNI phase to the
-next is one person.
+Only the columns that are used are required. People are identified by RID, which stays the same when someone moves from
+one ADNI phase to the next.
 """
 
 from __future__ import annotations
@@ -42,19 +42,18 @@ _USED_NAMES = (
 
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Read ADNIMERGE as text, used columns in today's spelling, dates as ISO.
+    """Read ADNIMERGE as text, with current column names and ISO dates.
 
     Parameters
     ----------
-    path : Path
     needed : sequence of str
-        Columns that must be there besides PTID and a visit code: EXAMDATE if scans can only be matched by date, DX if
-        no other table tells the diagnosis of the contrast.
+        Columns that must exist besides PTID and a visit code: EXAMDATE if scans can be matched only by date, DX if no
+        other table gives the diagnosis of the contrast.
 
     Raises
     ------
     BadInputError
-        Naming missing columns, or because there is no row.
+        If columns are missing or there is no row.
     """
     frame, notes = read_text_table(path, used=_USED_NAMES)
     frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
@@ -83,9 +82,9 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
 def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
     """Visits of the persons with images, by RID, one per session, in order of date.
 
-    Two rows of one session become one. ``sc`` and ``bl`` are two visits of one session: cells of the baseline, gaps
-    filled from the screening. The same code twice is a repeated row: where its cells differ none can be trusted, so
-    they are left empty and named (of two dates the earlier holds).
+    Rows of one session are merged. ``sc`` and ``bl`` are two visits of one session: cells come from the baseline,
+    missing ones from the screening. If a code is repeated, cells that differ are left empty and named, since none of
+    them can be trusted; of two dates the earlier is used.
     """
     rows = frame[frame["PTID"].map(person_number).isin(persons)]
     merged: dict[int, dict[str, VisitRow]] = {}
@@ -110,7 +109,7 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
 
 
 class _Found:
-    """What is wrong with rows, gathered while they are read."""
+    """Problems of rows, collected while they are read."""
 
     def __init__(self) -> None:
         self.impossible: list[str] = []
@@ -125,19 +124,16 @@ class _Found:
             notes.append(f"{counted(self.undated, 'row')} of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
         if self.repeated:
             notes.append(
-                f"{counted(len(self.repeated), 'row')} of ADNIMERGE for a session that has one, used to "
-                "fill its gaps only: "
-                f"{listed(self.repeated)}"
+                f"{counted(len(self.repeated), 'repeated row')} of ADNIMERGE for the same session, used only to fill "
+                f"missing values: {listed(self.repeated)}"
             )
         if self.contradictions:
-            notes.append(
-                f"{counted(len(self.contradictions), 'value')} of ADNIMERGE left empty, because rows of one "
-                "visit differ: "
-                f"{listed(self.contradictions)}"
-            )
+            values = counted(len(self.contradictions), "value")
+            text = f"{values} of ADNIMERGE left empty because rows of one visit differ"
+            notes.append(f"{text}: {listed(self.contradictions)}")
         if self.codes:
             kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
-            notes.append(f"visit codes of ADNIMERGE that are not ADNI's, matched by date only: {kinds}")
+            notes.append(f"unknown visit codes in ADNIMERGE, matched by date only: {kinds}")
         return notes
 
 
@@ -161,14 +157,14 @@ def _visit_row(columns: Mapping[str, str], first: date | None, found: _Found) ->
     months, session = visit.months, visit.session_id
     if visit.within_phase and visit.months is not None and exam is not None and first is not None:
         elapsed = (exam - first).days / 30.4375
-        if abs(elapsed - visit.months) > 6:  # counted from a later phase: visits lie half a year apart
+        if abs(elapsed - visit.months) > 6:  # counted from a later phase; visits are half a year apart
             months = 6 * round(elapsed / 6)
             session = month_session(months)
     return VisitRow(session, months, exam, columns)
 
 
 def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:
-    """Two rows of one session as one."""
+    """Merge two rows of one session."""
     found.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
     columns = {**other.columns, **row.columns}
     exam = row.exam_date or other.exam_date

@@ -1,7 +1,7 @@
-"""ADNI tables with one row per visit beside ADNIMERGE: DXSUM, CDR, FreeSurfer's volumes.
+"""ADNI tables with one row per visit besides ADNIMERGE: DXSUM, CDR and FreeSurfer volumes.
 
-They differ in how they name a visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE), and in the case of
-their columns. None is needed: one that is missing, empty or broken is named in a note and the others are read.
+Their columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ, as does the case of
+column names. None is required: a table that is missing, empty or damaged is named in a note.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
 
 WINDOW_DAYS = 92
-"""Half the usual interval between visits: what was found further away belongs to another visit."""
+"""Half the usual interval between visits; a row further away belongs to another visit."""
 
 DATE_COLUMNS = ("EXAMDATE", "VISDATE", "USERDATE")
-"""When a visit was, best first; USERDATE is when the form was entered."""
+"""Date of a visit, best source first; USERDATE is when the form was entered."""
 
 _WHO_AND_WHEN = ("RID", "PTID", "VISCODE", "VISCODE2", *DATE_COLUMNS)
 
@@ -42,7 +42,7 @@ class VisitRow:
         Since the first baseline.
     exam_date : date or None
     columns : mapping of str to str
-        Filled cells; used columns in today's spelling (``DX_bl`` also where the file says ``DX.bl``).
+        Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``).
     """
 
     session_id: str
@@ -58,7 +58,7 @@ class VisitTable:
     Parameters
     ----------
     name : str
-        Of the file; empty if there is none.
+        Of the file; empty without a file.
     rows : mapping of int to tuple of VisitRow
     """
 
@@ -75,7 +75,7 @@ def person_number(ptid: str) -> int:
 
 
 def contradiction(columns: Mapping[str, str]) -> str:
-    """A RID that is not that of the PTID in the same row, in words; empty where they agree or one is missing.
+    """RID and PTID of a row if they belong to different people; empty if they agree or one is missing.
 
     Examples
     --------
@@ -89,16 +89,16 @@ def contradiction(columns: Mapping[str, str]) -> str:
 
 
 def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[str]:
-    """A note on rows that are about two people, by line of a table."""
+    """A note on rows whose RID and PTID belong to different people, by line of a table."""
     if not contradictions:
         return []
     rows = counted(len(contradictions), "row", "is")
     named = listed(f"line {line} ({said})" for line, said in contradictions.items())
-    return [f"{name}: {rows} left out, because RID and PTID are not of one person; correct one of them: {named}"]
+    return [f"{name}: {rows} left out because RID and PTID belong to different people; correct one of them: {named}"]
 
 
 def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
-    """How to rename used columns that differ in case, or in a dot for an underscore, as in older exports."""
+    """Current names of used columns that older exports write in another case or with a dot for an underscore."""
     known = {name.upper(): name for name in used}
     taken = set(columns)
     renamed = {}
@@ -117,18 +117,17 @@ def read_visit_table(
 
     Parameters
     ----------
-    root : Path
     name : str or None
         Path relative to `root`; None if the download has no such table.
     wanted : sequence of str
-        Columns of interest; at least one must be there.
+        Columns to read; at least one must exist.
     persons : collection of int
         RIDs of those with images; others are left out.
 
     Returns
     -------
     table : VisitTable
-        Empty if there is none or it cannot be used.
+        Empty if it is missing or cannot be used.
     notes : list of str
     """
     if name is None:
@@ -161,7 +160,7 @@ def read_visit_table(
 def _rows_by_person(
     name: str, frame: pd.DataFrame, persons: Collection[int]
 ) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], dict[int, str], list[str]]:
-    """Rows by RID, what rows without one hold instead, rows about two people by line, and impossible cells."""
+    """Rows by RID, contents of rows without one, contradictory rows by line, and impossible cells."""
     rows: dict[int, list[VisitRow]] = {}
     bad: list[str] = []
     contradictions: dict[int, str] = {}
@@ -179,7 +178,7 @@ def _rows_by_person(
         columns = possible_cells(name, line, cells, problems)
         when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
         visit = visit_of(visit_code(columns))
-        months = None if visit.within_phase else visit.months  # of which phase only its date can tell
+        months = None if visit.within_phase else visit.months  # only its date tells which phase
         rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
     by_person = {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}
     return by_person, bad, contradictions, problems
@@ -198,9 +197,9 @@ def _by_date(row: VisitRow) -> tuple[date, str]:
 
 
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
-    """The row of a visit: the nearest in time within `WINDOW_DAYS`; where dates are missing, that of the session.
+    """The row of a visit: the nearest in time within `WINDOW_DAYS` or, without dates, that of the session.
 
-    Of rows equally near, the one of the session, then the earlier.
+    Of equally near rows, the one of the session, then the earlier one.
     """
     dated = [
         (abs((row.exam_date - when).days), row.session_id != session_id, row.exam_date, row)

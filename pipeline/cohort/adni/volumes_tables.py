@@ -1,7 +1,7 @@
-"""Volumes from ADNI's tables: ADNIMERGE, and FreeSurfer's at UCSF (UCSFFSX...), which also tell left from right.
+"""Volumes from ADNI's tables: ADNIMERGE, and UCSF's FreeSurfer tables (UCSFFSX...), which separate left and right.
 
-Both give mm³. ADNIMERGE's Hippocampus is left plus right of one of the UCSF tables, whose FreeSurfer version is in
-FSVERSION; volumes of different versions are not comparable, so the version is part of the source.
+Both are in mm³. Hippocampus in ADNIMERGE is left plus right from one of the UCSF tables; FSVERSION gives its FreeSurfer
+version. Volumes of different versions are not comparable, so the version is part of the source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSIONS = {"UCSFFSX": "4.3", "UCSFFSX51": "5.1", "UCSFFSX6": "6.0", "UCSFFSX7"
 def read_freesurfer_tables(
     root: Path, files: Mapping[str, str], persons: Collection[int]
 ) -> tuple[dict[str, VisitTable], list[str]]:
-    """The UCSF tables that are there, newest FreeSurfer first; rows of these persons (RID)."""
+    """Read the available UCSF tables, newest FreeSurfer first, for these persons (RID)."""
     tables, notes = {}, []
     for name in reversed(FREESURFER):
         if name in files:
@@ -43,18 +43,16 @@ def table_volumes(
     session_id: str,
     when: date | None,
 ) -> Volumes:
-    """Volumes at a visit: ADNIMERGE's, with left and right of the UCSF table of the same segmentation.
+    """Volumes at a visit from ADNIMERGE, with left and right from the UCSF table of the same segmentation.
 
     Parameters
     ----------
     columns : mapping of str to str
         ADNIMERGE's row.
-    tables : mapping of str to VisitTable
     person : int
         RID.
     image_id : str
-        A UCSF row of this very image goes before one of its visit.
-    session_id : str
+        A UCSF row of this image is preferred to one of its visit.
     when : date or None
         Of the scan.
     """

@@ -1,7 +1,6 @@
-"""``.bidsignore``: paths that the owner of a BIDS dataset has set aside, in the patterns of ``.gitignore``.
+"""``.bidsignore``: paths that the owner of a BIDS dataset excludes, as patterns of ``.gitignore``.
 
-The patterns are matched by `pathspec`, as pip-installed tools such as black do; ``fnmatch`` knows neither negation, nor
-``**``, nor folders.
+The patterns are matched by `pathspec`; ``fnmatch`` supports neither negation, nor ``**``, nor folders.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MOST_WILDCARDS = 10
 
 
 def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Split paths into those of the dataset and those its ``.bidsignore`` sets aside.
+    """Split paths into those of the dataset and those excluded by its ``.bidsignore``.
 
     Parameters
     ----------
@@ -36,7 +35,7 @@ def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str
     Raises
     ------
     BadInputError
-        If the file cannot be read or a pattern is malformed: guessing would use what was set aside.
+        If the file cannot be read or a pattern is malformed: images meant to be excluded must not be used.
     """
     patterns = read_patterns(root / BIDSIGNORE)
     used: list[str] = []
@@ -47,7 +46,7 @@ def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str
 
 
 def read_patterns(path: Path) -> GitIgnoreSpec:
-    """Patterns of a ``.bidsignore``; none without the file."""
+    """Patterns of a ``.bidsignore``; empty without the file."""
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()
     except FileNotFoundError:

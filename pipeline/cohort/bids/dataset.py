@@ -1,14 +1,14 @@
-"""A BIDS dataset, raw or derivative, also as Clinica writes it: ``sub-*/[ses-*/]anat/*_T1w.nii[.gz]`` and its tables.
+"""A BIDS dataset, raw or derivative (also by Clinica): ``sub-*/[ses-*/]anat/*_T1w.nii[.gz]`` and its tables.
 
-Every T1-weighted image below a ``sub-*`` folder is a row of the scan table. Of several images of a session one is used:
+Every T1-weighted image in a ``sub-*`` folder is a row of the scan table. If a session has several, one is used:
 
-1. the image closest to the scanner: raw before brain-extracted before registered by others;
+1. the least processed image: raw before brain-extracted before registered;
 2. without contrast agent (``ce-``) before with it;
 3. without ``acq-``, ``rec-``, ``echo-`` and ``inv-`` before with them: the plain name is the main image;
 4. the lowest ``run-``; the first by name.
 
-``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is left alone. A
-dataset inside ``derivatives/`` may be given itself; without tables of its own it is read with those above it.
+``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is ignored. A
+dataset inside ``derivatives/`` may be the input; without tables in its folder, those of the dataset above are used.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _IMAGE = re.compile(
 )
 _T1W_NAME = re.compile(r".*T1w\.nii(\.gz)?")
 _PLACE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?(anat/)?[^/]+")
-"""Where a T1-weighted image may lie under another name; not the folders of other kinds of scans (``func/``)."""
+"""Where a misnamed T1-weighted image may lie; not folders of other kinds of scans (``func/``)."""
 _SECONDARY = ("acq", "rec", "echo", "inv")
-"""Entities of images beside the main one of a session."""
+"""Entities of images other than the main one of a session."""
 
 
 def enters(folder: str) -> bool:
@@ -53,11 +53,10 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
 
     Parameters
     ----------
-    root : Path
     files : InputFiles
         What lies below the ``sub-*`` folders of `root`.
     horizon_months : int
-        Within which MCI that becomes AD is progressive.
+        Time within which MCI that becomes AD counts as progressive.
 
     Returns
     -------
@@ -68,7 +67,7 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
     Raises
     ------
     BadInputError
-        If no table says anything about anybody, or one of all participants cannot be read.
+        If no table describes a participant, or ``participants.tsv`` or ``sessions.tsv`` cannot be read.
     """
     used, ignored = split_ignored(root, files.images)
     matches = {path: _IMAGE.fullmatch(path) for path in used}
@@ -91,21 +90,21 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
     candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
         _misnamed(path) for path in misnamed
     ]
-    notes = [f"tables are those of the dataset above, {tables_root.name}"] if tables_root != root else []
+    notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
-        notes.append(f"{counted(len(ignored), 'image')} set aside by {BIDSIGNORE}: {listed(ignored, 3)}")
+        notes.append(f"{counted(len(ignored), 'image')} excluded by {BIDSIGNORE}: {listed(ignored, 3)}")
     notes += (
         tables.notes
         + problem_notes(tables.impossible)
         + history_notes
-        + _others(matches, t1w)
-        + _without_scan(tables, [candidate for candidate, _ in read])
+        + _other_images(matches, t1w)
+        + _unmatched(tables, [candidate for candidate, _ in read])
     )
     return candidates, notes + _about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 
 def read_shared_sidecar(root: Path) -> dict[str, object]:
-    """``T1w.json`` of the dataset, which holds for all images whose own sidecar says nothing else."""
+    """``T1w.json`` of the dataset, which applies to all images unless their sidecar overrides it."""
     try:
         return read_sidecar(root / "T1w.nii.gz")
     except ValueError as error:
@@ -113,7 +112,7 @@ def read_shared_sidecar(root: Path) -> dict[str, object]:
 
 
 def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
-    """Rank of an image among those of its session, smallest first; see the module's docstring.
+    """Sort key of an image among those of its session; the smallest is used.
 
     Examples
     --------
@@ -129,7 +128,7 @@ def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
 def _candidate(
     root: Path, path: str, match: re.Match[str], tables: BidsTables, common: Mapping[str, object]
 ) -> tuple[Candidate, ScanFacts | None]:
-    """An image with what the tables say of it; without facts if it cannot be used."""
+    """An image with its values from the tables; no facts if it cannot be used."""
     person, session = match["participant"], match["session"]
     entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
     scan = Scan(person, session, image_stem(path), path)
@@ -159,7 +158,7 @@ def _candidate(
 
 
 def _with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
-    """What became of the person after the scan, as the sessions tables tell."""
+    """Add the progression after the scan, from the sessions tables."""
     at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
     if at is None or not history:
         return candidate
@@ -173,28 +172,27 @@ def _misnamed(path: str) -> Candidate:
     prefix = "_".join(part for part in (person, session) if part)
     return Candidate(
         Scan(person, session, image_stem(path), path).dropped(
-            f"not named or placed as BIDS asks: should be {'/'.join(prefix.split('_'))}/anat/{prefix}_T1w.nii.gz"
+            f"not a BIDS path: should be {'/'.join(prefix.split('_'))}/anat/{prefix}_T1w.nii.gz"
         )
     )
 
 
-def _others(matches: Mapping[str, re.Match[str] | None], t1w: Mapping[str, object]) -> list[str]:
+def _other_images(matches: Mapping[str, re.Match[str] | None], t1w: Mapping[str, object]) -> list[str]:
     suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in t1w]
     kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
-    notes = [f"{counted(len(suffixes), 'image')} in anat/ of other kinds left alone: {kinds}"] if suffixes else []
+    notes = [f"{counted(len(suffixes), 'image')} of other kinds in anat/ ignored: {kinds}"] if suffixes else []
     unnamed = [path for path, match in matches.items() if match is None and not _T1W_NAME.fullmatch(path)]
     unnamed = [path for path in unnamed if _PLACE.fullmatch(path)]
     if unnamed:
         notes.append(
-            f"{counted(len(unnamed), 'image')} not named as BIDS asks left alone; one that is T1-weighted "
-            "should end in "
+            f"{counted(len(unnamed), 'image')} without a BIDS name ignored; T1-weighted ones should end in "
             f"_T1w.nii.gz: {listed(unnamed, 3)}"
         )
     return notes
 
 
-def _without_scan(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]:
-    """Rows of tables without an image, and images without a row of a sessions table."""
+def _unmatched(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]:
+    """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
     absent = [person for person in tables.participants if person not in people]
@@ -213,16 +211,15 @@ def _without_scan(tables: BidsTables, candidates: Sequence[Candidate]) -> list[s
 
 
 def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
-    """What was taken in place of what is missing."""
+    """Notes on values that were substituted for missing ones."""
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)
     if stand_ins:
-        notes.append(f"brain_volume_mm3 stands in for the intracranial volume of {counted(stand_ins, 'scan')}")
+        notes.append(f"brain_volume_mm3 replaces the missing intracranial volume of {counted(stand_ins, 'scan')}")
     constant = [scan.name for scan, facts in read if facts.age_of_participant_later]
     if constant:
         notes.append(
-            f"{counted(len(constant), 'scan')} after month 0 with the age of {PARTICIPANTS}, perhaps that "
-            "at baseline; give age "
-            f"in a sessions table, or age_bl: {listed(constant)}"
+            f"{counted(len(constant), 'scan')} after month 0 with the age of {PARTICIPANTS}, possibly the age at "
+            f"baseline; give age in a sessions table, or age_bl: {listed(constant)}"
         )
     return notes

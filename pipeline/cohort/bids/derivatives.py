@@ -1,4 +1,4 @@
-"""Images that are no raw scans: which of them can be used, and where they enter the pipeline.
+"""Processed images: which of them can be used, and where they enter the pipeline.
 
 =========== ==================================================== =========================================
 entry       recognised by                                        left out
@@ -8,8 +8,8 @@ brain       ``desc-brain``, or SkullStripped in its sidecar      brain extractio
 template    ``space-MNI152NLin2009cAsym``, and a grid over it    brain extraction if stripped; registration
 =========== ==================================================== =========================================
 
-Recognition goes by names and sidecars, so that `heatlas check` needs no voxels; registration then holds every image
-to it. A raw image with a background of 0 enters as ``scan`` and is recognised as stripped when it is read.
+Images are recognised by name and sidecar, so that `heatlas check` reads no voxels; registration then verifies every
+image. A raw image with a background of 0 enters as ``scan`` and is recognised as stripped when it is read.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
 NATIVE_SPACES = frozenset({"T1w", "orig", "individual", "scanner", "native"})
 BRAIN_DESCRIPTIONS = frozenset({"brain", "skullstripped", "stripped", "bet", "extracted"})
 SCAN_DESCRIPTIONS = frozenset({"preproc", "n4", "biascorr", "biascorrected", "unifized", "conform", "defaced"})
-"""What pipelines call a T1-weighted image that is still one; any other ``desc-`` may be a map or a mask."""
+"""Names of processed images that are still T1-weighted; any other ``desc-`` may be a map or a mask."""
 
 MAX_SHARE_OUTSIDE = 0.01
 """Share of the template's brain that an image in its space may miss."""
 
 
 def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[Entry, str | None]:
-    """Where an image enters, and why it cannot.
+    """Where an image enters, or why it cannot be used.
 
     Parameters
     ----------
     entities : mapping of str to str
         Of its BIDS name.
     skull_stripped : bool or None
-        ``SkullStripped`` of its sidecar, which decides before the name.
+        ``SkullStripped`` of its sidecar, which takes precedence over the name.
 
     Returns
     -------
     entry : {"scan", "brain", "template"}
     problem : str or None
-        Why the image is no T1-weighted scan that could be used.
+        Why the image cannot be used as a T1-weighted scan.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def read_sidecar(image: Path) -> dict[str, Any]:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one that names a field twice with different values says nothing that could be trusted."""
+    """A JSON object; a field that appears twice with different values is an error."""
     content: dict[str, Any] = {}
     for name, value in pairs:
         if content.setdefault(name, value) != value:
@@ -115,15 +115,15 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
-    """Let images enter as recognised, or where the user says.
+    """Set where images enter: as recognised, or as the user says.
 
     Parameters
     ----------
     candidates : sequence of Candidate
         With the entry recognised by name and sidecar.
     start_at : str
-        As `CohortConfig.start_at`. Where some images are recognised as what is asked for, the others are dropped; where
-        none is, all are taken for it.
+        As `CohortConfig.start_at`. If some images are recognised as such, all others are dropped; if none is, all
+        images are treated as such.
 
     Returns
     -------
@@ -141,21 +141,25 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
             else candidate.dropped(f"enters as {candidate.scan.entry}, and --start-at is {start_at}")
             for candidate in candidates
         ], [f"--start-at {start_at}: {found[start_at]} images are used, all others dropped"]
-    told = [dataclasses.replace(one, scan=dataclasses.replace(one.scan, entry=start_at)) for one in candidates]
-    return told, [f"--start-at {start_at}: no image is recognised as such, so all {found.total()} are taken for it"]
+    treated = [dataclasses.replace(one, scan=dataclasses.replace(one.scan, entry=start_at)) for one in candidates]
+    return treated, [
+        f"--start-at {start_at}: no image is recognised as such, so all {found.total()} are treated as such"
+    ]
 
 
 def _entry_notes(found: Counter[str]) -> list[str]:
     if set(found) <= {"scan"}:
         return []
     meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
-    told = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
-    mixed = "; mixed origins may be told apart instead of the classes (--start-at)" if len(found) > 1 else ""
-    return [f"images enter {told}{mixed}"]
+    counts = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
+    mixed = (
+        "; networks may learn the origin of the images instead of the classes (--start-at)" if len(found) > 1 else ""
+    )
+    return [f"images enter {counts}{mixed}"]
 
 
 def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Drop images said to lie in template space whose grid does not reach over its brain; only headers are read."""
+    """Drop images in template space whose grid does not cover its brain; only headers are read."""
     return [_checked_grid(root, one) if one.scan.kept and one.scan.entry == "template" else one for one in candidates]
 
 
@@ -170,7 +174,7 @@ def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
 
 
 def template_space_problem(grid: Grid) -> str | None:
-    """Why a grid cannot be that of an image in template space; None if it reaches over the template's brain."""
+    """Why a grid cannot be that of an image in template space; None if it covers the template's brain."""
     voxels = grid.to_voxel(_template_brain_mm())
     outside = ((voxels < -0.5) | (voxels > np.array(grid.shape) - 0.5)).any(axis=1).mean()
     if outside <= MAX_SHARE_OUTSIDE:

@@ -1,8 +1,8 @@
-"""What the cells of BIDS tables mean: columns and the values of the scan table.
+"""The meaning of cells in BIDS tables: which columns fill which values of the scan table.
 
-Columns are found whatever their case. What changes between visits is looked for in the row of the image, then of its
-session, then of its participant; within a row the first column of `COLUMNS` that holds something wins. Values at
-baseline (Clinica's ``diagnosis_sc``, ``MMSE_bl``) stand in at month 0 and in datasets without sessions only.
+Column names are matched regardless of case. Values that change between visits are taken from the row of the image, else
+of its session, else of its participant; within a row the first filled column of `COLUMNS` is used. Baseline values
+(Clinica's ``diagnosis_sc``, ``MMSE_bl``) are used only at month 0 and in datasets without sessions.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
 
 @dataclass(frozen=True)
 class ScanFacts:
-    """A scan as its tables describe it.
+    """A scan filled in from its tables.
 
     Parameters
     ----------
     scan : Scan
     brain_stands_in : bool
-        The intracranial volume is a brain volume.
+        Whether the intracranial volume is a brain volume.
     age_of_participant_later : bool
-        After month 0 the age is the one age of ``participants.tsv``.
+        Whether the scan is after month 0 and its age comes from ``participants.tsv``.
     """
 
     scan: Scan
@@ -106,9 +106,9 @@ def facts_of(
 
 
 def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
-    """Diagnoses of each participant by the sessions tables, in order of time.
+    """Diagnoses of each participant from the sessions tables, in order of time.
 
-    Sessions without an image count: they tell what became of someone. Those not named by months are left out and noted.
+    Sessions without an image count as follow-up. Those not named by months are left out and noted.
     """
     found: dict[str, list[Diagnosis]] = {}
     timeless: list[str] = []
@@ -124,7 +124,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
     notes = []
     if timeless:
         notes.append(
-            f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), of no use for "
+            f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), unusable for "
             f"conversion: {listed(timeless)}"
         )
     return {person: tuple(sorted(of, key=lambda one: one.months or 0)) for person, of in found.items()}, notes
@@ -139,7 +139,7 @@ def diagnosis_of(scan: Scan) -> Diagnosis | None:
 
 
 def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:
-    """Field strength of a scanner from what it measured.
+    """Nominal field strength in tesla from the value in a sidecar.
 
     Examples
     --------
@@ -174,7 +174,7 @@ class _Rows:
     def value(
         self, fact: str, parse: Callable[[str | None], Value | None], baseline: bool = False
     ) -> tuple[Value | None, str | None]:
-        """Value of the first usable cell of a fact, and the table and column it stands in."""
+        """Value of the first usable cell of a fact, and its table and column."""
         found = self.cell(*COLUMNS[fact]) or (self.cell(*BASELINE_COLUMNS.get(fact, ())) if baseline else None)
         if found is None:
             return None, None
@@ -184,7 +184,7 @@ class _Rows:
 
 
 def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
-    """Age at the visit, and whether it is the one age of a participant at a later visit.
+    """Age at the visit, and whether a later visit has only the age in ``participants.tsv``.
 
     Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
     """

@@ -9,9 +9,9 @@ table                                     holds
 ``sub-X/[ses-Y/]sub-X[_ses-Y]_scans.tsv`` one row per image: ``filename`` (Clinica: ``mri_field``)
 ========================================= =====================================================================
 
-Every table may be absent, none is changed. What is closest to the image wins: scans, sessions, participants. Of two
-rows for one person, visit or image the first holds and the other only fills its gaps; that, and where they disagree,
-is noted. Two columns whose names differ by no more than case must hold the same.
+Every table is optional, and none is changed. Of several values the one closest to the image is used: scans, sessions,
+participants. If a person, visit or image has two rows, the second only fills gaps of the first, and a note says where
+they disagree. Columns whose names differ only in case must be equal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BidsTables:
     scans : dict of str to Cells
         By path of the image relative to the dataset.
     unreadable : dict of str to str
-        By ``sub-`` name, what is wrong with a table of that person; it costs their scans, nobody else's.
+        By ``sub-`` name, what is wrong with a table of that person; only their scans are dropped.
     impossible : list of str
         Cells with impossible values, by table, line, column and text.
     notes : list of str
@@ -70,7 +70,7 @@ class BidsTables:
 
 
 def table_root(root: Path) -> Path:
-    """Dataset that holds the tables: a derivative without its own is read with those of the dataset it lies in.
+    """Dataset that holds the tables: for a derivative without tables, the dataset that contains it.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     root : Path
         Dataset that holds the tables.
     people : iterable of str
-        Participants whose own tables are read.
+        Participants whose sessions tables are read.
     visits : iterable of (str, str or None)
         Participant and session of the images whose scans tables are read.
 
@@ -136,15 +136,15 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
         return
     try:
         rows = _rows(path, ["filename"], tables)
-    except BadInputError as error:  # says little that is used: not worth the scan
-        tables.notes.append(f"left unread: {_without_root(error, root)}")
+    except BadInputError as error:  # few of its values are used, so the scan is kept
+        tables.notes.append(f"not read: {_without_root(error, root)}")
         return
     keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
     tables.scans.update(_merged(keyed, path.name, tables.notes))
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
-    """Filled cells of the rows that say what they are about; others are left out and noted."""
+    """Filled cells of rows that have the identifying `columns`; other rows are left out and noted."""
     plain = _plain_rows(path)
     if plain and set(columns) <= set(plain[0][1]):
         rows = [(line, {name: cell for name, cell in row.items() if not is_missing(cell)}) for line, row in plain]
@@ -161,7 +161,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
 
 
 def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Lines and cells of a table as BIDS wants it, in a tenth of the time; none if it is in any way unusual.
+    """Lines and cells of a table in strict BIDS form, read ten times faster; empty if it is unusual in any way.
 
     A dataset has one or two small tables per visit, tens of thousands in all; the general reader spends a millisecond
     on each.
@@ -180,7 +180,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
-    """One row per key; the first holds, others fill its gaps."""
+    """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []
     disagreeing: list[str] = []
@@ -194,11 +194,9 @@ def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: li
             disagreeing += [f"{label} {column} ({known[column]}, not {cells[column]})" for column in other]
         rows[key] = {**cells, **rows.get(key, {})}
     if repeated:
-        notes.append(
-            f"{counted(len(repeated), 'row')} for what has one, used to fill its gaps only: {name}, {listed(repeated)}"
-        )
+        notes.append(f"{counted(len(repeated), 'row')} repeated, used only to fill gaps: {name}, {listed(repeated)}")
     if disagreeing:
-        notes.append(f"repeated rows disagree, the first holds: {name}, {listed(disagreeing)}")
+        notes.append(f"repeated rows disagree, the first is used: {name}, {listed(disagreeing)}")
     return rows
 
 

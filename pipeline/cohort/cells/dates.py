@@ -1,9 +1,9 @@
-"""Dates of a table, whoever saved it: each column becomes ISO, and what cannot be read is named.
+"""Dates of a table, converted to ISO; cells that cannot be read are named.
 
-LONI writes ``2006-04-18`` or month/day/year. A spreadsheet opened and saved elsewhere may turn that into
-day/month/year. One date cannot tell the two apart, a whole table usually can: a part above 12 is a day. If dates of
-one table demand both orders the table is refused; if none demands one, it is read as LONI writes it, and a note says
-so. Dates with dots (``18.4.2006``) are day first everywhere. Two-digit years are not read.
+LONI writes ``2006-04-18`` or month/day/year; a spreadsheet may have changed that to day/month/year. One date may be
+ambiguous, a whole table usually is not: a part above 12 is a day. A table with dates of both orders is refused; if all
+dates are ambiguous, they are read as LONI writes them, with a note. Dates with dots (``18.4.2006``) are day first.
+Two-digit years are not read.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WRITTEN = (
     (re.compile(r"\d{1,2}[- ]?[A-Za-z]{3}[- ]?\d{4}(?!\d)"), ("%d-%b-%Y", "%d%b%Y", "%d %b %Y")),
 )
 _YEARS = range(1990, 2100)
-"""ADNI began in 2004; a year such as 0206 or 1900 (an empty cell of a spreadsheet) is a slip."""
+"""ADNI began in 2004; a year such as 0206 or 1900 (an empty cell of a spreadsheet) is an error."""
 
 
 def read_date(text: str, order: Order = "month first") -> date | None:
-    """One date; None if it is none.
+    """Read one date; None for other text.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def _first_that_fits(text: str, forms: Sequence[str]) -> date | None:
 
 
 def slashed_order(texts: Iterable[str]) -> tuple[Order | None, str | None, str | None]:
-    """What the dates with slashes demand: the order (None if they demand none or both), and a witness of each."""
+    """Order of dates with slashes (None if ambiguous or mixed), and an example of each order."""
     day_first = month_first = None
     for text in texts:
         if match := _SLASHED.match(text.strip()):
@@ -84,7 +84,7 @@ def slashed_order(texts: Iterable[str]) -> tuple[Order | None, str | None, str |
 
 
 def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Write the dates of some columns as ISO; cells that are no date become empty.
+    """Convert the dates of some columns to ISO; cells that are not a date become empty.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
     frame : pandas.DataFrame
         All text.
     columns : sequence of str
-        Those that the frame lacks are passed over.
+        Missing ones are skipped.
 
     Returns
     -------
     frame : pandas.DataFrame
     notes : list of str
-        Cells that could not be read, and an order that had to be assumed or is not LONI's.
+        Cells that could not be read, and a date order that was assumed or is not LONI's.
 
     Raises
     ------
@@ -112,13 +112,13 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
     if day_first and month_first:
         raise BadInputError(
             f"{path}: column {', '.join(present)} holds dates of both orders, {day_first} (day first) and "
-            f"{month_first} (month first), so that none can be trusted. Download the table again, or write its dates "
-            "as YYYY-MM-DD."
+            f"{month_first} (month first), so none can be trusted. Download the table again, or write its dates as "
+            "YYYY-MM-DD."
         )
     notes = []
     slashed = [text for texts in cells.values() for text in texts if _SLASHED.match(text.strip())]
     if order == "day first":
-        notes.append(f"{path.name}: dates are read day first, as {day_first} demands")
+        notes.append(f"{path.name}: dates are read day first, because of {day_first}")
     elif order is None and any(_ambiguous(text) for text in slashed):
         notes.append(f"{path.name}: dates such as {slashed[0]} are read month first, as LONI writes them")
     for name, texts in cells.items():

@@ -1,8 +1,8 @@
-"""What each clinical column can hold, declared once for every table that is read.
+"""The possible range of each clinical column, declared once for every table that is read.
 
-The ranges are wide: they take in any adult at any stage of disease and any scanner in use. What lies outside is a slip
-of the hand, another unit or a broken file, not a rare person. Such a value is missing, and a note names its file, line,
-column and text. ADNI's codes for missing values (-1, -4), and a volume of 0, are missing without a note.
+The ranges are wide: they include any adult at any stage of disease and any scanner in use. A value outside is a typing
+error, another unit or a damaged file. It is treated as missing, and a note names its file, line, column and text.
+ADNI's codes for missing values (-1, -4), and a volume of 0, are missing without a note.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pipeline.cohort.cells import values
 from pipeline.run.plain_text import listed
 
 NAMED = 20
-"""How many impossible cells a note names."""
+"""Largest number of impossible cells that a note names."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a column can hold.
+    """Possible values of a column.
 
     Parameters
     ----------
     low, high : float
         Smallest and largest possible value.
     names : tuple of str
-        What sources call the column besides, as `plain_name` spells it.
+        Other names of the column in sources, as `plain_name` spells them.
     only : tuple of float
-        The only possible values, where they are few.
+        The possible values, if there are only a few.
     read : callable
-        Number in the text of a cell, None if it holds none.
+        Reads the number in the text of a cell; None if there is none.
     """
 
     low: float
@@ -82,7 +82,7 @@ RANGES = {
     "fdg_pet": Range(0.1, 20, ("fdg",)),
     "education": Range(0, 40, ("pteducat", "educationyears", "yearsofeducation", "educationlevel")),
 }
-"""Columns of numbers in ``scans.tsv`` and ``clinical.tsv``, and those that they are computed from.
+"""Columns of numbers in ``scans.tsv`` and ``clinical.tsv``, and those they are computed from.
 
 Scores have the range of their instrument. Older tables give FDG as a sum over regions, newer ones as a mean.
 """
@@ -106,7 +106,7 @@ _BY_NAME = {name: column for column, one in RANGES.items() for name in (plain_na
 
 @cache
 def _declared(column: str) -> str | None:
-    """What a source's column is declared as; ``sex`` is no number, and has words instead of a range."""
+    """Name under which a source's column is declared; ``sex`` has words instead of a range."""
     plain = plain_name(column)
     return "sex" if plain in _SEX else _BY_NAME.get(plain)
 
@@ -127,18 +127,18 @@ def _problem(declared: str, text: str) -> tuple[str, bool] | None:
 
 
 def possible_cells(table: str, line: int | None, cells: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """The cells of a row without numbers that are impossible; text that is not a number is only named.
+    """Remove impossible numbers from a row; text that is not a number is only reported.
 
     Parameters
     ----------
     table : str
         Name of the file.
     line : int or None
-        Of the row in the file; None for a file about one image.
+        Line of the row; None for a file about one image.
     cells : mapping of str to str
-        Filled cells by column, in any of its spellings.
+        Filled cells by column, in any spelling.
     problems : list of str
-        Impossible cells are added here, by file, line, column and text.
+        Impossible cells are appended here, by file, line, column and text.
     """
     possible = dict(cells)
     for column, text in cells.items():
@@ -162,13 +162,7 @@ def problem_notes(problems: Sequence[str]) -> list[str]:
 
 
 def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Scans without impossible values, from wherever they come: image headers, sidecars, ages computed from dates.
-
-    Returns
-    -------
-    candidates : list of Candidate
-    notes : list of str
-    """
+    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
     checked, problems = [], []
     for candidate in candidates:
         scan = candidate.scan

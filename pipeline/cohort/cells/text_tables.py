@@ -1,7 +1,7 @@
-"""Tables as others write them, read as text: any encoding, separator and quoting that people send.
+"""Tables from other sources, read as text, in any encoding, separator and quoting in use.
 
-`pipeline.run.tables` reads the tables of this project; here nothing may be assumed, and no cell is turned into a
-number before the column's meaning is known (``0012`` is an identifier, ``-4`` a code for missing).
+`pipeline.run.tables` reads the tables of this project. Here no cell is converted to a number before the meaning of its
+column is known (``0012`` is an identifier, ``-4`` a code for missing).
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ def read_text_table(
     path : Path
         UTF-8 with or without byte-order mark, UTF-16 (a spreadsheet's "Unicode text"), or Latin-1.
     separator : str, optional
-        Told from the header line (comma, semicolon or tab) if not given. In a table with semicolons ``7123,5`` is a
-        number with a decimal comma and becomes ``7123.5``.
+        Detected in the header line (comma, semicolon or tab) if not given. With semicolons, ``7123,5`` is a decimal
+        comma and becomes ``7123.5``.
     used : collection of str, optional
-        Columns that matter, in any case. Of others that the header names twice, only the first is kept, with a note.
+        Columns that are used, in any case. Of any other duplicated column only the first is kept, with a note.
 
     Returns
     -------
     frame : pandas.DataFrame
-        Its index holds the line of the file that each row begins in. A column that the header names twice, in any
-        case, is there once if both hold the same.
+        Indexed by the line on which each row begins. A duplicated column (in any case) is kept once if both copies are
+        equal.
     notes : list of str
-        Rows that are left out because their cells do not fit the header, by line, and columns named twice.
+        Rows left out because their cells do not fit the header, by line, and duplicated columns.
 
     Raises
     ------
     BadInputError
-        If the file cannot be opened, is empty, is not a table, has no row that fits its header, or names a used column
+        If the file cannot be opened, is empty, is not a table, has no row that fits its header, or has a used column
         twice with different cells.
     """
     text = _decoded(path)
@@ -67,18 +67,18 @@ def read_text_table(
     text = f"{counted(len(refused), 'row')} whose cells do not fit the header left out; correct them"
     notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
     if ignored:
-        notes.append(f"{path.name}: columns of one name hold different values, the first is used: {listed(ignored)}")
+        notes.append(f"{path.name}: columns with the same name differ, the first is used: {listed(ignored)}")
     return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
 
 
 def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Line number and cells of the header and of each row that has as many cells; what is wrong with the others.
+    """Line number and cells of the header and of each matching row, and what is wrong with the other rows.
 
-    A quote that is not closed where it should be merges cells or whole lines, so that values end up in other columns.
-    After a row that is refused, reading goes on in the next line. A refused header ends it.
+    An unclosed quote merges cells or whole lines, so that values end up in other columns. After a refused row, reading
+    continues on the next line; after a refused header it stops.
     """
     lines = _Lines(text)
-    # Tab-separated text is often written without quoting: a quoted word at the start of a cell is no mistake there.
+    # Tab-separated text is often written without quoting: a quoted word at the start of a cell is valid there.
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=separator != "\t")
     rows: list[tuple[int, list[str]]] = []
     refused: list[str] = []
@@ -103,17 +103,17 @@ def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[
         lines.position = start + 1
 
 
-def _row_problem(cells: Sequence[str], own: Sequence[str], header: Sequence[str], separator: str) -> str | None:
-    """Why the cells of a row may not be those of its columns; `own` are its lines in the file."""
+def _row_problem(cells: Sequence[str], row_lines: Sequence[str], header: Sequence[str], separator: str) -> str | None:
+    """Why the cells of a row may be misplaced; `row_lines` are its lines in the file."""
     if len(cells) != len(header):
         return f"{len(cells)} cells, the header has {len(header)}"
-    # If the first line and a later one could each be a row, the quote swallowed one; else a cell holds a line break.
-    whole = [len(_cells(line, separator)) <= len(header) <= line.count(separator) + 1 for line in own]
-    return "a quote in it takes in the next row" if whole[0] and any(whole[1:]) else None
+    # If the first and a later line could each be a row, the quote merged them; else a cell has a line break.
+    whole = [len(_cells(line, separator)) <= len(header) <= line.count(separator) + 1 for line in row_lines]
+    return "a quote in it merges the next row" if whole[0] and any(whole[1:]) else None
 
 
 class _Lines(Iterator[str]):
-    """Lines of a text with their ends; `position` counts those that were read, and may be set back."""
+    """Lines of a text with their ends; `position` counts the lines read and may be set back."""
 
     def __init__(self, text: str) -> None:
         self.lines = list(io.StringIO(text, newline=""))
@@ -127,7 +127,7 @@ class _Lines(Iterator[str]):
 
 
 def same_column(name: str) -> str:
-    """What two spellings of a column have in common: neither case nor a dot for an underscore tells them apart.
+    """Normalised name of a column: spellings that differ in case, or in a dot for an underscore, are the same.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def same_column(name: str) -> str:
 def _columns_once(
     path: Path, header: Sequence[str], body: pd.DataFrame, used: Collection[str] | None
 ) -> tuple[list[int], list[str]]:
-    """Positions of the columns to keep, the first of each name; the others, where they hold something else."""
+    """Positions of the columns to keep, the first of each name, and duplicates that differ from it."""
     first: dict[str, int] = {}
     ignored = []
     for position, name in enumerate(header):
@@ -162,14 +162,14 @@ def _with_decimal_points(column: pd.Series[str]) -> pd.Series[str]:
 
 
 def header_separator(header: str) -> str:
-    """The separator that splits a header line into most columns, quoted cells left whole; comma if none does."""
+    """Separator that splits a header line into most columns, respecting quotes; comma if none does."""
     return max(",;\t", key=lambda separator: len(_cells(header, separator)))
 
 
 def _cells(line: str, separator: str) -> list[str]:
     try:
         return next(csv.reader([line.rstrip("\r\n")], delimiter=separator, skipinitialspace=True), [""])
-    except csv.Error:  # no text: an image or an archive named .csv
+    except csv.Error:  # not text: an image or an archive named .csv
         return [line]
 
 
@@ -205,7 +205,7 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
 
 
 def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a table, each by its line of the file and with only the cells that hold something."""
+    """Rows of a table with their line in the file and their filled cells only."""
     columns = [_filled_cells(frame[name].tolist()) for name in frame.columns]
     names = [str(name) for name in frame.columns]
     return [
@@ -215,7 +215,7 @@ def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
 
 
 def _filled_cells(cells: Sequence[object]) -> list[str | None]:
-    """Cells without blanks around them, None for those that hold nothing; each distinct text is looked at once."""
+    """Cells stripped of blanks, None for empty ones; each distinct text is processed once."""
     held = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
     return [held.get(text) if isinstance(text, str) else None for text in cells]
 

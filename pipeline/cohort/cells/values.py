@@ -1,6 +1,6 @@
 """Single values as cohort tables write them: numbers, dates, sex, field strength, diagnosis.
 
-Each function takes the text of a cell (or None) and gives None where it holds nothing usable.
+Each function takes the text of a cell (or None) and returns None if it has no usable value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIAGNOSES = {
     "ad": "AD",
     "dementia": "AD",
 }
-"""What cohort tables write for a diagnosis, in lower case, and what this project writes."""
+"""Diagnoses as cohort tables write them, in lower case, and as this project does."""
 
 _SEXES = {
     **dict.fromkeys(("f", "female", "woman", "w", "2"), "F"),
@@ -41,7 +41,7 @@ def is_missing(text: str) -> bool:
 
 
 def first_value(columns: Mapping[str, str], *names: str) -> str | None:
-    """The first of several columns that holds something."""
+    """Value of the first of several columns that is filled."""
     return next((columns[name] for name in names if name in columns), None)
 
 
@@ -59,7 +59,7 @@ def number(text: str | None) -> float | None:
 
 
 def positive(text: str | None) -> float | None:
-    """A number above 0; ADNI's codes for missing (-1, -4) are not."""
+    """A number above 0, which excludes ADNI's codes for missing (-1, -4)."""
     value = number(text)
     return value if value is not None and value > 0 else None
 
@@ -77,7 +77,7 @@ def count(text: str | None) -> int | None:
 
 
 def up_to_limit(text: str | None) -> float | None:
-    """A number, or the limit of detection that it lies beyond (``>1700``)."""
+    """A number, or the limit of detection if the value is beyond it (``>1700``)."""
     beyond = re.fullmatch(r"\s*[<>]\s*([0-9]+(?:\.[0-9]*)?)\s*", text or "")
     return float(beyond[1]) if beyond else number(text)
 
@@ -100,7 +100,7 @@ def identifier(text: str | None) -> str | None:
 
 
 def code_text(value: object) -> str:
-    """Text of a code that a table may hold as a number; no digit of it is lost, and a whole number has no point.
+    """Text of a code that a table may hold as a number: all digits, and no point in a whole number.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def code_text(value: object) -> str:
 
 
 def diagnosis(text: str | None) -> str | None:
-    """CN, MCI or AD; None for anything else. For a change at the visit (old ADNIMERGE), what it changed to.
+    """CN, MCI or AD; None for anything else. For a change at the visit (old ADNIMERGE), the new diagnosis.
 
     Examples
     --------

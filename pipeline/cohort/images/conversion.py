@@ -1,9 +1,8 @@
 """DICOM series to NIfTI, one unit of work each, before registration.
 
-The converter is dcm2niix, from its PyPI wheel. What it writes is not kept as it is: even with its option to
-anonymise, headers carry times and free text (StudyDescription, ImageComments), and sidecars the institution and
-serial numbers. Kept are the grey values, the affine, and from the sidecar the numbers of `_NUMBERS` and words of
-fixed lists. The DICOM files are only read, through links in a scratch folder.
+The converter is dcm2niix, from its PyPI wheel. Even its anonymised output has times and free text in the headers
+(StudyDescription, ImageComments), and institution and serial numbers in the sidecars. Only grey values, affine, the
+numbers of `_NUMBERS` and words of fixed lists are kept. The DICOM files are read through links in a scratch folder.
 """
 
 from __future__ import annotations
@@ -61,22 +60,19 @@ def convert_scans(
 
     Parameters
     ----------
-    layout : RunLayout
     input_root : Path
         Folder that the image paths of the scans start from; only read.
     scans : sequence of Scan
         NIfTI images and dropped scans are passed through.
     max_voxel_mm : float
-        Thicker slices are a fault of a series, as in the check.
-    executor : concurrent.futures.Executor
+        Series with thicker slices fail, as in the check.
     changed : callable, optional
         Gives another job for the conversion of a scan, as `pipeline.registration.images.faces.without_face` does.
 
     Returns
     -------
     scans : list of Scan
-        The same scans; those converted say where their NIfTI image lies (`Scan.location`), and those that failed
-        are left out.
+        The same scans without those that failed; `Scan.location` of a converted scan is its NIfTI image.
     outcomes : list of Outcome
         One per series; a failed one is a row of ``failures.tsv``.
     """
@@ -110,7 +106,6 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         One file of the series, relative to `root`.
     source : str
         What messages and sidecar call it.
-    max_voxel_mm : float
 
     Raises
     ------
@@ -125,7 +120,7 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         why = why if source == file else why.partition(":")[0]  # it names files, which outputs may not
         raise BadInputError(f"{source}: {why}.")
     with tempfile.TemporaryDirectory(dir=outputs["image"].parent) as scratch:
-        volumes, said = _run_dcm2niix(root, series, Path(scratch), source)
+        volumes, sidecar_content = _run_dcm2niix(root, series, Path(scratch), source)
         raw, affine = _one_volume(volumes, source, series)
     clean: Any = nib.Nifti1Image(raw, affine)  # type: ignore[no-untyped-call]
     clean.header.set_xyzt_units("mm")
@@ -135,7 +130,7 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
     record = {
         "Sources": [f"bids:raw:{source}"],
         "Slices": int(series.size.split()[0]),
-        **_kept_fields(said),
+        **_kept_fields(sidecar_content),
         "ConversionSoftware": "dcm2niix",
         "ConversionSoftwareVersion": metadata.version("dcm2niix"),
     }
@@ -146,8 +141,8 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
 def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
     source = scan.image or ""
     files = layout.scan(scan.participant_id, scan.session_id, 1.0)
-    # Names, sizes and times stand for the slices: to digest hundreds of them would take longer than to convert them.
-    # A copied input is converted again to the same bytes, and so is not registered again.
+    # Hundreds of slices are identified by name, size and time: digesting them would take longer than conversion. A
+    # copied input is converted again to the same bytes, and so is not registered again.
     stamps: dict[str, str] = {}
     folder = (root / scan.file).parent
     for name in dicom_files(root / scan.file):
@@ -162,7 +157,7 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
 
 
 def _forget_failures(layout: RunLayout) -> None:
-    """Take conversions that failed in an earlier run out of ``failures.tsv``: their series are used no more."""
+    """Take conversions that failed in an earlier run out of ``failures.tsv``: their series are no longer used."""
     if layout.failures.is_file():
         rows = read_table(layout.failures, list(FAILURE_COLUMNS))
         if (rows["stage"] == STAGE).any():
@@ -200,7 +195,7 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
     links.mkdir()
     target.mkdir()
     for index, file in enumerate(series.files):
-        # The converter sees neither the other series of the folder nor odd characters in paths.
+        # Hides the other series of the folder, and unusual characters in paths, from the converter.
         (links / f"{index:06d}.dcm").symlink_to(root / file)
     command = [str(binary), *_OPTIONS, "-o", str(target), str(links)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DCM2NIIX")}
@@ -216,14 +211,14 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
         ) from error
     volumes = sorted(target.glob("*.nii"))
     try:
-        said = json.loads((target / "scan.json").read_text(encoding="utf-8", errors="replace"))
+        sidecar_content = json.loads((target / "scan.json").read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
-        said = {}
-    return volumes, said if isinstance(said, dict) else {}
+        sidecar_content = {}
+    return volumes, sidecar_content if isinstance(sidecar_content, dict) else {}
 
 
 def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tuple[np.ndarray, np.ndarray]:
-    """Grey values and affine of the only image that was written.
+    """Grey values and affine of the one image that was written.
 
     Raises
     ------
@@ -234,10 +229,10 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
     if not volumes:
         raise BadInputError(f"{source}: dcm2niix makes no image of {series.name}. {by_hand}")
     if len(volumes) > 1:
+        made = f"{counted(len(volumes), 'image')} of {series.name}"
         raise BadInputError(
-            f"{source}: dcm2niix makes {counted(len(volumes), 'image')} of {series.name}, so it holds more "
-            "than one volume or its "
-            f"slices are unevenly spaced. {by_hand}"
+            f"{source}: dcm2niix makes {made}, so it holds more than one volume or its slices are unevenly spaced. "
+            f"{by_hand}"
         )
     converted: Any = nib.load(volumes[0])
     slope, intercept = converted.dataobj.slope, converted.dataobj.inter
@@ -252,8 +247,8 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
     return raw, converted.affine
 
 
-def _kept_fields(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What of dcm2niix's sidecar is safe to keep: numbers, and words of fixed lists."""
-    numbers = {name: said[name] for name in _NUMBERS if isinstance(said.get(name), int | float)}
-    words = {name: said[name] for name, known in _WORDS.items() if said.get(name) in known}
+def _kept_fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of dcm2niix's sidecar that are safe to keep: numbers, and words of fixed lists."""
+    numbers = {name: content[name] for name in _NUMBERS if isinstance(content.get(name), int | float)}
+    words = {name: content[name] for name, known in _WORDS.items() if content.get(name) in known}
     return {**numbers, **words}

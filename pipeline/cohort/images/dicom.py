@@ -1,11 +1,10 @@
-"""DICOM series below an input folder, by their headers alone.
+"""DICOM series in an input folder, by their headers alone.
 
-A *series* is what one SeriesInstanceUID names: the slices of one image. Files are grouped by it, whatever they and
-their folders are called. Pixels are not read here; `pipeline.cohort.images.conversion` makes NIfTI of a series.
+A *series* is the slices of one image, with the same SeriesInstanceUID. Files are grouped by it, whatever their names
+and folders. Pixels are not read here; `pipeline.cohort.images.conversion` converts a series to NIfTI.
 
-Headers hold names, birth dates and free text in which a technician may have typed either. So only the fields of
-`_TAGS` are read, and of these no text ever leaves this module but words of fixed lists: series go by their number
-and size in every message.
+Headers hold names, birth dates and free text that may contain either. So only the fields of `_TAGS` are read, and text
+other than words of fixed lists never leaves this module: messages name a series by its number and size.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _BODY_PARTS = (
     *("ABDOMEN", "ANKLE", "ARM", "BREAST", "CHEST", "CSPINE", "ELBOW", "EXTREMITY", "FOOT", "HAND", "HEART", "HIP"),
     *("KNEE", "LEG", "LIVER", "LSPINE", "PELVIS", "PROSTATE", "SHOULDER", "SPINE", "THIGH", "TSPINE", "WRIST"),
 )
-"""Body parts (DICOM PS3.16, annex L) that are no head."""
+"""Body parts (DICOM PS3.16, annex L) other than the head."""
 _UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 
 
@@ -55,9 +54,9 @@ class DicomSeries:
     problem : str or None
         Why it cannot be used; details follow a colon.
     description : str
-        What the scanner calls the sequence, to recognise a T1-weighted one; free text, never to be written anywhere.
+        Sequence according to the header, to recognise a T1-weighted one; free text that must never be written anywhere.
     patient : str
-        PatientID, to compare with the folder's participant; never to be written anywhere.
+        PatientID, to compare with the folder's participant; must never be written anywhere.
     field_strength : float or None
         Tesla.
     date : date or None
@@ -102,8 +101,8 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
     Returns
     -------
     list of DicomSeries
-        In order of series number. Files that hold no image (reports, presentation states) are in none. If no file
-        can be read, one series that says so.
+        In order of series number, without files that hold no image (reports, presentation states). If no file can be
+        read, one series that says so.
     """
     by_series: dict[str, dict[str, Slice]] = {}
     headers: dict[str, Any] = {}
@@ -126,7 +125,7 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
 
 
 def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float) -> DicomSeries | None:
-    """The series that a DICOM file belongs to; None if its folder holds it no more."""
+    """The series that a DICOM file belongs to; None if it is no longer in its folder."""
     folder = image.rpartition("/")[0] or "."
     return next((found for found in read_folder(root, folder, names, max_voxel_mm) if image in found.files), None)
 
@@ -140,7 +139,7 @@ def _read(root: Path, path: str) -> Any:
         if irregular_kind(root / path) is not None:
             return "not a file"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning quotes the odd value, which may be a name
+            warnings.simplefilter("ignore")  # a warning quotes the invalid value, which may be a name
             with (root / path).open("rb") as handle:
                 header = pydicom.dcmread(handle, stop_before_pixels=True, force=True, specific_tags=list(_TAGS))
                 read, size = handle.tell(), os.fstat(handle.fileno()).st_size
@@ -160,12 +159,11 @@ def _truncation(header: Any, rest: int) -> str | None:
 
     Parameters
     ----------
-    header : pydicom.FileDataset
     rest : int
         Bytes after the header.
     """
     if not header.get("Rows"):
-        kind = UID(str(header.get("SOPClassUID") or ""))  # one without a name is cut off, or of no known kind
+        kind = UID(str(header.get("SOPClassUID") or ""))  # a UID without a name is cut off or unknown
         return "truncated in its header" if kind.name == kind or "Image Storage" in kind.name else None
     syntax = getattr(header, "file_meta", {}).get("TransferSyntaxUID", _UNCOMPRESSED[0])
     if str(syntax) not in _UNCOMPRESSED:
@@ -210,7 +208,7 @@ def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel
 
 
 def _kind_problem(header: Any) -> str | None:
-    """Why a series is no MR image of a head; None also where its header does not say."""
+    """Why a series is not an MR image of a head; None also if its header does not say."""
     modality = str(header.get("Modality") or "")
     if modality != "MR":
         known = modality if modality in ("CT", "PT", "NM", "US", "OT", "SC", "CR", "DX", "XA") else "unknown"

@@ -1,7 +1,7 @@
 """Whether the slices of a DICOM series make one complete volume.
 
-Slices lie along the normal of their plane: the distance of a slice is its position (the centre of its first pixel,
-mm) projected on that normal (DICOM PS3.3, C.7.6.2). In a whole volume the distances are evenly spaced.
+The position of a slice (centre of its first pixel, mm) is projected on the normal of its plane (DICOM PS3.3, C.7.6.2).
+In a complete volume these distances are evenly spaced.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pipeline.cohort.images.orientation import by
 MIN_SLICES = 16
 """A series with fewer is a localizer or a fragment."""
 SPACING_TOLERANCE = 0.25
-"""Share of the slice spacing by which a distance may differ from it; a missing slice doubles it."""
+"""Largest deviation of a distance from the slice spacing, as a share; a missing slice doubles the distance."""
 SAME_DIRECTION = 1e-3
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Geometry of one DICOM file; lengths in mm, None where its header is silent.
+    """Geometry of one DICOM file; lengths in mm, None where missing in the header.
 
     Parameters
     ----------
@@ -55,7 +55,6 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
 
     Parameters
     ----------
-    slices : sequence of Slice
     announced : int or None
         How many images the header says there are.
     max_voxel_mm : float
@@ -81,7 +80,7 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
 
 
 def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) -> str | None:
-    """Slices that are missing, or lie upon each other.
+    """Why slices are incomplete, uneven or overlap; None if they are not.
 
     Parameters
     ----------

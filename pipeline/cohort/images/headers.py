@@ -1,8 +1,7 @@
-"""Whether an image file is a readable three-dimensional NIfTI of a head's size, told from its header alone.
+"""Whether an image file is a readable three-dimensional NIfTI of the size of a head, from its header alone.
 
-Cheap, so that ten thousand scans are checked in seconds; what needs the voxels (truncated gzip data, NaN, constant
-images) is checked where the voxels are read, in registration. The header is read as it is stored: nibabel would
-silently turn a voxel size of 0 into 1.
+This takes seconds for ten thousand scans; checks that need the voxels (truncated gzip data, NaN, constant images) are
+made when registration reads them. The header is read as stored: nibabel would silently turn a voxel size of 0 into 1.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pipeline.run.regular_files import irregular_kind
 
 MAX_VOXELS = 2**30
 _MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}
-"""Where NIfTI-1 and NIfTI-2 write what they are, by the size of their headers."""
+"""Position and value of the magic bytes of NIfTI-1 and NIfTI-2, by header size."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class HeaderFinding:
     problem : str or None
         Why the image cannot be used; details follow a colon.
     repairs : tuple of str
-        What in the header is wrong and will be passed over; see `pipeline.cohort.images.orientation`.
+        Errors of the header that will be corrected; see `pipeline.cohort.images.orientation`.
     """
 
     problem: str | None
@@ -88,7 +87,7 @@ def link_problem(root: Path, image: str) -> str | None:
     except (OSError, RuntimeError):  # RuntimeError: a loop of links, in Python 3.11
         return "a link that leads nowhere"
     if not target.is_relative_to(root):
-        # The place it leads to may be named after a person; that it leads out is enough to mend it.
+        # The target is not named: its path may contain the name of a person.
         return "a link to a file outside the input folder: copy the file into it"
     return None
 
@@ -99,7 +98,7 @@ def read_raw_header(path: Path) -> Any:
     Raises
     ------
     ValueError
-        If the file is no NIfTI image.
+        If the file is not a NIfTI image.
     """
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rb") as handle:
@@ -139,7 +138,7 @@ def _geometry(header: Any, max_voxel_mm: float) -> HeaderFinding:
 
 
 def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
-    """Why an image is too coarse: small structures such as the hippocampus vanish between thick slices."""
+    """Why an image is too coarse: small structures such as the hippocampus are lost between thick slices."""
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
     if sizes.max() <= max_voxel_mm:
         return None

@@ -1,7 +1,7 @@
-"""Which affine of a NIfTI header holds, told from the header alone.
+"""Which affine of a NIfTI header is used, from the header alone.
 
 The header can state the map from voxels to the world twice, as quaternion (qform) and as matrix (sform), each with a
-code that is 0 for "not known". Which one holds follows the truth table of nipreps (niworkflows ``ValidateImage``):
+code that is 0 for "not known". The choice follows the truth table of nipreps (niworkflows ``ValidateImage``):
 
 =================  =================  ==========  ====================================================
 sform              qform              agree       used
@@ -13,9 +13,9 @@ not usable / 0     usable, code > 0   --          qform; what is wrong with the 
 not usable / 0     not usable / 0     --          none: refused
 =================  =================  ==========  ====================================================
 
-In the last row nipreps guesses; here the image is refused, because its left and right cannot be told apart.
-An sform is usable if it is finite, invertible, without shear (ITK knows rotations and voxel sizes only) and has the
-voxel size of the header. No file is changed: what is repaired is repaired in memory and said.
+In the last row nipreps guesses; here the image is refused, because left and right would be uncertain. An sform is
+usable if it is finite, invertible, without shear (ITK knows only rotations and voxel sizes) and has the voxel size of
+the header. No file is changed: repairs are made in memory and reported.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ import numpy as np
 from nibabel.spatialimages import HeaderDataError
 
 VOXEL_SIZE_MM = (0.1, 10.0)
-"""Voxel sizes outside this range are taken for a wrong unit or a broken header."""
+"""Voxel sizes outside this range indicate a wrong unit or a damaged header."""
 AFFINE_TOLERANCE_MM = 0.1
 SHEAR_TOLERANCE = 1e-3
 _UNITS = {1: ("metres", 1e3), 3: ("micrometres", 1e-3)}
-"""Codes of NIfTI's ``xyzt_units`` other than millimetres, and what takes them there."""
+"""Codes of NIfTI's ``xyzt_units`` other than millimetres, and the factors to convert them."""
 
 
 @dataclass(frozen=True)
 class Orientation:
-    """The affine that holds, and what had to be set right.
+    """The affine that is used, and what was corrected.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Orientation:
     source : str
         ``sform`` or ``qform``.
     repairs : tuple of str
-        What was wrong with the rest of the header and is passed over or converted; empty for a sound header.
+        Errors of the header that are ignored or converted; empty for a valid header.
     """
 
     affine: np.ndarray
@@ -57,7 +57,7 @@ class Orientation:
 
 
 def choose_orientation(header: Any) -> Orientation | str:
-    """Weigh the sform and the qform of a header; the table is in the module's docstring.
+    """Choose between the sform and the qform of a header; see the module's docstring.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ def choose_orientation(header: Any) -> Orientation | str:
     if qform is not None and not qform_problem:
         return Orientation(qform, "qform", _problem("sform", sform_problem) + repairs)
     return (
-        f"no usable orientation in the header: sform {sform_problem}, qform {qform_problem}, so left and right cannot "
-        "be told apart"
+        f"no usable orientation in the header: sform {sform_problem}, qform {qform_problem}, so left and right are "
+        "uncertain"
     )
 
 
 def by(values: object) -> str:
-    """Three lengths as people write them.
+    """Three lengths, separated by x.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def by(values: object) -> str:
 
 
 def _unit(header: Any, zooms: np.ndarray) -> tuple[str, float]:
-    """Unit to convert from, and by what; none where the numbers make sense as millimetres, whatever the code says."""
+    """Unit to convert from, and the factor; empty if the numbers are plausible in millimetres, whatever the code."""
     unit, factor = _UNITS.get(int(header["xyzt_units"]) & 7, ("", 1.0))
     low, high = VOXEL_SIZE_MM
     as_mm = np.all((zooms >= low) & (zooms <= high))
@@ -146,6 +146,6 @@ def _sform_problem(sform: np.ndarray, zooms: np.ndarray) -> str:
 
 
 def _largest_distance(a: np.ndarray, b: np.ndarray, shape: tuple[int, ...]) -> float:
-    """Largest distance in mm between the places that two affines give to the corners of a volume."""
+    """Largest distance in mm between the corners of a volume under two affines."""
     corners = np.stack(np.meshgrid(*[[0, n - 1] for n in shape], [1], indexing="ij"), -1).reshape(-1, 4)
     return float(np.linalg.norm(corners @ (a - b).T, axis=1).max())

@@ -1,7 +1,7 @@
-"""One image under several names: a copied file, or a link, that enters as another scan.
+"""Duplicate images: a copied or linked file that would enter as another scan.
 
-Of 10,000 scans of one protocol many files have the same size, so a piece from the middle is compared before whole
-files are read.
+Many of 10,000 scans of one protocol have the same size, so a piece from the middle is compared before whole files are
+read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
 
     Parameters
     ----------
-    root : Path
     scans : iterable of Scan
-        Those that are used; of a DICOM series the first file is compared, which holds identifiers of its own.
+        Scans that are used; of a DICOM series the first file, which holds unique identifiers, is compared.
     """
     groups: list[list[Scan]] = [list(scans)]
     for trait in (_size, _middle, file_digest):
@@ -33,12 +32,12 @@ def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
 
 
 def _alike(root: Path, scans: Sequence[Scan], trait: Callable[[Path], object]) -> list[list[Scan]]:
-    """Scans that share a trait of their file; those that share it with none are left out."""
+    """Groups of scans that share a trait of their file; unique scans are left out."""
     found: dict[object, list[Scan]] = {}
     for scan in scans:
         try:
             found.setdefault(trait(root / scan.file), []).append(scan)
-        except OSError:  # said where the image is read
+        except OSError:  # reported where the image is read
             continue
     return [group for group in found.values() if len(group) > 1]
 
@@ -54,9 +53,9 @@ def _middle(path: Path) -> str:
 
 
 def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
-    """A note on images that are there under several names; empty without any."""
+    """A note on images that exist under several names; empty if there are none."""
     if not groups:
         return ""
     named = listed(" = ".join(scan.name for scan in group) for group in groups)
     images = counted(len(groups), "image", "is")
-    return f"{images} used as several scans, byte for byte; find out whose each is, and remove the copies: {named}"
+    return f"{images} used as several scans, byte for byte; find out whom each shows and remove the copies: {named}"

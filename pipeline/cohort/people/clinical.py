@@ -1,10 +1,9 @@
 """Further clinical columns of the scans that are used: ``clinical.tsv``, beside ``scans.tsv``.
 
-Values are those at the visit of the scan, from the column that holds them under any of its usual names (case, ``_`` and
-``-`` do not matter: ``CDRSB``, ``cdr_sb``). A column of which the source knows nothing is left out of the table. Values
-outside the ranges of `pipeline.cohort.cells.ranges` are missing; a concentration beyond the limit of detection
-(``>1700``)
-counts as that limit, and is noted.
+Values are those at the visit of the scan, from a column under any of its usual names (case, ``_`` and ``-`` are
+ignored: ``CDRSB``, ``cdr_sb``). A column without any value is left out of the table. Values outside the ranges of
+`pipeline.cohort.cells.ranges` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
+limit, with a note.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MEASURES = {
     "fdg_pet": "FDG uptake in the regions of ADNI's composite",
     "education": "Years of education",
 }
-"""Columns taken where the source has them."""
+"""Columns that are copied if the source has them."""
 
 TIMES = {
     "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
@@ -86,21 +85,21 @@ def clinical_table(
     candidates : sequence of Candidate
         Dropped scans have no row.
     further : sequence of str
-        Further columns of the source, by its own names (in any case), taken as they are.
+        Further columns of the source, by their names there (in any case), copied unchanged.
     disguise : Disguise or None
-        How records are anonymised; dates in further columns are moved as all others are.
+        How records are anonymised; dates in further columns are shifted too.
 
     Returns
     -------
     clinical : Clinical
-        Sorted as the scan table is.
+        Sorted as the scan table.
     notes : list of str
-        Values taken at a limit of detection, a constant that is not one.
+        Values set to a limit of detection, and participants without known times.
 
     Raises
     ------
     BadInputError
-        For a further column that no scan has, that names people or places, or that is a column already.
+        If a further column is empty, names people or places, or exists already.
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
@@ -118,28 +117,28 @@ def clinical_table(
     data["months_to_conversion"] = [None if one is None else one.months_to_conversion for one in later]
     data["months_followed"] = [None if one is None else one.months_followed for one in later]
     data["other_dementia"] = [None if one is None else int(one.other_dementia) for one in later]
-    told = {**IDENTITY, **MEASURES, **TIMES}
+    described = {**IDENTITY, **MEASURES, **TIMES}
     for name in further:
         data[name] = _further(name, kept, cells, set(data), disguise)
-        told[name] = f"Column {name} of the source at the visit of the scan, as it stands there"
+        described[name] = f"Column {name} of the source at the visit of the scan, as it stands there"
     frame = pd.DataFrame(data, dtype=object)
     empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
     frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
     frame = frame.infer_objects()
-    return Clinical(frame, {name: told[name] for name in frame.columns}), [*found.notes(), *undated]
+    return Clinical(frame, {name: described[name] for name in frame.columns}), [*found.notes(), *undated]
 
 
 class _Found:
-    """What is noted about cells while they are read."""
+    """Notes on cells, collected while they are read."""
 
     def __init__(self) -> None:
         self.limits: Counter[str] = Counter()
 
     def measure(self, name: str, row: Mapping[str, str]) -> float | None:
-        """Value of a measure in a row of plain column names."""
+        """Value of a measure in a row keyed by `plain_name`."""
         text = next((row[key] for key in (plain_name(name), *RANGES[name].names) if key in row), None)
         value = up_to_limit(text)
-        if value is None or not RANGES[name].holds(value):  # the reader of the table has named it
+        if value is None or not RANGES[name].holds(value):  # the reader of the table has reported it
             return None
         if number(text) is None:
             self.limits[f"{name} '{text}'"] += 1
@@ -149,13 +148,13 @@ class _Found:
         if not self.limits:
             return []
         cells = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(self.limits.items()))
-        return [f"clinical values beyond the limit of detection count as that limit: {cells}"]
+        return [f"clinical values beyond the limit of detection are set to that limit: {cells}"]
 
 
 def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
-    """Years since the first kept scan of the participant, and a note on participants of whom they are not known.
+    """Years since the first kept scan of the participant, and a note on participants for whom they are unknown.
 
-    One age at several visits is the age of the person, as participants.tsv has it, not that of the visits.
+    The same age at several visits is that of participants.tsv, not that of the visits.
     """
     months: dict[str, list[float]] = {}
     ages: dict[str, list[float]] = {}
@@ -179,11 +178,10 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
             years.append(round(age - min(ages[person]), 3))
         else:
             years.append(None)
-    unknown = {candidate.scan.participant_id for candidate, own in zip(kept, years, strict=True) if own is None}
+    unknown = {candidate.scan.participant_id for candidate, known in zip(kept, years, strict=True) if known is None}
     note = (
-        f"{counted(len(unknown), 'participant')} with several sessions: neither the months of the sessions "
-        "nor ages that differ "
-        "say when their scans were made, so years_since_first_scan is n/a"
+        f"{counted(len(unknown), 'participant')} with several sessions: neither session months nor different ages "
+        "give the times of the scans, so years_since_first_scan is n/a"
     )
     return years, [note] if unknown else []
 
@@ -199,7 +197,7 @@ def _further(
     taken: set[str],
     disguise: Disguise | None,
 ) -> list[object]:
-    """Cells of a column of the source: numbers if all of them are, else text."""
+    """Cells of a source column: numbers if all are, else text."""
     if plain_name(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:
         why = "names people, images or places" if plain_name(name) in IDENTIFYING else "is a column of the run already"
         raise BadInputError(f"cohort.clinical_columns: {name} {why}. Remove it.")

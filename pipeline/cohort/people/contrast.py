@@ -1,9 +1,9 @@
-"""The labels of scans: which of the classes told apart a scan belongs to, or which number is predicted of it.
+"""The labels of scans: the class that a scan belongs to, or the number to predict.
 
-A contrast is any column and two or more of its values: a column of the scan table (``diagnosis``, ``sex``, ``site``
-...) or any column of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It
-is kept, so that the networks can be asked about it, unless ``apply_outside_contrast`` is off. A number
-(``cohort.target``) is any column of numbers; a scan without one has no label and is dropped.
+A contrast is a column and two or more of its values. The column is one of the scan table (``diagnosis``, ``sex``,
+``site`` ...) or of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is
+kept, so that the networks can predict it, unless ``apply_outside_contrast`` is off. A target (``cohort.target``) is any
+numeric column; a scan without a value has no label and is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMERIC_COLUMNS = ("age", "mmse", "cdr", "apoe4", "field_strength", "tiv_mm3", "
 
 
 def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
-    """What a scan holds in a column: as the scan table writes it, then as the source does."""
+    """Values of a scan in a column: as in the scan table, then as in the source."""
     found = []
     if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS):
         value = getattr(candidate.scan, column)
@@ -42,13 +42,13 @@ def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
     """Label each kept scan with its class or number, or None outside the contrast.
 
-    Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped: no stage
-    would use them.
+    Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped, because
+    no stage would use them.
 
     Raises
     ------
     BadInputError
-        If no scan has the column, none has one of the classes, or a number is text; names what there is.
+        If no scan has the column, none has one of the classes, or a number is text; the message names what exists.
     """
     task = task_of(config)
     column = task.column
@@ -56,8 +56,8 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
     present = {value for candidate in matched for value in contrast_values(candidate, column)}
     if matched and not held:
-        own = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
-        filled = {name for name in own if any(contrast_values(one, name) for one in matched)}
+        candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
+        filled = {name for name in candidates_of_task if any(contrast_values(one, name) for one in matched)}
         known = sorted(filled.union(*(candidate.columns for candidate in matched)))
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
@@ -70,9 +70,9 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     settings |= {config.negative: "negative", config.positive: "positive"}
     for wanted in config.labels:
         if matched and wanted not in present:
-            there = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
+            existing = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
             raise BadInputError(
-                f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {there}."
+                f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
             )
     return [_labelled(candidate, config, task) for candidate in candidates]
 
@@ -97,9 +97,9 @@ def _numbered(candidate: Candidate, task: Task) -> Candidate:
     if not math.isfinite(number):
         raise BadInputError(
             f"cohort.target = '{task.column}': {candidate.scan.name} has {found[0]!r} there, which is not a finite "
-            "number. Correct the table, choose another column, or tell classes apart with --contrast."
+            "number. Correct the table, choose another column, or predict classes with --contrast."
         )
-    if task.column.lower() == "age":  # a label is written, and tables show no age above this
+    if task.column.lower() == "age":  # labels are written to tables, which show no higher age
         number = min(number, OLDEST_AGE)
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=code_text(number)))
 
@@ -119,7 +119,7 @@ def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candida
 
 
 def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
-    """A note on diagnoses that are not CN, MCI or AD, and on scans without any."""
+    """A note on diagnoses that are not CN, MCI or AD, and on scans without one."""
     kept = [candidate for candidate in candidates if candidate.scan.kept and candidate.scan.diagnosis is None]
     lower = [{name.lower(): value for name, value in candidate.columns.items()} for candidate in kept]
     texts = [columns.get("dx") or columns.get("diagnosis") for columns in lower]
@@ -127,7 +127,7 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
     notes = []
     if unknown:
         kinds = listed(f"'{text}' ({counted(count, 'scan')})" for text, count in unknown.most_common())
-        notes.append(f"diagnosis neither CN, MCI nor AD, taken as missing: {kinds}")
+        notes.append(f"diagnosis neither CN, MCI nor AD, treated as missing: {kinds}")
     absent = [candidate.scan.name for candidate, text in zip(kept, texts, strict=True) if text is None]
     if absent:
         notes.append(f"{len(absent)} kept scans have no diagnosis at their visit: {listed(absent)}")
@@ -135,17 +135,14 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, str], folds: int) -> dict[str, int]:
-    """Stratum of each labelled person, by which splits are balanced.
+    """Stratum of each labelled person, for balanced splits.
 
     The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
 
     Parameters
     ----------
-    scans : sequence of Scan
-    task : Task
     names : mapping of str to str
         The person behind each participant.
-    folds : int
     """
     values: dict[str, list[float]] = {}
     for scan in scans:
@@ -156,12 +153,11 @@ def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, st
 
 
 def shuffled_labels(scans: Sequence[Scan], seed: int) -> list[Scan]:
-    """A control without any truth: the labels, handed round between participants.
+    """A control: exchange the labels between participants.
 
-    Each participant receives the label sequence of another (or of themselves, by chance), in order of sessions, so
-    that someone who converted still makes one convert. Where the numbers of scans differ the sequence is
-    stretched or thinned with its first and last label in place; a single scan receives the last.
-    Only labelled scans take part; every other column keeps its value.
+    Each participant receives the labels of a random participant in order of sessions, so that a converter still looks
+    like one. If the numbers of scans differ, labels are repeated or left out, keeping the first and the last; a single
+    scan receives the last. Only labelled scans take part; all other columns stay.
     """
     sequences: dict[str, list[str]] = {}
     for scan in sorted(scans, key=lambda scan: (scan.participant_id, scan.session_id or "", scan.scan_id)):

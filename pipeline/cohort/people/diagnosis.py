@@ -1,11 +1,12 @@
-"""What was known of a person's diagnosis, when, and from which table.
+"""Diagnoses of a person over time, with their source.
 
-ADNI writes it in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2: where from
-and where to) and DIAGNOSIS (ADNI3 and 4, in newer files of all phases). A dementia that DXSUM puts down to another
-cause than Alzheimer's disease is no AD. ADNIMERGE does not tell the two apart, so there DXSUM has the last word.
+ADNI records them in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2: change
+since the last visit) and DIAGNOSIS (ADNI3 and 4, in newer files all phases). A dementia that DXSUM attributes to
+another cause than Alzheimer's disease is not AD. ADNIMERGE does not distinguish the two, so DXSUM takes precedence
+there.
 
-The diagnosis of a scan is the one at its visit; failing that the nearest within
-`pipeline.cohort.adni.visit_tables.WINDOW_DAYS`; at baseline failing that the one at enrolment (DX_bl).
+The diagnosis of a scan is the one at its visit, else the nearest within
+`pipeline.cohort.adni.visit_tables.WINDOW_DAYS`, else, at baseline, the one at enrolment (DX_bl).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
 from pipeline.cohort.cells import values
 
 OTHER_DEMENTIA = "other dementia"
-"""Dementia that is not put down to Alzheimer's disease; no class of the scan table."""
+"""Dementia attributed to another cause than Alzheimer's disease; not a class of the scan table."""
 
 DXSUM_COLUMNS = ("DIAGNOSIS", "DXCHANGE", "DXCURREN")
 CAUSE_COLUMNS = ("DXDDUE", "DXOTHDEM", "DXAD")
@@ -33,7 +34,7 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a person had at a visit.
+    """Diagnosis of a person at a visit.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class Diagnosis:
 
 
 def dxsum_value(columns: Mapping[str, str]) -> tuple[str | None, str]:
-    """Diagnosis of a row of DXSUM, and its column; None for a code that is none of ADNI's.
+    """Diagnosis of a row of DXSUM, and its column; None for an unknown code.
 
     Examples
     --------
@@ -80,7 +81,7 @@ def dxsum_value(columns: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 def _other_cause(columns: Mapping[str, str]) -> bool:
-    """Whether DXSUM puts a dementia down to another cause, by code or, in newer files, by word."""
+    """Whether DXSUM attributes a dementia to another cause, by code or, in newer files, by word."""
     due = columns.get("DXDDUE", "").lower()
     if values.number(due) == 2 or "other etiology" in due:
         return True
@@ -91,13 +92,12 @@ def _other_cause(columns: Mapping[str, str]) -> bool:
 def diagnosis_history(
     visits: Sequence[VisitRow], dxsum: Sequence[VisitRow], table: str
 ) -> tuple[tuple[Diagnosis, ...], list[str]]:
-    """All diagnoses of a person in order of time, one per visit, and what the two tables say differently.
+    """All diagnoses of a person in order of time, one per visit, and disagreements of the two tables.
 
     Parameters
     ----------
     visits : sequence of VisitRow
         Of ADNIMERGE.
-    dxsum : sequence of VisitRow
     table : str
         File name of DXSUM.
     """
@@ -112,19 +112,19 @@ def diagnosis_history(
         found, column = dxsum_value(row.columns)
         if found is None:
             continue
-        told = Diagnosis(found, row.exam_date, row.session_id, row.months, f"{table} {column}")
-        same = next((i for i, known in enumerate(merge) if _one_visit(known, told)), None)
+        diagnosis = Diagnosis(found, row.exam_date, row.session_id, row.months, f"{table} {column}")
+        same = next((i for i, known in enumerate(merge) if _same_visit(known, diagnosis)), None)
         if same is None:
-            history[len(history)] = told
+            history[len(history)] = diagnosis
         elif found == OTHER_DEMENTIA and merge[same].value == "AD":
             known = merge[same]
-            history[same] = Diagnosis(OTHER_DEMENTIA, known.when, known.session_id, known.months, told.source)
+            history[same] = Diagnosis(OTHER_DEMENTIA, known.when, known.session_id, known.months, diagnosis.source)
         elif found != merge[same].value and history[same] is merge[same]:
             conflicts.append(f"{merge[same].session_id} {merge[same].value} in ADNIMERGE, {found} in {column}")
     return tuple(sorted(history.values(), key=_by_time)), conflicts
 
 
-def _one_visit(one: Diagnosis, other: Diagnosis) -> bool:
+def _same_visit(one: Diagnosis, other: Diagnosis) -> bool:
     if one.when is not None and other.when is not None:
         return abs((one.when - other.when).days) <= WINDOW_DAYS // 2
     return one.session_id == other.session_id and one.months is not None
@@ -135,18 +135,16 @@ def _by_time(one: Diagnosis) -> tuple[date, int, str]:
 
 
 def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date | None) -> Diagnosis | None:
-    """The diagnosis of a scan; rule in the module's docstring.
+    """The diagnosis of a scan; see the module's docstring.
 
     Parameters
     ----------
-    history : sequence of Diagnosis
     visit : VisitRow
         Of ADNIMERGE, that the scan belongs to.
-    scan_date : date or None
     """
-    own = [one for one in history if one.session_id == visit.session_id and one.when == visit.exam_date]
-    if own:
-        return own[0]
+    at_visit = [one for one in history if one.session_id == visit.session_id and one.when == visit.exam_date]
+    if at_visit:
+        return at_visit[0]
     when = scan_date or visit.exam_date
     near = [
         (gap, one)
@@ -166,7 +164,7 @@ def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date 
 
 
 def cdr_diagnosis(cdr: float | None) -> str | None:
-    """Classes by the CDR: CN for a global CDR of 0, AD above 0.5, none for 0.5 and where it is unknown.
+    """Classes by the global CDR: CN for 0, AD above 0.5, none for 0.5 or if it is unknown.
 
     The rule in the text of Böhle et al. 2019; half of ADNI's people with AD at baseline have a CDR of 0.5 and so
     belong to no class.

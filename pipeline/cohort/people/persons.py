@@ -1,8 +1,8 @@
-"""One person under two names: who rolled over from one ADNI phase to the next at another site.
+"""One person under two names: participants who changed site between ADNI phases.
 
-A PTID ends in the person's RID and begins with the site, so ``002_S_0295`` and ``131_S_0295`` are one person. An ADNI
-download is read by RID. A BIDS dataset made from one has both, ``sub-ADNI002S0295`` and ``sub-ADNI131S0295``; its
-names are left as they are, but a split keeps them together, and a note names them.
+A PTID starts with the site and ends with the person's RID, so ``002_S_0295`` and ``131_S_0295`` are the same person. An
+ADNI download is read by RID. A BIDS dataset made from one may have both names, ``sub-ADNI002S0295`` and
+``sub-ADNI131S0295``; they are kept, but a split keeps them together, and a note names them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
 
 
 def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Participants by person; the first name in alphabetical order stands for them.
+    """Names of each person, keyed by the first in alphabetical order.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def name_of_person(participants: Iterable[str]) -> dict[str, str]:
-    """For every participant the name that stands for the person.
+    """First name of the person behind each participant.
 
     Examples
     --------
@@ -42,11 +42,11 @@ def name_of_person(participants: Iterable[str]) -> dict[str, str]:
 
 
 def roll_over_notes(participants: Iterable[str]) -> list[str]:
-    """A note on participants who are one person."""
+    """A note on participants who are the same person."""
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]
     if not joined:
         return []
     return [
-        f"{counted(len(joined), 'person', 'has', 'people')} several names (one RID), all in one part of "
-        f"every fold: {listed(joined, 3)}"
+        f"{counted(len(joined), 'person', 'has', 'people')} several names (one RID), always in the same part of "
+        f"a fold: {listed(joined, 3)}"
     ]

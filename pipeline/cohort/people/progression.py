@@ -1,23 +1,23 @@
-"""What became of someone after a scan: conversion to AD, when, and the course of MCI within a horizon.
+"""Progression after a scan: conversion to AD, its time, and the course of MCI within a horizon.
 
-Conversion has one meaning, that of `_later`: AD was diagnosed after the scan, and the last diagnosis is AD. It happened
-at the first diagnosis of AD. A return to CN or MCI in between does not matter; a last diagnosis that is not AD means
-that AD was withdrawn, which is no conversion and no time without one. A dementia of another cause ends what counts: AD
-before it stays a conversion (the dementia had come, and its cause was judged anew), AD after it does not make one.
+Conversion means that AD was diagnosed after the scan and the last diagnosis is AD; its time is the first diagnosis of
+AD. A temporary return to CN or MCI does not matter. If the last diagnosis is not AD, AD was withdrawn: such a person
+neither converted nor stayed free of AD. A dementia of another cause ends follow-up: AD before it remains a conversion
+(only the cause of the dementia was revised), AD after it does not count.
 
-The courses count from the diagnosis of the scan. The visit of the horizon may lie up to `WINDOW_DAYS` to either side
-of it, as visits do:
+Courses are counted from the diagnosis of the scan. The visit of the horizon may be up to `WINDOW_DAYS` before or
+after it:
 
 =====  ===============================================================================================================
 pMCI   converted, by the visit of the horizon
 sMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is MCI
 rMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is CN: reverted
-uMCI   unknown: follow-up ends before the horizon without AD (drop-outs are not stable people); or no visit falls at the
-       horizon and the next has AD, so that it cannot be said on which side the conversion lies; or AD was diagnosed by
-       then and withdrawn, be it later; or a dementia of another cause came first
+uMCI   unknown: follow-up ends before the horizon without AD (a drop-out is not stable); or no visit falls at the
+       horizon and the next one has AD, so the time of conversion is unclear; or AD was diagnosed by
+       then and withdrawn at any time; or a dementia of another cause came first
 =====  ===============================================================================================================
 
-Where no visit falls at the horizon the first one after it stands in for it, unless it is one with a dementia.
+If no visit falls at the horizon, the first one after it is used, unless it has a dementia.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Later:
     first_ad : float or None
         Time of the first AD of these.
     withdrawn : bool
-        There is such an AD, and the last of these diagnoses is another: no conversion.
+        Whether AD was diagnosed but is not the last of these diagnoses: no conversion.
     other : float or None
         Time of the first dementia of another cause.
     """
@@ -56,7 +56,7 @@ class _Later:
 
 
 def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
-    """The one reading of a history that tells of conversion; rule in the module's docstring."""
+    """Summarise a history for conversion; see the module's docstring."""
     timed = ((_days_after(at, one), one.value) for one in history)
     # Histories sort undated visits last, whatever their months.
     after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda one: one[0])
@@ -69,8 +69,7 @@ def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
 def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
     """Time to AD or to the end of follow-up, as survival analysis needs it.
 
-    None for someone whose diagnosis at the scan is neither CN nor MCI, and where AD was diagnosed and withdrawn: that
-    is neither a conversion nor a time without one.
+    None if the diagnosis at the scan is neither CN nor MCI, or if AD was diagnosed and withdrawn.
 
     Parameters
     ----------
@@ -99,7 +98,6 @@ def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_mont
         Of the person.
     at : Diagnosis or None
         The scan's.
-    horizon_months : int
     """
     if at is None or at.value != "MCI":
         return None

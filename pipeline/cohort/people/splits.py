@@ -1,10 +1,9 @@
-"""Who trains, who validates, who tests: always whole participants.
+"""Training, validation and test parts, always of whole participants.
 
-The unit is the participant, stratified by class or by quantile of the number that is predicted; someone with scans of
-two classes counts as the later one (`pipeline.cohort.people.tasks`), and someone with two names is one person
-(`pipeline.cohort.people.persons`).
-scikit-learn's ``StratifiedKFold`` over participants makes the folds.
-Its ``StratifiedGroupKFold`` over scans balances the number of scans greedily and so may leave a fold without a class.
+Splits are stratified by class, or by quantile of the number to predict. Someone with scans of two classes counts as the
+later one (`pipeline.cohort.people.tasks`), someone with two names as one person (`pipeline.cohort.people.persons`).
+scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
+number of scans greedily and may leave a fold without a class.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Split:
             raise BadInputError(f"split: {', '.join(twice[:5])} tested in more than one fold. Make the split again.")
 
     def fold_of_test(self, participant_id: str) -> Fold | None:
-        """The fold whose model never saw this participant and predicts them; None if no fold tests them."""
+        """The fold that tests this participant; None if no fold does."""
         return next((fold for fold in self.folds if participant_id in fold.test), None)
 
     def write(self, path: Path) -> None:
@@ -90,8 +89,8 @@ class Split:
         Raises
         ------
         BadInputError
-            If a column is missing, a fold is no whole number, a part is unknown, or a participant is in two parts of a
-            fold.
+            If a column is missing, a fold is not a whole number, a part is unknown, or a participant is in two parts of
+            a fold.
         """
         frame = read_table(path, required=list(SPLIT_COLUMNS), text_columns=["part"])
         require_whole(path)
@@ -108,7 +107,7 @@ class Split:
 
 
 def require_disjoint(fold: Fold) -> None:
-    """Refuse a fold in which a participant has two parts; checked again before every prediction.
+    """Refuse a fold with a participant in two parts; checked again before every prediction.
 
     Raises
     ------
@@ -125,9 +124,7 @@ def require_disjoint(fold: Fold) -> None:
 
 
 def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task) -> None:
-    """Refuse a part of a fold in which a class is missing or a number is the same for all.
-
-    Asked before any work and before every training.
+    """Refuse a part of a fold in which a class is missing or all numbers are equal.
 
     Raises
     ------
@@ -151,21 +148,19 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
 
     Parameters
     ----------
-    table : ScanTable
     config : CohortConfig
-        ``folds``: k folds, everyone tested once, a share of the others validating. ``single``: fixed numbers of test
-        and validation participants per class, the rest training (the founding study's numbers; its list of people is
-        not public).
-    seed : int
+        ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers of
+        test and validation participants per class, the rest for training (as in the founding study, whose list of
+        participants is not public).
 
     Raises
     ------
     BadInputError
-        If a class is absent or has too few participants; says how many there are and are needed.
+        If a class has too few participants; the message says how many there are and how many are needed.
     """
     task = task_of(config)
     names = same_person(scan.participant_id for scan in table.labelled)
-    person_of = {name: person for person, own in names.items() for name in own}
+    person_of = {name: person for person, of_person in names.items() for name in of_person}
     strata = participant_strata(table.labelled, task, person_of, config.folds)
     titles = _quantile_names(strata) if task.is_number else task.outputs
     by_class = {

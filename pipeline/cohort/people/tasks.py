@@ -1,7 +1,7 @@
-"""Tasks: what a network is trained to say about a scan, two classes, several classes or a number.
+"""Tasks: what a network learns to predict about a scan, two classes, several classes or a number.
 
-A *kind* of task says how it is split, measured and explained; the kinds are the one registry `KINDS`. A *task* is a
-kind with the names of a run's settings. The label of a scan is text in all of them: its class, or its number.
+A *kind* of task defines how it is split, measured and explained; all kinds are in `KINDS`. A *task* is a kind with the
+names from the settings of a run. The label of a scan is always text: its class, or its number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TWO_CLASSES: KindName = "two classes"
 SEVERAL_CLASSES: KindName = "several classes"
 NUMBER: KindName = "number"
 MOST_STRATA = 5
-"""Quantiles of a number that every fold has its share of."""
+"""Largest number of quantiles by which folds are stratified."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Task:
     ----------
     kind : Kind
     column : str
-        Where the label of a scan comes from.
+        Column of the label.
     outputs : tuple of str
         Name of each output unit: the classes, or the column of the number.
     explained : str
@@ -50,16 +50,16 @@ class Task:
 
     @property
     def unit(self) -> int:
-        """Number of the output that is explained."""
+        """Index of the output that is explained."""
         return self.outputs.index(self.explained)
 
     def value(self, label: str | None, scan: str) -> float:
-        """What a network should say for a label: the number of the class's output unit, or the number.
+        """Target value of a label: the index of the class, or the number.
 
         Raises
         ------
         BadInputError
-            If the label is none of this task.
+            If the label does not belong to this task.
         """
         if not self.is_number:
             if label not in self.outputs:
@@ -82,7 +82,7 @@ class Kind:
     ----------
     name : str
     score : str
-        Measure that the epoch to keep is chosen by, beside the loss.
+        Measure by which the best epoch is chosen, besides the loss.
     score_sign : int
         1 if a higher score is better, -1 if a lower one is.
     strata : callable
@@ -90,7 +90,7 @@ class Kind:
     applies : bool
         Whether networks are applied to kept scans without a label.
     undefined : str
-        What is not defined for it, as a sentence; empty for nothing.
+        Why comparisons of two classes are not defined for it, as a sentence; empty if they are.
     """
 
     name: KindName
@@ -103,20 +103,20 @@ class Kind:
 
 def highest_class(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, int]:
     """Stratum of each participant: the highest class of their scans, so AD for someone with CN and AD scans."""
-    return {person: int(max(own)) for person, own in values.items()}
+    return {person: int(max(numbers)) for person, numbers in values.items()}
 
 
 def quantiles(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, int]:
     """Stratum of each participant: the quantile of the mean of their scans' numbers.
 
-    There are at most `MOST_STRATA`, and so few that each has members for every fold.
+    There are at most `MOST_STRATA`, few enough for each to have members in every fold.
 
     Examples
     --------
     >>> quantiles({"a": [61], "b": [80, 84], "c": [70], "d": [55], "e": [71], "f": [90]}, folds=3)
     {'a': 0, 'b': 1, 'c': 0, 'd': 0, 'e': 1, 'f': 1}
     """
-    means = {person: float(np.mean(own)) for person, own in values.items()}
+    means = {person: float(np.mean(numbers)) for person, numbers in values.items()}
     ranked = sorted(means, key=lambda person: (means[person], person))
     strata = max(1, min(MOST_STRATA, len(ranked) // max(folds, 3)))
     place = {person: rank * strata // len(ranked) for rank, person in enumerate(ranked)}
@@ -127,14 +127,14 @@ KINDS: Mapping[KindName, Kind] = {
     TWO_CLASSES: Kind(TWO_CLASSES, "balanced_accuracy", 1, highest_class, applies=True),
     SEVERAL_CLASSES: Kind(
         SEVERAL_CLASSES, "balanced_accuracy", 1, highest_class, applies=False,
-        undefined="It compares two classes, and this run tells several apart.",
+        undefined="It compares two classes, and this run has several.",
     ),
     NUMBER: Kind(
         NUMBER, "mae", -1, quantiles, applies=False,
         undefined="It compares two classes, and this run predicts a number.",
     ),
 }  # fmt: skip
-"""All kinds of tasks. A new one is one entry here."""
+"""All kinds of tasks. A new kind is one entry here."""
 
 
 def task_of(config: CohortConfig) -> Task:

@@ -1,4 +1,4 @@
-"""Which networks may be asked about whom: never one that was trained or selected with the person."""
+"""Which networks may predict a person: never one that was trained or selected with them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipeline.run.tables import read_table
 
 
 def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[int, ...]]:
-    """Folds whose networks may be asked about each participant: those that neither train nor validate with them.
+    """Folds whose networks may predict each participant: those that neither train nor validate with them.
 
-    For someone with labelled scans that is the fold that tests them (none, if a single split trains with them); for
-    everyone else it is every fold. Someone with two names (`pipeline.cohort.people.persons`) is one person.
+    Someone with labelled scans has the fold that tests them (none if a single split trains with them);
+    everyone else has all folds. Someone with two names (`pipeline.cohort.people.persons`) is one person.
 
     Examples
     --------
@@ -27,15 +27,15 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
     """
     seen = {fold.index: {*fold.train, *fold.validation} for fold in split.folds}
     names = same_person([*participants, *(name for people in seen.values() for name in people)])
-    own = {name: set(of) for of in names.values() for name in of}
+    names_of_person = {name: set(of) for of in names.values() for name in of}
     return {
-        person: tuple(index for index, people in seen.items() if not own[person] & people)
+        person: tuple(index for index, people in seen.items() if not names_of_person[person] & people)
         for person in dict.fromkeys(participants)
     }
 
 
 def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Folds whose networks predicted each scan outside the contrast, by ``predictions_applied.tsv``.
+    """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``.
 
     Raises
     ------
@@ -44,14 +44,14 @@ def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tu
     """
     predictions = read_table(table, ["scan_id", "networks"], ("networks",))
     named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
-    lonely = [scan_id for scan_id in scan_ids if scan_id not in named]
-    if lonely:
-        raise BadInputError(f"{table}: scan {lonely[0]} has no row. Run training again.")
+    missing = [scan_id for scan_id in scan_ids if scan_id not in named]
+    if missing:
+        raise BadInputError(f"{table}: scan {missing[0]} has no row. Run training again.")
     return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
 
 
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
-    """Refuse to ask a network about someone it was trained or selected with, whatever the split in memory says.
+    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
 
     Parameters
     ----------
@@ -59,7 +59,6 @@ def require_unseen(description: Mapping[str, Any], where: str, participants: Seq
         Of the network, as it was saved.
     where : str
         Names the network in messages.
-    participants : sequence of str
 
     Raises
     ------
@@ -68,13 +67,13 @@ def require_unseen(description: Mapping[str, Any], where: str, participants: Seq
     """
     trained = description.get("participants")
     if trained is None:
-        raise BadInputError(f"{where}: does not say who the network was trained with. Train it again.")
+        raise BadInputError(f"{where}: does not say with whom the network was trained. Train it again.")
     seen = {*trained["train"], *trained["validation"]}
     people = same_person([*participants, *seen])
     known = {name for names in people.values() if seen & set(names) for name in names}
-    met = sorted(known & set(participants))
-    if met:
+    overlap = sorted(known & set(participants))
+    if overlap:
         raise BadInputError(
-            f"{where}: the network was trained or selected with {met[0]} and may not be asked about them. Train the "
+            f"{where}: the network was trained or selected with {overlap[0]} and must not predict them. Train the "
             "fold again with the present split."
         )

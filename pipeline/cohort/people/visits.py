@@ -1,7 +1,7 @@
-"""Visits: what ADNI calls one, and the BIDS session it becomes.
+"""Visits: ADNI's codes, and the BIDS sessions they become.
 
-The mapping is total: every text gives a session, so no scan or row is lost for the sake of its code. Sessions are
-named as Clinica names them, by months since the first baseline: ``ses-M000``, ``ses-M012``.
+Every code gives a session, so no scan or row is lost because of its code. Sessions are named as in Clinica, by months
+since the first baseline: ``ses-M000``, ``ses-M012``.
 
 ADNI counts in two ways. ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11``
 (ADNI2), ``4_m12`` (ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1``
@@ -49,7 +49,7 @@ class Visit:
     session_id : str
         With its ``ses-`` prefix; ``ses-M`` and three digits exactly where `months` is known.
     months : int or None
-        Months since baseline; None where the code says nothing about time (``nv``, ``uns1``).
+        Months since baseline; None if the code does not indicate a time (``nv``, ``uns1``).
     within_phase : bool
         True if the months count from entry into a study phase rather than from the first baseline.
     known : bool
@@ -110,7 +110,7 @@ def visit_of(code: str) -> Visit:
     if timed is not None:
         months, within_phase = timed
         return Visit(month_session(months), months, within_phase or (of_adni4 and months > 0))
-    # X keeps an unknown code from looking like a month.
+    # X prevents an unknown code from looking like a month.
     return Visit("ses-X" + re.sub(r"[^A-Z0-9]", "", code.upper()), known=False)
 
 

@@ -1,7 +1,7 @@
 """Volumes from ``stats/aseg.stats`` of FreeSurfer or FastSurfer.
 
-The file is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose columns
-``# ColHeaders`` names. Structures go by FreeSurfer's label number, 17 and 53 for left and right hippocampus. The
+The file is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose columns ``#
+ColHeaders`` names. Structures are identified by FreeSurfer's label number (17 and 53: left and right hippocampus). The
 intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before FreeSurfer 5.3.
 """
 
@@ -29,12 +29,12 @@ def read_aseg(path: Path) -> Volumes:
     Parameters
     ----------
     path : Path
-        Ends in ``.stats``, in the folder ``stats`` of a subject.
+        File in the folder ``stats`` of a subject.
 
     Returns
     -------
     Volumes
-        In mm³; the source names program and version as far as the subject's folder tells.
+        In mm³; the source names the program and, if known, its version.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def read_aseg(path: Path) -> Volumes:
 
 
 def structure_volumes(text: str) -> dict[int, float]:
-    """Volume in mm³ by label number; rows that are no numbers are passed over.
+    """Volume in mm³ by label number; rows without numbers are skipped.
 
     Examples
     --------
@@ -106,11 +106,11 @@ def _program(path: Path, text: str) -> str:
     build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
     fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
     name = "FastSurfer" if fast else "FreeSurfer"
-    told = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
-    version = _VERSION.search(told[0] if told else "") or (None if fast else _VERSION.search(_after_system(build)))
+    named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
+    version = _VERSION.search(named[0] if named else "") or (None if fast else _VERSION.search(_after_system(build)))
     return f"{name} {version[1]}" if version else f"{name}, version unknown"
 
 
 def _after_system(build: str) -> str:
-    """``freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460`` without what looks like a version before it."""
+    """``freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460`` from the version on."""
     return build.split("x86_64", 1)[-1]

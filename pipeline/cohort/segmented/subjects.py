@@ -1,10 +1,10 @@
-"""FreeSurfer or FastSurfer subjects found beside a cohort, and which scan each belongs to.
+"""FreeSurfer or FastSurfer subjects of a cohort, and the scan to which each belongs.
 
-A subject's folder, or the folders above it, name the scan: by image id (``I118671``), by BIDS names
-(``sub-01_ses-M012``, ``sub-01/ses-M012/...``), or by PTID and visit (``002_S_0295_m12``). A subject named by the
-person alone belongs to their only scan; if they have several it is left alone. Folders given by the user go before
-ADNI's tables, since they chose them; cross-sectional before longitudinal (``.long.``) results. FreeSurfer's base
-templates and example subjects belong to no scan.
+The folder of a subject, or the folders above it, name the scan: by image id (``I118671``), by BIDS names
+(``sub-01_ses-M012``, ``sub-01/ses-M012/...``), or by PTID and visit (``002_S_0295_m12``). A subject that names only the
+person belongs to their only scan; if they have several, it is ignored. These volumes take precedence over ADNI's
+tables, cross-sectional over longitudinal (``.long.``) results. FreeSurfer's base templates and example subjects are
+ignored.
 """
 
 from __future__ import annotations
@@ -55,11 +55,10 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
 
 
 def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tuple[list[Candidate], list[str]]:
-    """Give scans the volumes of their subject in a folder of segmentations.
+    """Take the volumes of scans from a folder of segmented subjects.
 
     Parameters
     ----------
-    candidates : sequence of Candidate
     folder : str
         Of the subjects; empty for none.
 
@@ -67,19 +66,19 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
     -------
     candidates : list of Candidate
     notes : list of str
-        Subjects of no scan or of several, scans without a subject, files that cannot be read, implausible volumes.
+        Subjects without a scan or with several, scans without a subject, unreadable files, implausible volumes.
 
     Raises
     ------
     BadInputError
-        If the folder is not there or holds no subject.
+        If the folder does not exist or holds no subject.
     """
     if not folder:
         return list(candidates), []
     scans = [candidate.scan for candidate in candidates if candidate.scan.kept]
-    owners, lonely, doubtful = _owners(scans, find_subjects(Path(folder)))
+    stats_files, unmatched, ambiguous = _match(scans, find_subjects(Path(folder)))
     filled, problems, unread = {}, [], []
-    for scan_id, path in owners.items():
+    for scan_id, path in stats_files.items():
         try:
             volumes = read_aseg(path)
         except BadInputError as error:
@@ -88,11 +87,11 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
         filled[scan_id] = volumes
         problems += [f"{scan_id}: {problem}" for problem in volumes.problems]
     notes = [f"{counted(len(filled), 'scan', 'has')} volumes from cohort.freesurfer_folder", *_implausible(problems)]
-    missing = [scan.scan_id for scan in scans if scan.scan_id not in owners]
+    missing = [scan.scan_id for scan in scans if scan.scan_id not in stats_files]
     for names, noun, text in (
-        (missing, "scan", "without a subject there, left with volumes from elsewhere"),
-        (lonely, "subject", "there without a scan"),
-        (doubtful, "subject", "there left alone, because of several scans that could be meant"),
+        (missing, "scan", "without a subject there, volumes from other sources stay"),
+        (unmatched, "subject", "there without a scan"),
+        (ambiguous, "subject", "there ignored, because several scans could be meant"),
         (unread, "subject", "there unreadable"),
     ):
         if names:
@@ -123,33 +122,31 @@ def _filled(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
     return dataclasses.replace(candidate, scan=scan)
 
 
-def _owners(
-    scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]
-) -> tuple[dict[str, Path], list[str], list[str]]:
-    """Stats file by scan; names of subjects without a scan; names of subjects with several."""
-    owners: dict[str, Path] = {}
-    lonely, doubtful = [], []
+def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple[dict[str, Path], list[str], list[str]]:
+    """Stats file by scan id; names of subjects without a scan; names of subjects with several."""
+    stats_files: dict[str, Path] = {}
+    unmatched, ambiguous = [], []
     by_id = {scan.scan_id: [scan] for scan in scans}
     by_person: dict[str, list[Scan]] = {}
     for scan in scans:
         by_person.setdefault(scan.participant_id, []).append(scan)
     for name, path in subjects:
         image_id, participant, session = named_scan(name)
-        own = by_id.get(image_id or "", []) or by_person.get(participant or "", [])
+        matching = by_id.get(image_id or "", []) or by_person.get(participant or "", [])
         if session is not None and image_id not in by_id:
-            own = [scan for scan in own if scan.session_id in (session, visit_of(session).session_id)]
-        if not own:
-            lonely.append(name)
-        elif len({scan.session_id for scan in own}) > 1:
-            doubtful.append(name)
+            matching = [scan for scan in matching if scan.session_id in (session, visit_of(session).session_id)]
+        if not matching:
+            unmatched.append(name)
+        elif len({scan.session_id for scan in matching}) > 1:
+            ambiguous.append(name)
         else:
-            for scan in own:  # several images of one visit: whichever is used
-                owners.setdefault(scan.scan_id, path)
-    return owners, lonely, doubtful
+            for scan in matching:  # several images of one visit: any of them may be used
+                stats_files.setdefault(scan.scan_id, path)
+    return stats_files, unmatched, ambiguous
 
 
 def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
-    """Image id, participant and session that a subject's folder names; None where it names none.
+    """Image id, participant and session that a subject's folder names; None for what it does not name.
 
     Examples
     --------
@@ -158,11 +155,11 @@ def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
     >>> named_scan("I118671"), named_scan("002_S_0295"), named_scan("fsaverage")
     (('I118671', None, None), (None, 'sub-ADNI002S0295', None), (None, None, None))
     """
-    own = name.split(".long.", 1)[0]
-    image = _IMAGE.search(own)
-    if bids := _BIDS.search(own):
+    base = name.split(".long.", 1)[0]
+    image = _IMAGE.search(base)
+    if bids := _BIDS.search(base):
         return (image[0] if image else None), bids[1], bids[2]
-    if ptid := _PTID.search(own):
+    if ptid := _PTID.search(base):
         participant = "sub-ADNI" + ptid[1].upper().replace("_", "")
         code = ptid[2] if ptid[2] and not image else None
         return (image[0] if image else None), participant, visit_of(code).session_id if code else None

@@ -1,7 +1,7 @@
 """Hippocampal and intracranial volumes as a record: mm³, with their source, checked for plausibility.
 
-A number in another unit (ml), of another structure, or of a failed segmentation is worse than none: outside the ranges
-of `pipeline.cohort.cells.ranges` a volume is left out and named.
+A number in another unit (ml), of another structure or of a failed segmentation would mislead: volumes outside the
+ranges of `pipeline.cohort.cells.ranges` are left out and named.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Volumes:
     intracranial : float or None
     intracranial_source : str or None
     problems : tuple of str
-        Volumes left out, and why.
+        Volumes left out, with reasons.
     """
 
     total: float | None = None
@@ -44,8 +44,7 @@ def checked(
     Parameters
     ----------
     left, right, total, intracranial : float or None
-        In mm³. Without a total, it is left plus right.
-    source : str
+        In mm³. A missing total is left plus right.
     """
     problems: list[str] = []
 
@@ -75,8 +74,8 @@ def checked(
 def joined(first: Volumes, second: Volumes) -> Volumes:
     """Volumes of the first source, completed by the second without mixing two segmentations.
 
-    Left and right of the second are taken only if they add up to the first's total (within 1 %), that is, if they are
-    the same segmentation; otherwise all three come from one source.
+    Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
+    come from the same segmentation; otherwise all three come from one source.
     """
     problems = first.problems + second.problems
     if first.total is None and first.left is None:

@@ -1,12 +1,11 @@
-"""What outputs must not tell: ages of the very old always; on demand true dates, and names of sites, people and images.
+"""Anonymised outputs: ages of the very old always; on demand dates, and names of sites, participants and images.
 
-Ages of 89 and above become 89, as the BIDS specification recommends (and US law for data without identifiers: HIPAA
-§164.514(b)(2)(i)(C) has 90).
+Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90).
 
-``--anonymise KEY`` moves every date of a participant back by one and the same number of days, so that the time between
-visits stays true. The dates end up before 1926, by which BIDS recognises a shifted date. How far is derived from the
-participant and a secret in the file KEY, which is made if it is absent: the run's own seed would not do, since it is
-written to the run. Whoever keeps the key can repeat the run; whoever has the outputs only cannot undo it.
+``--anonymise KEY`` moves all dates of a participant back by the same number of days, so that intervals between visits
+are preserved. Dates end up before 1926, by which BIDS recognises shifted dates. The shift is derived from the
+participant and a secret in the file KEY, which is created if absent; the seed of the run would not do, since it is
+written to the run. With the key the run can be repeated; with the outputs alone the shift cannot be undone.
 ``--pseudonymise sites,ids`` replaces names of sites, or of participants and images, by digests with the same secret.
 """
 
@@ -37,7 +36,7 @@ YEARS_BACK = 106
 _SPREAD_DAYS = 3650
 _MIN_KEY_LENGTH = 32
 _MIN_DISTINCT = 6
-"""Different characters of a key; 32 random hexadecimal digits have fewer once in 3 million million."""
+"""Smallest number of different characters of a key; 32 random hexadecimal digits have fewer once in 3e12 cases."""
 
 _TIME = r"(?P<time>(?:[T_-]\d\d[:_.-]?\d\d(?:[:_.-]?\d\d(?:\.\d+)?)?| \d\d:\d\d(?::\d\d(?:\.\d+)?)?)(?!\d))?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
@@ -54,13 +53,13 @@ _DATES = tuple(
         rf"(?<![a-z]){_WORD}(?P<gap>[-_. ]?)(?P<day>\d\d?)(?P<last>[-_., ]+){_YEAR}(?!\d){_TIME}",
     )
 )
-"""How names and tables write dates. Where the first of two numbers can be no month it is the day."""
+"""Dates in names and tables. If the first of two numbers cannot be a month, it is the day."""
 _UID = re.compile(r"(?<![\d.])[0-2](?:\.\d+){5,}(?!\d)")
-"""DICOM's identifiers: scanners put date and time into them."""
+"""DICOM identifiers, into which scanners write date and time."""
 
 
 def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
-    """The scans with ages of at most 89 years, and a note on how many were older."""
+    """Limit ages to 89 years, and note how many were older."""
     older = 0
     capped = []
     for scan in scans:
@@ -80,11 +79,11 @@ class Disguise:
     Parameters
     ----------
     key : str
-        The secret; kept out of every output, and of what this record shows of itself.
+        The secret; never in an output or in the representation of this record.
     pseudonyms : tuple of str
         ``sites``, ``ids``, both or none.
     exposed : bool
-        Whether others than its owner may read the file of the key.
+        Whether others than its owner can read the key file.
     """
 
     key: str = dataclasses.field(repr=False)
@@ -97,11 +96,11 @@ class Disguise:
         return round(YEARS_BACK * 365.25) + int(spread.integers(_SPREAD_DAYS))
 
     def pseudonym(self, kind: str, name: str) -> str:
-        """Ten hexadecimal digits for a name; two of a million names agree with probability 0.4."""
+        """Ten hexadecimal digits for a name; any two of a million names agree with probability 0.4."""
         return hmac.new(self.key.encode(), f"{kind}:{name}".encode(), hashlib.sha256).hexdigest()[:10]
 
     def name(self, participant_id: str, text: str) -> str:
-        """A name of a participant's image or session, with its dates moved back and DICOM's identifiers replaced."""
+        """Name of a participant's image or session, with dates moved back and DICOM identifiers replaced."""
         hidden = _UID.sub(lambda match: "uid" + self.pseudonym("uid", match[0]), text)
         return shifted_dates(hidden, self.days_back(participant_id))
 
@@ -124,7 +123,7 @@ class Disguise:
         return moved
 
     def scan(self, scan: Scan) -> Scan:
-        """The scan as outputs may show it; `Scan.location` still says where its image lies."""
+        """The scan as outputs may show it; `Scan.location` keeps the path of its image."""
         moved = dataclasses.replace(
             scan,
             session_id=None if scan.session_id is None else self.name(scan.participant_id, scan.session_id),
@@ -140,27 +139,27 @@ class Disguise:
     def _renamed(self, scan: Scan, moved: Scan) -> Scan:
         scan_id = "I" + self.pseudonym("scan", f"{scan.participant_id}/{scan.scan_id}/{scan.image}")
         image = None if scan.image is None else scan_id + "".join(re.findall(r"\.nii(?:\.gz)?$", scan.image))
-        # What follows the colon of a reason may name other scans and files.
+        # The part of a reason after the colon may name other scans and files.
         reason = None if moved.reason is None else moved.reason.partition(":")[0]
         participant = "sub-P" + self.pseudonym("participant", scan.participant_id)
         return dataclasses.replace(moved, participant_id=participant, scan_id=scan_id, image=image, reason=reason)
 
     def matches(self, matches: Sequence[Match], scans: Iterable[Scan]) -> list[Match]:
-        """Comparison with a manifest, in the scan ids that outputs show and without details."""
+        """Comparison with a manifest, with anonymised scan ids and without details."""
         shown = {scan.scan_id: self.name(scan.participant_id, scan.scan_id) for scan in scans}
         missing = [match for match in matches if match.scan_id not in shown]  # as the manifest names them
         return [Match(shown[match.scan_id], match.status) for match in matches if match.scan_id in shown] + missing
 
     def notes(self, notes: Sequence[str]) -> list[str]:
-        """Notes on the input, without what they name after a colon: people, files, visits."""
-        said = [note.partition(":")[0] for note in notes]
+        """Notes on the input without the names after a colon: people, files, visits."""
+        shortened = [note.partition(":")[0] for note in notes]
         if self.exposed:
-            said.append("others than its owner can read the key of --anonymise; take that permission away (chmod 600)")
-        return said
+            shortened.append("other users can read the key of --anonymise; remove that permission (chmod 600)")
+        return shortened
 
 
 def _bare(name: str) -> str:
-    """A participant's name without prefix, case and punctuation: sub-ADNI002S0295 and 002_S_0295 are one."""
+    """A participant's name without prefix, case and punctuation: sub-ADNI002S0295 and 002_S_0295 are the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("sub-").removeprefix("adni"))
 
 
@@ -169,11 +168,11 @@ def _spelt(bare: str) -> str:
 
 
 def shifted_dates(text: str, days_back: int) -> str:
-    """A text with every date in it moved back and every time of day beside one set to 0.
+    """Move every date in a text back, and set every time of day beside one to 0.
 
-    Known are 2006-04-18 (also with ``_``, ``.`` or ``/``, as LONI's 2006-04-18_08_20_30.0), 20060418, 20060418T082030
-    and 20060418082030123, 4/18/2006 and 18/4/2006, 18.4.2006, 18Apr2006 and April 18, 2006. What looks like one and is
-    no date is left.
+    Known formats are 2006-04-18 (also with ``_``, ``.`` or ``/``, as LONI's 2006-04-18_08_20_30.0), 20060418,
+    20060418T082030 and 20060418082030123, 4/18/2006 and 18/4/2006, 18.4.2006, 18Apr2006 and April 18, 2006. Text that
+    only looks like a date is kept.
 
     Examples
     --------
@@ -188,7 +187,7 @@ def shifted_dates(text: str, days_back: int) -> str:
 
 
 def _moved(match: re.Match[str], days_back: int) -> str:
-    """A date moved back, written as it was."""
+    """A date moved back, in the same format."""
     found = match.groupdict()
     month, day = ("word" if "word" in found else "month"), "day"
     if month == "month" and "gap" in found and int(found[month]) > 12:
@@ -210,15 +209,14 @@ def _moved(match: re.Match[str], days_back: int) -> str:
 
 
 def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Sequence[Path]) -> Disguise | None:
-    """The disguise that the settings ask for; None if they ask for none.
+    """The anonymisation that the settings ask for, or None.
 
     Parameters
     ----------
     key_file : Path or None
-        Holds the secret; made, for its owner's eyes only, if it is absent.
-    config : PrivacyConfig
+        Holds the secret; created, readable only by its owner, if absent.
     kept_out_of : sequence of Path
-        Folders that are handed on or only read: the key must lie in none of them.
+        Input and output folders, in which the key must not lie.
 
     Raises
     ------
@@ -228,7 +226,7 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
     if not config.shift_dates and not config.pseudonyms:
         return None
     if key_file is None:
-        raise UsageError("privacy settings need a key: give --anonymise KEY, a file that is made if it is absent.")
+        raise UsageError("privacy settings need a key: give --anonymise KEY, a file that is created if absent.")
     for folder in kept_out_of:
         if key_file.resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"--anonymise {key_file}: the key lies inside {folder}; keep it apart from the data.")

@@ -1,10 +1,9 @@
-"""Manifests: a cohort as image ids and digests, so that who may not share scans can share which ones they used.
+"""Manifests: a cohort as image ids and digests, so that cohorts can be shared without the scans.
 
-A manifest is a table of two columns, ``scan_id`` and ``sha256``, with its data dictionary beside. It holds no age, no
-diagnosis, no path: whoever has the images has these too, from the same source. The digest is one of the image, not of
-the file: the stored voxels, their type, scaling, shape and affine. So compression, the file's name and free text in its
-header, which LONI writes anew with each download, make no difference; one voxel does. For a DICOM series it is one of
-its files.
+A manifest is a table with the columns ``scan_id`` and ``sha256`` and its data dictionary. It holds no age, diagnosis or
+path; these come with the images from their source. The digest is that of the image, not of the file: stored voxels,
+data type, scaling, shape and affine. So compression, file name and free text in the header, which LONI rewrites for
+each download, do not matter; a single voxel does. The digest of a DICOM series is that of its files.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """One digest for the whole cohort, whatever the order of its images; for a publication."""
+        """One digest of the whole cohort, independent of the order of images; for a publication."""
         return text_digest("\n".join(f"{name} {digest}" for name, digest in sorted(self.digests.items())))
 
     def write(self, path: Path) -> None:
@@ -72,13 +71,13 @@ class Manifest:
         Raises
         ------
         BadInputError
-            If the file is missing or no manifest, an id stands in it twice, or a digest is none.
+            If the file is missing or not a manifest, an id appears twice, or a digest is invalid.
         """
         frame = read_table(path, required=list(MANIFEST_COLUMNS), text_columns=["sha256"])
         ids = [str(name) for name in frame["scan_id"]]
         repeated = [name for name, count in Counter(ids).items() if count > 1]
         if repeated or frame["scan_id"].isna().any():
-            what = f"scan_id {listed(repeated)} stands there twice" if repeated else "a scan_id is missing"
+            what = f"scan_id {listed(repeated)} appears twice" if repeated else "a scan_id is missing"
             raise BadInputError(f"{path}: {what}. Export the manifest again.")
         require_digests(path, frame, "sha256", "Export the manifest again.")
         digests = [None if pd.isna(digest) else str(digest) for digest in frame["sha256"]]
@@ -87,7 +86,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Match:
-    """How one image of a manifest, or one beside it, was found."""
+    """Result for one image of a manifest, or for one that is not in it."""
 
     scan_id: str
     status: Status
@@ -104,7 +103,7 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
     scans : sequence of Scan
         Kept ones.
     ids_only : bool
-        Leave the digests out, which need every voxel to be read.
+        Leave out the digests, which require reading every voxel.
 
     Raises
     ------
@@ -119,21 +118,19 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
 
 
 def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> tuple[list[Candidate], list[Match]]:
-    """Keep the images of a manifest, drop all others, and say how each was found.
+    """Keep the images of a manifest, drop all others, and report the result for each.
 
     Parameters
     ----------
-    root : Path
     candidates : sequence of Candidate
-        With what cannot be used already dropped; several of a session may be left.
-    manifest : Manifest
+        Unusable images are already dropped; a session may still have several.
 
     Returns
     -------
     candidates : list of Candidate
-        Those of another digest are dropped too: they are not the cohort that the manifest names.
+        Images with another digest are dropped too.
     matches : list of Match
-        One per image of the manifest, then one per usable image beside it.
+        One per image of the manifest, then one per usable image that is not in it.
     """
     wanted = [one.scan for one in candidates if one.scan.kept and one.scan.scan_id in manifest.digests]
     digests = _digests(root, [scan for scan in wanted if manifest.digests[scan.scan_id] is not None])
@@ -159,7 +156,7 @@ def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> t
 
 
 def write_comparison(path: Path, matches: Iterable[Match]) -> None:
-    """Write how a manifest was matched, one row per image."""
+    """Write the result of matching a manifest, one row per image."""
     rows = [(match.scan_id, match.status, match.detail) for match in matches]
     write_table(path, pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)), COMPARISON_COLUMNS)
 
@@ -177,7 +174,7 @@ def _absent(name: str, reasons: Mapping[str, str | None]) -> Match:
 
 
 def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError]:
-    """Digest of each image, or why there is none; in threads, since unpacking and hashing leave Python's lock."""
+    """Digest of each image, or its error; in threads, since unpacking and hashing release Python's lock."""
 
     def digest(scan: Scan) -> str | BadInputError:
         try:
@@ -202,7 +199,7 @@ def _series_digest(root: Path, image: str) -> str:
     Raises
     ------
     BadInputError
-        If the series is not there any more, or a file cannot be read.
+        If the series no longer exists, or a file cannot be read.
     """
     series = series_of(root, image, dicom_files(root / image), math.inf)
     if series is None:
@@ -219,7 +216,7 @@ def image_digest(path: Path) -> str:
     Raises
     ------
     BadInputError
-        If the image cannot be read to its end.
+        If the image cannot be read completely.
     """
     try:
         image: Any = nib.load(path)

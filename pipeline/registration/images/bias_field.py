@@ -19,7 +19,6 @@ def correct_bias_field(volume: Volume, mask: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    volume : Volume
     mask : numpy.ndarray
         bool, shape of the image.
 

@@ -3,20 +3,20 @@
 ============== =====================================================================================================
 method         what it does
 ============== =====================================================================================================
-auto           a stripped image is left alone; else a mask given beside the scan; else deepbet
+auto           nothing for a stripped image; else a mask given beside the scan; else deepbet
 given-mask     the mask given beside the scan or by ``mask_pattern``; a scan without one fails
 deepbet        always deepbet
-synthstrip     always the user's own ``mri_synthstrip`` (`pipeline.registration.images.synthstrip`)
-template-mask  finds the brain as ``auto`` does to drive the registration; what is kept afterwards is what lies under
-               the template's mask, as in the founding study
-none           takes the image for a stripped one
+synthstrip     always the user's ``mri_synthstrip`` (`pipeline.registration.images.synthstrip`)
+template-mask  finds the brain as ``auto`` does to drive the registration, then keeps what lies under the template's
+               mask, as in the founding study
+none           treats the image as stripped
 ============== =====================================================================================================
 
-The founding study registered whole heads; the template at hand is a brain, to which whole heads register badly (tried
-on three: sizes off by 9 and 17 % in two of them), hence a brain in every case.
+The founding study registered whole heads. The template available here is a brain, to which whole heads register badly
+(in two of three tried, sizes were off by 9 and 17 %), so the brain is always extracted.
 
-deepbet (Fisch et al. 2024, doi:10.1002/hbm.26606) rather than HD-BET or SynthStrip by default: its weights come with
-the package, so that nothing is fetched, and it runs on a CPU in seconds.
+deepbet (Fisch et al. 2024, doi:10.1002/hbm.26606) is the default rather than HD-BET or SynthStrip because its weights
+come with the package, so nothing is downloaded, and it runs on a CPU in seconds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pipeline.registration.images.t1w import T1wImage
 from pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)
-"""Volume of a stripped brain, children and large men included; a head with its skull is far above 2.3 litres."""
+"""Volume of a stripped brain, including children and large men; a whole head is far above 2.3 litres."""
 BRAIN_LITRES = (0.4, 2.6)
-"""What may be found; anything else was no head, or not found."""
+"""Plausible volume of a brain that was found."""
 MIN_ZERO_SHARE = 0.15
-"""A brain fills at most this much less than the whole of even a tightly cut box."""
+"""Share of voxels outside the brain even in a tightly cropped image."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,8 @@ def find_brain(
 
     Parameters
     ----------
-    image : T1wImage
-    method : str
     given : Path, optional
-        Where a mask of this scan lies or should lie (`pipeline.registration.images.given_masks.mask_path`).
+        Path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks.mask_path`).
     synthstrip_model : Path, optional
         Weights of SynthStrip.
 
@@ -85,47 +83,41 @@ def find_brain(
     MissingDataError
         If the weights of deepbet, or the command or weights of SynthStrip, are missing.
     """
-    there = given is not None and given.is_file()
-    if method == "given-mask" and not there:
+    exists = given is not None and given.is_file()
+    if method == "given-mask" and not exists:
         raise BadInputError(
             f"{image.path}: no mask is given at {given}. Put it there, set registration.mask_pattern, or let "
             'registration.brain_extraction be "auto".'
         )
-    asks_first = method in ("auto", "template-mask")
-    if method == "none" or (asks_first and is_stripped(image)):
+    automatic = method in ("auto", "template-mask")
+    if method == "none" or (automatic and is_stripped(image)):
         mask = nonzero_brain(image.data)
         return BrainMask(mask, "stripped", litres(mask, image.affine))
-    if given is not None and there and (asks_first or method == "given-mask"):
-        return _of_a_possible_size(image, read_mask(given, image), "given", f"the mask {given}")
+    if given is not None and exists and (automatic or method == "given-mask"):
+        return _checked_size(image, read_mask(given, image), "given", f"the mask {given}")
     if method == "synthstrip":
         if synthstrip_model is None:
             raise MissingDataError("registration.synthstrip_model is not set. Give the weights file of SynthStrip.")
-        return _of_a_possible_size(image, synthstrip_mask(image, synthstrip_model), "synthstrip", "SynthStrip")
-    return _of_a_possible_size(image, _deepbet_mask(image), "deepbet", "deepbet")
+        return _checked_size(image, synthstrip_mask(image, synthstrip_model), "synthstrip", "SynthStrip")
+    return _checked_size(image, _deepbet_mask(image), "deepbet", "deepbet")
 
 
-def _of_a_possible_size(image: T1wImage, mask: np.ndarray, source: str, finder: str) -> BrainMask:
-    """The mask as a record.
-
-    Raises
-    ------
-    BadInputError
-        If no brain has its size.
-    """
+def _checked_size(image: T1wImage, mask: np.ndarray, source: str, finder: str) -> BrainMask:
+    """The mask as a record; raises BadInputError if its volume cannot be that of a brain."""
     volume = litres(mask, image.affine)
     if not BRAIN_LITRES[0] <= volume <= BRAIN_LITRES[1]:
         raise BadInputError(
-            f"{image.path}: {finder} finds {volume:.2f} litres of brain, which cannot be. Look at the scan; if it is a "
-            "head, give it stripped or with another mask."
+            f"{image.path}: {finder} finds {volume:.2f} litres of brain, which is implausible. Look at the scan; if "
+            "it is a head, give it stripped or with another mask."
         )
     return BrainMask(mask, source, volume)
 
 
 def is_stripped(image: T1wImage) -> bool:
-    """Whether a scan is brain-extracted already.
+    """Whether a scan is already brain-extracted.
 
-    The ``SkullStripped`` field of a BIDS sidecar decides where there is one. Otherwise the image must be 0 around
-    a single body of the volume of a brain (an image whose air was set to 0 still holds a head, which is larger).
+    The ``SkullStripped`` field of a BIDS sidecar decides if there is one. Otherwise the image must be 0 around a single
+    body of the volume of a brain (a head whose background was set to 0 is larger).
     """
     stated = stated_skull_stripped(image.path)
     if stated is not None:
@@ -169,7 +161,7 @@ def sidecar_of(path: Path) -> Path:
 
 
 def nonzero_brain(data: np.ndarray) -> np.ndarray:
-    """The largest connected body of voxels that are not 0, its holes filled."""
+    """The largest connected component of voxels that are not 0, with holes filled."""
     parts, count = scipy.ndimage.label(data != 0)
     if count > 1:
         sizes = np.bincount(parts.ravel())
@@ -188,7 +180,7 @@ def _deepbet_mask(image: T1wImage) -> np.ndarray:
         scan = nib.Nifti1Image(image.data, image.affine)  # type: ignore[no-untyped-call]
         _, mask, _ = _deepbet().run(scan)
     except (AssertionError, ValueError, IndexError, RuntimeError) as error:
-        # deepbet asserts and indexes its way through an image in which its first network sees no brain
+        # deepbet raises these if its first network finds no brain
         raise BadInputError(
             f"{image.path}: deepbet finds no brain ({error or type(error).__name__}). Look at the scan."
         ) from error

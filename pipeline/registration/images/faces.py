@@ -1,9 +1,9 @@
-"""Heads converted from DICOM, without their faces.
+"""Removal of faces from heads converted from DICOM.
 
-A run keeps the NIfTI images that it made of DICOM series, and a face can be drawn from a head. Where faces are to go,
-the brain is found as soon as a series is converted, and all that is farther than `MARGIN_MM` from it is set to 0 before
-the image reaches the run folder. The brain mask is kept beside the image, so that registration takes the same brain
-and needs the head no more.
+A run keeps the NIfTI images that it makes from DICOM series, and a face can be reconstructed from a head. If faces are
+to be removed, the brain is found right after conversion, and voxels farther than `MARGIN_MM` from it are set to 0
+before the image reaches the run folder. The brain mask is kept, so that registration uses the same brain without the
+head.
 """
 
 from __future__ import annotations
@@ -32,25 +32,22 @@ from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
 
 MARGIN_MM = 10.0
-"""Registration looks no farther from the brain than this. Skin, nose, mouth and most of the eyes lie beyond it."""
+"""Registration uses voxels up to this distance from the brain. Skin, nose, mouth and most of the eyes are farther."""
 
 
 def without_face(
     job: Job, scan: Scan, files: ScanFiles, input_root: Path, config: RegistrationConfig, digests: DigestCache
 ) -> Job:
-    """The conversion of a series, so that no face is kept.
+    """Replace the conversion of a series by one that removes the face.
 
     Parameters
     ----------
     job : Job
         Of `pipeline.cohort.images.conversion`.
-    scan : Scan
     files : ScanFiles
         Of this scan.
-    input_root : Path
     config : RegistrationConfig
         How brains are found.
-    digests : DigestCache
     """
     mask = mask_path(input_root, scan, config.mask_pattern)
     method = "none" if scan.entry == "brain" else config.brain_extraction
@@ -78,7 +75,7 @@ def convert_without_face(
     mask: Path,
     model: str,
 ) -> Mapping[str, Any]:
-    """Job: convert one series and keep what lies near its brain.
+    """Job: convert one series and keep only voxels near its brain.
 
     Parameters
     ----------
@@ -89,14 +86,14 @@ def convert_without_face(
     method : str
         As `RegistrationConfig.brain_extraction`.
     mask : Path
-        Where a mask given for this scan lies, if there is one.
+        Path of a mask given for this scan, existing or not.
     model : str
         Weights of SynthStrip; empty for none.
 
     Raises
     ------
     BadInputError
-        If the series cannot be converted, or no brain is found in it: then nothing of it is kept.
+        If the series cannot be converted, or no brain is found; nothing is kept then.
     """
     result = convert_one(outputs, root, file, source, max_voxel_mm)
     path = outputs["image"]
@@ -115,10 +112,10 @@ def convert_without_face(
     nib.Nifti1Image(stored, image.affine, image.header).to_filename(path)  # type: ignore[no-untyped-call]
     voxels: Any = nib.Nifti1Image(brain.mask.astype(np.uint8), head.affine)  # type: ignore[no-untyped-call]
     voxels.to_filename(outputs["brain_mask"])
-    said = json.loads(outputs["sidecar"].read_text(encoding="utf-8"))
-    said["SkullStripped"] = brain.source == "stripped"
-    said["FaceRemoved"] = f"voxels farther than {MARGIN_MM:g} mm from the brain ({brain.source}) are 0"
-    write_json(outputs["sidecar"], said)
+    sidecar = json.loads(outputs["sidecar"].read_text(encoding="utf-8"))
+    sidecar["SkullStripped"] = brain.source == "stripped"
+    sidecar["FaceRemoved"] = f"voxels farther than {MARGIN_MM:g} mm from the brain ({brain.source}) are 0"
+    write_json(outputs["sidecar"], sidecar)
     return {**result, "face": "removed"}
 
 
@@ -131,7 +128,6 @@ def near(mask: np.ndarray, sides_mm: np.ndarray, distance_mm: float) -> np.ndarr
         (I, J, K), bool.
     sides_mm : numpy.ndarray
         (3,), of a voxel.
-    distance_mm : float
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Brain masks that come with the scans: where they lie, and how they are read.
+"""Brain masks given with the scans: their paths, and how they are read.
 
 A mask belongs to a scan by its BIDS name beside it, ``sub-01_T1w.nii.gz`` and ``sub-01_desc-brain_mask.nii.gz``, or by
 a pattern in the settings, such as ``derivatives/masks/{participant_id}/{name}_desc-brain_mask.nii.gz``.
@@ -21,7 +21,7 @@ SUFFIXES = (".nii.gz", ".nii")
 
 
 def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
-    """Where the mask of a scan lies, or should lie.
+    """Path of the mask of a scan, existing or not.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
     Returns
     -------
     Path
-        The file there is; where there is none, the name it is looked for under.
+        The existing file or, without one, the expected path.
     """
     if pattern:
         fields = {
@@ -50,7 +50,7 @@ def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
 
 
 def _beside(image: Path) -> list[Path]:
-    """Names of a mask beside an image.
+    """Possible names of a mask beside an image.
 
     Examples
     --------
@@ -65,13 +65,7 @@ def _beside(image: Path) -> list[Path]:
 def read_mask(path: Path, image: T1wImage) -> np.ndarray:
     """Read a mask on the voxels of a scan.
 
-    A mask on another grid, such as one stored in another order of axes, is carried over through both affines, nearest
-    neighbour.
-
-    Parameters
-    ----------
-    path : Path
-    image : T1wImage
+    A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
 
     Returns
     -------
@@ -81,20 +75,20 @@ def read_mask(path: Path, image: T1wImage) -> np.ndarray:
     Raises
     ------
     BadInputError
-        If there is no such image, it is no label image, holds nothing, or does not lie over the scan.
+        If the file is missing, not a label image, empty, or does not overlap the scan.
     """
     labels, affine = load_labels(path)
     source, target = Grid(_three(labels), affine), Grid(_three(image.data), image.affine)
     mask = (labels > 0).astype(np.int32)
     if not mask.any():
-        raise BadInputError(f"{path}: the mask holds no voxel. Give a mask of the brain.")
+        raise BadInputError(f"{path}: the mask is empty. Give a mask of the brain.")
     if not source.same_as(target):
         try:
             mask = resample_labels(mask, source, target).labels
         except BadInputError as error:
-            raise BadInputError(f"{path}: the mask does not lie over {image.path} ({error}).") from error
+            raise BadInputError(f"{path}: the mask does not overlap {image.path} ({error}).") from error
     if not mask.any():
-        raise BadInputError(f"{path}: the mask does not lie over {image.path}. Give a mask in the space of the scan.")
+        raise BadInputError(f"{path}: the mask does not overlap {image.path}. Give a mask in the space of the scan.")
     return np.asarray(mask > 0)
 
 

@@ -1,4 +1,4 @@
-"""Preparing an image for registration: one order of axes, one margin, no finer than the template needs."""
+"""Prepare an image for registration: axis order, margin and resolution."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pipeline.registration.ants_transform import Volume
 
 
 def closest_ras(volume: Volume) -> Volume:
-    """Flip and swap the axes of an array so that they run as nearly as possible right, front and up.
+    """Flip and swap the axes of an array so that they run as closely as possible to right, front and up.
 
-    No value is interpolated. ITK's results depend a little on the order of axes (correlation 0.98 between the same
-    head stored in two orders, at 4 mm), so all scans are given in one.
+    No value is interpolated. ITK's results depend slightly on the order of axes (correlation 0.98 between registrations
+    of the same head stored in two orders, at 4 mm), so all scans get the same order.
     """
     order = nib.io_orientation(volume.affine)  # type: ignore[no-untyped-call]
     data = nib.apply_orientation(volume.data, order)  # type: ignore[no-untyped-call]
@@ -22,10 +22,10 @@ def closest_ras(volume: Volume) -> Volume:
 
 
 def around_brain(volume: Volume, mask: np.ndarray, margin_mm: float) -> Volume:
-    """Crop, or fill up with 0, to the box of a mask plus a margin, so that the original margin does not matter.
+    """Crop or pad with 0 to the box of a mask plus a margin, so that the original margin does not matter.
 
-    ITK leaves out points that fall outside the moving image; a tightly cut brain would let the template reach
-    beyond its rim at no cost.
+    ITK ignores points outside the moving image; a tightly cropped brain would let the template extend
+    beyond its edge at no cost.
     """
     inside = np.nonzero(mask)
     margin = np.ceil(margin_mm / volume.voxel_sizes).astype(int)
@@ -42,7 +42,7 @@ def around_brain(volume: Volume, mask: np.ndarray, margin_mm: float) -> Volume:
 
 
 def coarsen(volume: Volume, voxel_mm: float) -> Volume:
-    r"""Resample to larger voxels along every axis that is finer than `voxel_mm`; other axes stay as they are.
+    r"""Resample to `voxel_mm` along every axis that is finer; other axes do not change.
 
     Before sampling, a Gaussian takes the resolution from voxel size s to t: its full width at half maximum is
     :math:`\sqrt{t^2 - s^2}` (Cardoso et al. 2015, doi:10.1007/978-3-319-24571-3_81). The field of view keeps its

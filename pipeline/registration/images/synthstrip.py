@@ -1,8 +1,7 @@
-"""SynthStrip (Hoopes et al. 2022, doi:10.1016/j.neuroimage.2022.119474), where the user has it.
+"""SynthStrip (Hoopes et al. 2022, doi:10.1016/j.neuroimage.2022.119474), if the user has installed it.
 
-Its weights come with FreeSurfer, whose licence does not allow us to hand them on, so the user's own command
-``mri_synthstrip`` is called, with the weights file named in the settings. A network of our own with the published
-architecture was considered: it could not be checked against the weights, which are not at hand.
+Its weights come with FreeSurfer, whose licence does not allow redistribution, so the user's command ``mri_synthstrip``
+is called with the weights file named in the settings.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ COMMAND = "mri_synthstrip"
 
 
 def require_synthstrip(model: Path) -> None:
-    """Refuse before any work if the command or its weights are missing.
+    """Check before any work that the command and its weights exist.
 
     Raises
     ------
@@ -45,7 +44,6 @@ def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
 
     Parameters
     ----------
-    image : T1wImage
     model : Path
         Weights file.
 
@@ -69,13 +67,9 @@ def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
         command = [COMMAND, "-i", str(scan), "-m", str(mask), "--model", str(model)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or not mask.is_file():
-            said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
             raise BadInputError(
-                f"{image.path}: {COMMAND} ended with code {done.returncode} and {_made(mask)} ({said}). Run it by hand "
-                "on this scan."
+                f"{image.path}: {COMMAND} ended with code {done.returncode} and {'a' if mask.is_file() else 'no'} mask "
+                f"({output}). Run it by hand on this scan."
             )
         return read_mask(mask, image)
-
-
-def _made(mask: Path) -> str:
-    return "a mask" if mask.is_file() else "no mask"

@@ -1,11 +1,8 @@
-"""Reading T1-weighted images: everything that can be wrong with one is said here, before any work is spent on it.
+"""Read T1-weighted images, and report everything that is wrong with one before any work is done on it.
 
-*Voxel space* counts voxels along the stored axes, in whatever order and direction the file keeps them. *World
-space* is millimetres to the right, to the front and up (RAS+). An image here always travels with the affine that
-takes the one to the other; the order of its axes is never trusted, and kept in reading.
-
-The header of a NIfTI image can state that affine twice; which one holds is decided in
-`pipeline.cohort.images.orientation`.
+*Voxel space* counts voxels along the stored axes, in any order and direction. *World space* is millimetres to the
+right, front and up (RAS+). An image always comes with the affine from voxel to world space; the stored order of axes is
+kept. `pipeline.cohort.images.orientation` chooses between the two affines of a NIfTI header.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from pipeline.cohort.images.orientation import Orientation, by, choose_orientati
 from pipeline.run.errors import BadInputError
 
 MIN_EXTENT_MM = 80.0
-"""No adult brain fits into less along any axis."""
+"""An adult brain is longer along every axis."""
 MIN_GREY_VALUES = 16
 """With fewer values the file is a mask or a label image, not a scan."""
 
@@ -43,7 +40,7 @@ class T1wImage:
     affine : numpy.ndarray
         4x4, voxel indices to world RAS+ in mm; invertible, without shear.
     orientation : str
-        Which part of the header gave the affine, and what in the header was wrong and set right, if anything was.
+        Part of the header that gave the affine, and corrections of the header, if any.
     """
 
     path: Path
@@ -53,14 +50,14 @@ class T1wImage:
 
 
 def load_t1w(path: Path) -> T1wImage:
-    """Read a T1-weighted image and check that it can be one.
+    """Read and check a T1-weighted image.
 
     Raises
     ------
     BadInputError
-        If the file is absent, truncated or no NIfTI image; if it is not three-dimensional (a fourth axis of
-        length 1 is dropped); if its affine is absent, singular or sheared, its voxels have an impossible size;
-        if its values are not finite, constant, or too few to be an image.
+        If the file is absent, truncated or not a NIfTI image; if it is not three-dimensional (a fourth axis of length 1
+        is dropped); if its affine is absent, singular or sheared, or its voxels have an impossible size; if its values
+        are not finite, constant, or too few.
     """
     image, header = _open(path)
     shape = _spatial_shape(image.shape, path)
@@ -101,7 +98,7 @@ def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def voxel_to_world(header: Any, path: Path) -> Orientation:
-    """The affine of a header, chosen between sform and qform by `pipeline.cohort.images.orientation`.
+    """Affine of a header, from the sform or qform (`pipeline.cohort.images.orientation`).
 
     Parameters
     ----------
@@ -172,7 +169,7 @@ def _read_values(image: Any, path: Path) -> np.ndarray:
 
 
 def _check_gzip_sum(path: Path) -> None:
-    """Read a compressed file to its end, where gzip keeps its checksum; nibabel stops after the last voxel."""
+    """Read a compressed file to its end, where the checksum is; nibabel stops after the last voxel."""
     if path.suffix.lower() == ".gz":
         with gzip.open(path) as handle:
             while handle.read(2**24):
@@ -188,7 +185,7 @@ def _check_values(data: np.ndarray, path: Path) -> None:
     low, high = data.min(), data.max()
     if low == high:
         raise BadInputError(f"{path}: every voxel is {low:g}; the image is empty. {_AGAIN}")
-    # A sparse sample settles nearly every scan; only what looks like few values is counted in full.
+    # A sparse sample suffices for nearly every scan; all values are counted only if it has few.
     if np.unique(data.ravel()[::97]).size < MIN_GREY_VALUES and np.unique(data).size < MIN_GREY_VALUES:
         raise BadInputError(
             f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "

@@ -1,4 +1,4 @@
-"""What happens to scans whose registration is in doubt: kept, dropped, or decided on by a person, never silently."""
+"""Decisions on scans whose registration is in doubt: keep, drop, or ask a person."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ def decide(
 
     Parameters
     ----------
-    scans : sequence of Scan
     flags : mapping of str to str
         Why a scan is in doubt, by `Scan.name`; only those that are.
-    policy : {"keep", "drop", "ask"}
     file : Path
-        ``flagged.tsv``; with ``ask`` it is read, brought up to date and written. A decision stands as long as the
-        reasons it was made for.
+        ``flagged.tsv``; with ``ask`` it is read, brought up to date and written. A decision is valid as long as the
+        reasons for the doubt do not change.
     figures : mapping of str to str
         Path of each scan's overview, for the table.
 
     Returns
     -------
     dict of str to str
-        ``keep`` or ``drop`` by `Scan.name`; with ``ask``, an empty text where none is made yet.
+        ``keep`` or ``drop`` by `Scan.name`; with ``ask``, empty text if undecided.
 
     Raises
     ------
@@ -67,7 +65,7 @@ def decide(
 
 
 def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
-    """Stop, resumably, until a person has decided on every flagged scan.
+    """Stop, resumably, unless a person has decided on every flagged scan.
 
     Raises
     ------
@@ -89,7 +87,7 @@ def dropped_reason(flags: str) -> str:
 
 
 def _read_decisions(file: Path) -> dict[tuple[str, str], str]:
-    """Decisions made so far, by scan and the reasons they were made for."""
+    """Decisions so far, by scan and reasons for the doubt."""
     if not file.is_file():
         return {}
     columns = ("participant_id", "session_id", "flags", "decision")

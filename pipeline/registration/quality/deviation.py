@@ -1,7 +1,7 @@
-"""The largest place where a registered brain is dark and the template is not: a lesion, a hole, a misplacement.
+"""The largest part of a registered brain that is dark where the template is not: a lesion, a hole, a misplacement.
 
-Old lesions, resections and defects of an image are dark in T1-weighted images. Bright places are not looked for: where
-the template has fluid and a scan has tissue, as in the young with their narrow ventricles, is anatomy.
+Old lesions, resections and image defects are dark in T1-weighted images. Bright parts are not searched: tissue where
+the template has fluid is normal in the young, whose ventricles are narrow.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import scipy.ndimage
 SMOOTHING_MM = 3.0
 """Standard deviation of the smoothing: borders a few millimetres out of place average away, a lesion does not."""
 RIM_MM = 6.0
-"""Left out along the rim of the mask, where brain extraction, not anatomy, decides."""
+"""Excluded along the edge of the mask, where differences come from brain extraction."""
 THRESHOLD = 1.3
 """In standard deviations of the template brain."""
 
 
 def dark_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.ndarray, voxel_mm: float) -> float:
-    """Volume of the largest connected part that is much darker than the template there.
+    """Volume of the largest connected part that is much darker than the template.
 
     The intensities of the brain are first matched to those of the template by rank, so that contrast and scanner do not
     matter.
@@ -51,7 +51,7 @@ def dark_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.ndarray,
 
 
 def _matched(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """`values` replaced, rank by rank, by those of `reference`; equal values get their mean."""
+    """`values` replaced, rank by rank, by those of `reference`; tied values get the mean."""
     ordered = np.sort(reference).astype(np.float64)
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""The columns of ``registration.tsv`` that say which registrations are in doubt and what happened to them."""
+"""Columns of ``registration.tsv`` on registrations in doubt and the decisions about them."""
 
 from __future__ import annotations
 
@@ -40,16 +40,13 @@ def add_doubt(
         One row per scan, in the order of `scans`.
     regions : pandas.DataFrame
         ``region_quality.tsv``.
-    scans : sequence of Scan
-    layout : RunLayout
-    config : RegistrationConfig
     decided : bool
-        False while scans are still to come: the cohort that they are compared with may change, so nothing is decided.
+        False while scans are still being registered: the cohort may change, so nothing is decided.
 
     Raises
     ------
     BadInputError
-        If ``flagged.tsv`` holds a decision that is none.
+        If ``flagged.tsv`` holds an invalid decision.
     """
     registered = (quality["status"] == "registered").to_numpy()
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]

@@ -1,11 +1,10 @@
-"""Which registrations are in doubt, and why: limits that no adult brain crosses, and scans far from their cohort.
+"""Which registrations are in doubt, and why: absolute limits, and outliers of the cohort.
 
-Two kinds of reasons. *Limits* hold for every scan, alone or in a cohort: they are set where only a scan that is no
-adult head, or a registration that went wrong, gets to (fruit, a child's or mis-scaled head, a large lesion). *Outliers*
-need a cohort: a number more than 3.5 robust standard deviations (1.4826 x median absolute deviation) from the median,
-on the side that is bad (the rule of Iglewicz & Hoaglin 1993).
+*Limits* hold for every scan. They are exceeded only by images that are not an adult head (fruit, a child's or
+mis-scaled head, a large lesion) or by failed registrations. *Outliers* need a cohort: a number more than 3.5 robust
+standard deviations (1.4826 x median absolute deviation) from the median, on the bad side (Iglewicz & Hoaglin 1993).
 
-A flag is a reason to look, not a verdict; what happens to flagged scans is `RegistrationConfig.flagged`.
+A flag is a reason to look, not a verdict; `RegistrationConfig.flagged` says what happens to flagged scans.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import numpy as np
 import pandas as pd
 
 MIN_COHORT = 10
-"""Fewer scans have no spread worth the name; only the limits apply."""
+"""With fewer scans the spread is unreliable, and only the limits apply."""
 OUTLYING = 3.5
 ROBUST_SD = 1.4826
 """Median absolute deviation to standard deviation, for normal values."""
 ADULT_YEARS = 18.0
 MAX_ANISOTROPY = 1.3
-"""Largest ratio of the affine's factors along two axes; beyond, a voxel size in the header is wrong."""
+"""Largest ratio of the affine's factors along two axes; a larger one suggests a wrong voxel size in the header."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,11 @@ class Measure:
     column : str
         In the table of quality numbers.
     words : str
-        Its name in a sentence.
+        Its name in messages.
     bad : {"low", "high", "both"}
-        The side on which a scan can stand out.
+        The side on which values are bad.
     smallest_spread : float
-        Robust standard deviations below this count as this, so that a cohort of near-equals flags no trifles.
+        Lower bound of the robust standard deviation, so that trifles in a uniform cohort are not flagged.
     low, high : float
         Limits for every scan, whatever its cohort.
     """
@@ -74,14 +73,14 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
     ----------
     quality : pandas.DataFrame
         One row per scan with the columns of `MEASURES` and ``scale_x``, ``scale_y``, ``scale_z``; missing numbers, as
-        of scans that came registered, are passed over.
+        of scans that came registered, are skipped.
     ages : sequence of float or None, optional
         In years, by row.
 
     Returns
     -------
     list of tuple of str
-        Empty where nothing is wrong.
+        Empty if nothing is wrong.
     """
     reasons: list[list[str]] = [[] for _ in range(len(quality))]
     for measure in MEASURES:
@@ -104,7 +103,7 @@ def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
     Parameters
     ----------
     values : numpy.ndarray
-        Without missing ones.
+        Without missing values.
     smallest_spread : float
         Lower bound of the robust standard deviation.
 
@@ -119,7 +118,7 @@ def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
 
 
 def _reasons_of(measure: Measure, values: np.ndarray) -> dict[int, str]:
-    """Reasons by row; a limit comes before the cohort, and one reason per number is enough."""
+    """Reasons by row, one per number; limits take precedence over outliers."""
     known = np.flatnonzero(np.isfinite(values))
     found: dict[int, str] = {}
     if len(known) >= MIN_COHORT:

@@ -11,8 +11,8 @@ from pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, ROBUST_SD
 LOWEST_CORRELATION = 0.1
 """In and around a region; ten OASIS brains at 2 mm have at least 0.34 in each of 134 regions."""
 WELL_PLACED = 0.85
-"""A region that follows the template this closely is in its place, however alike the others are: in a cohort of
-synthetic brains, 0.92 lies far below the others."""
+"""A region with a higher correlation is well placed, however similar the other scans are: in a cohort of
+synthetic brains, 0.92 is far below the others."""
 LARGEST_INVERSE_ERROR_MM = 2.0
 """The same brains have at most 0.63."""
 NAMED = 3
@@ -22,9 +22,9 @@ NAMED = 3
 def region_distances(correlations: np.ndarray) -> np.ndarray:
     """How far each region of each scan lies from the cohort.
 
-    Fisher's transform makes the spread of correlations even. A region's robust standard deviation counts at least as
-    much as the median over regions does: over 134 regions some are small by chance. What a scan is off on the whole,
-    as by noise or contrast, is taken off: `pipeline.registration.quality.flags` looks at that.
+    Fisher's transform evens out the spread of correlations. The robust standard deviation of a region is at least the
+    median over regions, since some of 134 are small by chance. The overall deviation of a scan, from noise or contrast,
+    is subtracted; `pipeline.registration.quality.flags` checks it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def region_distances(correlations: np.ndarray) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        In robust standard deviations, < 0 where the scan lies worse; all NaN below `MIN_COHORT` scans.
+        In robust standard deviations, < 0 where the scan fits worse; all NaN below `MIN_COHORT` scans.
     """
     distances = np.full(correlations.shape, np.nan)
     known = np.isfinite(correlations).all(axis=0)
@@ -50,7 +50,7 @@ def region_distances(correlations: np.ndarray) -> np.ndarray:
 
 
 def outlying_distance(regions: int) -> float:
-    """Distance beyond which one of this many regions stands out as rarely as a single number does at `OUTLYING`.
+    """Threshold for this many regions with the same false-positive rate as `OUTLYING` for a single number.
 
     Examples
     --------

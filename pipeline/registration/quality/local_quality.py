@@ -1,9 +1,8 @@
-"""How well a scan lies on the template in each region of an atlas.
+"""Registration quality of a scan in each region of an atlas.
 
-A registration can be good on the whole and wrong in one place. Three numbers per region look there: the correlation of
-scan and template in the region and around it, so that its borders count; how far warp and inverse warp are from undoing
-each other; and the extremes of the Jacobian determinant. Which of them goes with the Dice of manual labels is measured
-in docs/registration.md.
+A registration can be good overall and wrong in one place. Each region has three measures: the correlation of scan and
+template in and around the region, to include its borders; the inconsistency of warp and inverse warp; and the extremes
+of the Jacobian determinant. docs/registration.md compares them with the Dice of manual labels.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class RegionVoxels:
     counts : numpy.ndarray
         Voxels of each.
     voxels : numpy.ndarray
-        Places in the flattened image, region after region; regions may share voxels.
+        Indices into the flattened image, region after region; regions may share voxels.
     """
 
     numbers: tuple[int, ...]
@@ -39,7 +38,7 @@ class RegionVoxels:
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(int)
 
     def by_number(self, values: np.ndarray) -> dict[int, float]:
-        """One value per region as a mapping by its number."""
+        """Map one value per region to its number."""
         return dict(zip(self.numbers, values.tolist(), strict=True))
 
 
@@ -51,7 +50,7 @@ def region_voxels(labels: np.ndarray, numbers: Iterable[int], margin: int = 0) -
     labels : numpy.ndarray
         (X, Y, Z), whole numbers >= 0.
     numbers : iterable of int
-        Regions wanted; those without a voxel are left out.
+        Regions; those without a voxel are left out.
     margin : int
         Steps of one voxel along an axis by which each region is dilated.
 
@@ -110,7 +109,7 @@ def _centred(values: np.ndarray, regions: RegionVoxels) -> np.ndarray:
 def inverse_error(
     displacement: np.ndarray, inverse: np.ndarray, affine: np.ndarray, regions: RegionVoxels
 ) -> np.ndarray:
-    r"""Distance from a point to where the warp and then the inverse warp bring it.
+    r"""Distance from a point to its image under the warp and then the inverse warp.
 
     .. math:: e(x) = | u(x) + w(x + u(x)) |
 

@@ -1,4 +1,4 @@
-"""Numbers that say how well a scan lies on the template."""
+"""Global measures of registration quality."""
 
 from __future__ import annotations
 
@@ -97,8 +97,9 @@ def assess(
 def mutual_information(first: np.ndarray, second: np.ndarray) -> float:
     """Normalised mutual information (H(A) + H(B)) / H(A, B), from a histogram of 32 x 32 bins of equal counts.
 
-    Bins of equal counts (ranks) make it blind to bright outliers and to any monotone change of contrast.
-    scikit-image's ``normalized_mutual_information`` has bins of equal width, which one bright vessel empties.
+    Bins of equal counts (ranks) make it insensitive to bright outliers and to monotone changes of contrast.
+    scikit-image's ``normalized_mutual_information`` has bins of equal width, nearly all of which are empty if one
+    vessel is bright.
 
     Examples
     --------

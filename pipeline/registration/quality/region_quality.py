@@ -77,11 +77,8 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
 
     Parameters
     ----------
-    layout : RunLayout
-    scan : Scan
     atlas_name, atlas_digest : str
-        As `atlases.labels.load_atlas`, and what its key depends on (`atlases.catalogue.find_atlas`).
-    resolution_mm : float
+        As `atlases.labels.load_atlas` and `atlases.catalogue.find_atlas`.
     """
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.t1w}
@@ -106,13 +103,8 @@ def measure_regions(
 
     Parameters
     ----------
-    layout : RunLayout
     scans : sequence of Scan
         Registered ones.
-    atlas_name : str
-    resolution_mm : float
-    executor : concurrent.futures.Executor
-    digests : DigestCache
 
     Returns
     -------
@@ -161,9 +153,7 @@ def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: st
     outputs : dict of str to Path
         regions, and columns: its data dictionary.
     given : dict of str to Path
-        t1w and, unless the image came registered, log_jacobian, affine, warp and inverse_warp.
-    atlas_name : str
-    resolution_mm : float
+        t1w and, unless the image came in template space, log_jacobian, affine, warp and inverse_warp.
     """
     places = _places(atlas_name, resolution_mm)
     brain = places.box.crop(_read(given["t1w"]))
@@ -187,14 +177,14 @@ def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: st
     for region in places.regions.regions:
         row: dict[str, Any] = dict.fromkeys(SCAN_REGION_COLUMNS)
         row.update(region=region.number, name=region.name, hemisphere=region.hemisphere, group=region.group)
-        # Rounded: beyond that a sum depends on the order of its terms.
+        # Further digits depend on the order of summation.
         row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
         rows.append(row | {"voxels": int(row["voxels"] or 0)})
     write_table(outputs["regions"], pd.DataFrame(rows, columns=list(SCAN_REGION_COLUMNS)), SCAN_REGION_COLUMNS)
 
 
 class _Places:
-    """What every scan is compared with, read once per worker: template and regions in the box of the brain."""
+    """Template and regions in the box of the brain, read once per worker."""
 
     def __init__(self, template: Template, labels: np.ndarray, regions: RegionTable) -> None:
         self.box: Box = brain_box(template)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 SMALLEST_DETERMINANT = 1e-3
-"""Floor under the logarithm; the share of voxels that need it is reported as a quality number."""
+"""Lower bound before the logarithm; the share of voxels below 0 is a quality number."""
 
 
 def jacobian_determinant(displacement: np.ndarray, affine: np.ndarray) -> np.ndarray:

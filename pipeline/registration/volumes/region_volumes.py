@@ -5,9 +5,9 @@ template becomes. Over a region R of the atlas, with voxels of volume v,
 
 .. math:: V = v \sum_{x \in R} J(x),
 
-which is the volume in the scan of what the registration takes for R ("modulated" volume; Ashburner & Friston 2000,
-doi:10.1006/nimg.2000.0582, tensor-based morphometry). It needs no segmentation, and is as good as the registration:
-what the warp does not follow is missing from it.
+the volume in the scan of what the registration maps to R ("modulated" volume; Ashburner & Friston 2000,
+doi:10.1006/nimg.2000.0582, tensor-based morphometry). It needs no segmentation, but is only as accurate as the
+registration.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def region_volumes(
     labels : numpy.ndarray
         Whole numbers >= 0 on the same grid of template space.
     numbers : iterable of int
-        Regions wanted; the result keeps their order.
+        Regions; the result keeps their order.
     voxel_mm3 : float
         Volume of a voxel of that grid in mm³.
 
     Returns
     -------
     dict of int to float
-        mm³ in the scan; NaN for a region without a voxel on this grid, whose volume is not known.
+        mm³ in the scan; NaN for a region without a voxel on this grid.
 
     Raises
     ------
@@ -60,5 +60,5 @@ def region_volumes(
     size = max([0, *wanted, int(present.max(initial=0))]) + 1
     sums = np.bincount(present, weights=np.exp(log_jacobian[inside].astype(np.float64)), minlength=size)
     counts = np.bincount(present, minlength=size)
-    # Rounded to a thousandth of a mm³: beyond that the sum depends on the order of its terms.
+    # Further digits depend on the order of summation.
     return {n: round(float(sums[n]) * voxel_mm3, 3) if counts[n] else float("nan") for n in wanted}

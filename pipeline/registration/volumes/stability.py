@@ -1,7 +1,7 @@
-"""Test-retest stability: what the pipeline makes of two scans of one person.
+"""Test-retest stability: differences between two scans of one person.
 
-Nothing in the anatomy of an adult changes by much between two scans of a day, so what differs is the measurement: the
-scanner, brain extraction, registration.
+The anatomy of an adult hardly changes between two scans on a day, so differences come from the measurement: scanner,
+brain extraction, registration.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pipeline.registration.quality.measures import correlation
 
 @dataclass(frozen=True)
 class VolumeStability:
-    """How alike the region volumes of two scans are.
+    """Agreement of the region volumes of two scans.
 
     Parameters
     ----------
     correlation : float
-        Pearson correlation over regions of the logarithm of their volume relative to the template's. Volumes
-        themselves would correlate whatever the scans: large regions are large in everyone.
+        Pearson correlation over regions of the log volume relative to the template's. Volumes
+        themselves always correlate, since large regions are large in everyone.
     mean_difference_percent : float
         Mean over regions of the absolute difference, in percent of the mean of the two.
     regions : int
-        Regions known in both.
+        Number of regions with a volume in both.
     """
 
     correlation: float
@@ -49,7 +49,7 @@ def volume_stability(
     Raises
     ------
     ValueError
-        If no region is known in both.
+        If no region has a volume in both.
 
     Examples
     --------

@@ -82,14 +82,10 @@ def measure_volumes(
 
     Parameters
     ----------
-    layout : RunLayout
     scans : sequence of Scan
-        Registered here; an image that came registered has no volume change.
+        Scans registered here; an image that came in template space has no volume change.
     atlas_name : str
         As `atlases.labels.load_atlas`.
-    resolution_mm : float
-    executor : concurrent.futures.Executor
-    digests : DigestCache
 
     Returns
     -------
@@ -122,8 +118,6 @@ def measure_one(
         volumes, and columns: its data dictionary.
     log_jacobian, t1w : Path
         Images on the template grid.
-    atlas_name : str
-    resolution_mm : float
     """
     atlas = _atlas(atlas_name, resolution_mm)
     change, intensities = (_read(path) for path in (log_jacobian, t1w))
@@ -192,13 +186,13 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns of `RETEST_COLUMNS`. Over months or years it holds true change too.
+        Columns of `RETEST_COLUMNS`. Over months or years it includes true change.
     """
     rows = []
-    for participant, own in volumes.groupby("participant_id", sort=True):
-        sessions = sorted(own["session_id"].dropna().unique())
+    for participant, scans in volumes.groupby("participant_id", sort=True):
+        sessions = sorted(scans["session_id"].dropna().unique())
         for first, second in itertools.pairwise(sessions):
-            a, b = (own[own["session_id"] == session].set_index("region") for session in (first, second))
+            a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
             found = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
             rows.append((participant, first, second, found.correlation, found.mean_difference_percent, found.regions))
     return pd.DataFrame(rows, columns=list(RETEST_COLUMNS))
@@ -210,12 +204,12 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
     Parameters
     ----------
     volumes : pandas.DataFrame
-        Columns of `VOLUME_COLUMNS`; an atlas without bilateral groups "Hippocampus" and "Lateral ventricle" gives
-        none.
+        Columns of `VOLUME_COLUMNS`; empty if the atlas has no bilateral groups "Hippocampus" and
+        "Lateral ventricle".
     """
-    own = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
+    hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
     found = {}
-    for scan_id, rows in own.groupby("scan_id"):
+    for scan_id, rows in hippocampi.groupby("scan_id"):
         sides = rows.groupby("hemisphere")["tissue_mm3"].sum()
         if {"left", "right"} <= set(sides.index):
             found[str(scan_id)] = (float(sides["left"]), float(sides["right"]))

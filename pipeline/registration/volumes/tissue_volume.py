@@ -1,8 +1,8 @@
-"""Volume of a region of grey matter without the fluid that the registration takes for it.
+"""Volume of a grey-matter region without the fluid that registration includes in it.
 
-A warp follows a shrunken hippocampus only in part, so that the label of the atlas reaches into the ventricle beside it.
-Voxels of the label that are darker than halfway between fluid and the region itself are left out. That brings the
-volume nearer to a manual one (docs/benchmarks/registration.md).
+A warp only partly follows a shrunken hippocampus, so the label extends into the ventricle beside it. Voxels darker than
+halfway between fluid and the region are excluded, which brings the volume closer to manual ones
+(docs/benchmarks/registration.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.registration.volumes.region_volumes import region_volumes
 
 FLUID_PERCENTILE = 20.0
-"""Of the intensities in the ventricles of the atlas: their brighter part is tissue where the warp falls short."""
+"""Of intensities in the ventricles of the atlas; their brighter part is tissue if the warp is too small."""
 
 
 def tissue_volumes(
@@ -34,14 +34,14 @@ def tissue_volumes(
     t1w : numpy.ndarray
         (X, Y, Z), the scan on the same grid; 0 outside the brain.
     regions : sequence of int
-        Parts of one structure; one threshold holds for all of them.
+        Parts of one structure; they share one threshold.
     ventricles : sequence of int
         Regions of fluid.
 
     Returns
     -------
     dict of int to float
-        mm³; NaN for a region without a voxel, and for all where fluid is not there or not darker than the regions.
+        mm³; NaN for a region without a voxel, and for all if there is no fluid or it is not darker than the regions.
 
     Examples
     --------
@@ -51,8 +51,8 @@ def tissue_volumes(
     >>> tissue_volumes(np.zeros(labels.shape), t1w, labels, [1], [9], 1.0)
     {1: 3.0}
     """
-    own, fluid = t1w[np.isin(labels, regions)], t1w[np.isin(labels, ventricles) & (t1w > 0)]
-    if not own.size or not fluid.size or np.percentile(fluid, FLUID_PERCENTILE) >= np.median(own):
+    tissue, fluid = t1w[np.isin(labels, regions)], t1w[np.isin(labels, ventricles) & (t1w > 0)]
+    if not tissue.size or not fluid.size or np.percentile(fluid, FLUID_PERCENTILE) >= np.median(tissue):
         return dict.fromkeys(regions, float("nan"))
-    threshold = (np.percentile(fluid, FLUID_PERCENTILE) + np.median(own)) / 2
+    threshold = (np.percentile(fluid, FLUID_PERCENTILE) + np.median(tissue)) / 2
     return region_volumes(log_jacobian, np.where(t1w > threshold, labels, 0), regions, voxel_mm3)

@@ -1,4 +1,4 @@
-"""What a misspelt name was meant to be."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CUTOFF = 0.7
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like a misspelt one, whatever its case; None if none is like it.
+    """The known name most similar to a misspelt one, regardless of case; None if none is similar.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_setting(name: str, known: Sequence[str]) -> str | None:
-    """The setting most like a misspelt one, in whatever section it stands.
+    """The setting most similar to a misspelt one, in any section.
 
     Examples
     --------
@@ -38,5 +38,5 @@ def nearest_setting(name: str, known: Sequence[str]) -> str | None:
 
 
 def did_you_mean(name: str | None) -> str:
-    """The question to end a message with; empty if nothing is like it."""
+    """The question at the end of a message; empty without a suggestion."""
     return f" Did you mean {name}?" if name else ""

@@ -1,6 +1,6 @@
-"""Settings of the networks, one record per family; ``[model] architecture`` says which of them a run has.
+"""Settings of the networks, one record per family; chosen by ``[model] architecture``.
 
-What a family is and how it is built: `pipeline.models.families`. A new family adds its record here and there.
+`pipeline.models.families` builds the families. A new family adds a record here and one there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ModelConfig:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in shared}
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Whether values make sense, each with the sentence for when they do not."""
+        """Checks of values: whether each passes, and the message if it fails."""
         return []
 
 
@@ -57,7 +57,7 @@ class ResNetConfig(ModelConfig):
     width: float = 1.0
     """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
     stem_stride: int = 2
-    """Stride of the first convolution: 2 as He et al. (2016); MONAI's own default of 1 takes eight times the memory."""
+    """Stride of the first convolution: 2 as He et al. (2016); MONAI's default of 1 takes eight times the memory."""
 
     def checks(self) -> list[tuple[bool, str]]:
         return [

@@ -1,4 +1,4 @@
-"""The settings of a run: one frozen record per stage, checked as one before any work starts.
+"""The settings of a run: one frozen record per stage, checked together before any work starts.
 
 The defaults of the records are the preset ``default``; `pipeline.run.config.files` reads the others from TOML.
 """
@@ -14,12 +14,12 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
 SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
-"""What a pattern of file names may refer to; ``name`` is participant and session as in BIDS names."""
+"""Fields that a pattern of file names may contain; ``name`` is participant and session as in BIDS names."""
 
 
 @dataclass(frozen=True)
 class CohortConfig:
-    """Who takes part, what is told apart or predicted, who trains and who tests."""
+    """The cohort: participants, classes or number to predict, and split."""
 
     contrast_column: str = "diagnosis"
     negative: str = "CN"
@@ -36,23 +36,23 @@ class CohortConfig:
     validation_participants_per_class: int = 18
     shuffle_labels: bool = False
     start_at: Literal["auto", "scan", "brain", "template"] = "auto"
-    """Where images enter: as recognised one by one (auto), or all as scans, as brains already extracted, or as brains
+    """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
     max_voxel_mm: float = 5.0
-    """Scans with thicker slices are dropped: the hippocampus is some 8 mm high."""
+    """Scans with thicker slices are dropped: the hippocampus is about 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
-    """What makes someone CN or AD at a visit: the diagnosis, or the CDR (0, above 0.5) as the founding study's text has
-    it; docs/founding_study.md."""
+    """How CN and AD are defined at a visit: by the diagnosis, or by the CDR (0, above 0.5) as in the text of the
+    founding study; docs/founding_study.md."""
     mci_horizon_months: int = 36
-    """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed so long."""
+    """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed that long."""
     preferred_protocol: Literal["full", "accelerated"] = "full"
     preferred_field_strength: Literal["1.5", "3"] = "1.5"
     failed_quality: Literal["drop", "keep"] = "drop"
-    """Scans that ADNI's own quality control failed; kept ones are used only if the visit has no other."""
+    """Scans that failed ADNI's quality control; if kept, they are used only if the visit has no other."""
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
     apply_outside_contrast: bool = True
-    """Ask the networks about scans outside the contrast (MCI) too, and explain their answers; off, they are dropped."""
+    """Also predict and explain scans outside the contrast (MCI); if off, they are dropped."""
     clinical_columns: tuple[str, ...] = ()
     """Further columns of the source tables for ``clinical.tsv``, by their names there."""
 
@@ -64,13 +64,13 @@ class CohortConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """What outputs do not tell; the secret behind it is a file of its own (`pipeline.cohort.sharing.anonymise`)."""
+    """What outputs hide; the secret key is a separate file (`pipeline.cohort.sharing.anonymise`)."""
 
     shift_dates: bool = False
     pseudonyms: tuple[str, ...] = ()
     """``sites``, ``ids`` (of participants and images), both or none."""
     faces: Literal["auto", "keep", "remove"] = "auto"
-    """Of heads converted from DICOM, the only ones that a run keeps: ``auto`` removes them if anything is hidden."""
+    """Faces of heads converted from DICOM, the only ones in a run: ``auto`` removes them if anything is hidden."""
 
     @property
     def removes_faces(self) -> bool:
@@ -95,23 +95,23 @@ class RegistrationConfig:
     cross-correlation alone; both have steps of 0.2 and 50 iterations at half the resolution of the template. Measured
     in docs/registration.md."""
     mask_pattern: str = ""
-    """Where the mask of a scan lies, from the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
+    """Path of the mask of a scan in the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
     synthstrip_model: str = ""
     """Weights file of SynthStrip; the command mri_synthstrip of FreeSurfer must be installed too."""
     flagged: Literal["keep", "drop", "ask"] = "keep"
-    """What happens to scans whose registration is in doubt; ``ask`` stops until each has a decision."""
+    """What happens to scans whose registration is in doubt; ``ask`` stops until all are decided."""
     hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
-    """Volumes of the input tables; where there are none at all (auto) or where one is missing (fill) our own; or
-    our own for every scan (jacobian), from the Jacobian determinant of the registration."""
+    """Source of hippocampal volumes: the input tables (table), measured ones if the input has none at all (auto) or
+    where one is missing (fill), or measured ones for every scan (jacobian), from the Jacobian determinant."""
     seed: int = -1
-    """For ANTs; -1: the seed of the run at the time its folder is made. A later ``seed`` redoes no registration."""
+    """For ANTs; -1: the seed of the run when its folder is created. Changing ``seed`` later redoes no registration."""
 
 
 @dataclass(frozen=True)
 class AugmentationConfig:
     """Augmentation beyond flips and shifts, by MONAI; a probability of 0 switches a transform off.
 
-    Random numbers depend on the seed, the epoch and the scan alone.
+    Random numbers depend only on the seed, the epoch and the scan.
     """
 
     affine_probability: float = 0.0
@@ -138,7 +138,7 @@ class AugmentationConfig:
         return any(value > 0 for name, value in vars(self).items() if name.endswith("_probability"))
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Pairs of whether a value is all right and what must hold."""
+        """Checks of values: whether each passes, and the message if it fails."""
         where = "training.augmentation"
         return [
             *(
@@ -174,13 +174,13 @@ class TrainingConfig:
     max_shift_voxels: int = 2
     balance_classes: bool = True
     control: Literal["none", "binarised"] = "none"
-    """``binarised``: networks see brain masks instead of images. What they still tell apart, they tell by the contour
-    of the brain extraction; a run to compare with, never one to draw conclusions from."""
+    """``binarised``: networks see brain masks instead of images, and can use only the contour of the brain extraction;
+    a control run, not for conclusions."""
     regression_loss: Literal["mse", "huber"] = "mse"
     """For a number (``cohort.target``): squared error, or Huber's loss, which is linear beyond one standard deviation
     of the target."""
     repeats: int = 1
-    """Networks per fold, each with a seed of its own, on one registration and one split. Maps are those of the
+    """Networks per fold, with different seeds but the same registration and split. Maps are those of the
     first."""
     accumulate: int = 1
     """Batches whose gradients are averaged before a step: a step sees ``batch_size`` x ``accumulate`` scans."""
@@ -196,7 +196,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class AttributionConfig:
-    """What is explained, by which methods."""
+    """Attribution methods and their settings."""
 
     methods: tuple[str, ...] = ("lrp", "guided-backpropagation")
     """Methods that explain every scan, by the names that ``heatlas explain --help`` lists."""
@@ -208,7 +208,7 @@ class AttributionConfig:
     """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
     start_value: Literal["logit", "probability"] = "logit"
     keep_maps: Literal["none", "group", "all"] = "all"
-    """Maps that are written: none, the mean maps of groups, or those of single scans too. Tables need no map."""
+    """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class RegionsConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """How the report introduces itself."""
+    """Settings of the report."""
 
     title: str = "Region-relevance report"
 
@@ -246,7 +246,7 @@ class Config:
 
 
 def _problems(config: Config) -> list[str]:
-    """Values that are well typed and still make no sense; empty if all is well."""
+    """Invalid values of the right type, as messages; empty if all are valid."""
     cohort, training = config.cohort, config.training
     checks = [
         (config.seed >= 0, "seed must be 0 or more"),
@@ -285,7 +285,7 @@ def _problems(config: Config) -> list[str]:
             not config.registration.mask_pattern or _names_a_scan(config.registration.mask_pattern),
             "registration.mask_pattern may hold only "
             + ", ".join("{" + name + "}" for name in SCAN_FIELDS)
-            + ", and must hold one that tells scans apart",
+            + ", and must hold one that differs between scans",
         ),
         (
             config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
@@ -322,7 +322,7 @@ def _problems(config: Config) -> list[str]:
 
 
 def _names_a_scan(pattern: str) -> bool:
-    """Whether a pattern of file names holds known fields only, and tells scans apart."""
+    """Whether a pattern of file names holds only known fields, and at least one."""
     try:
         fields = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
         pattern.format(**dict.fromkeys(SCAN_FIELDS, ""))

@@ -1,9 +1,8 @@
 """The settings of the cohort statistics: one frozen record per analysis, nested in `StatisticsConfig`.
 
-A record states its defaults, so that no setting needs to be touched, and its own checks: a list of pairs, whether a
-value is all right and what must hold. `StatisticsConfig.checks` joins the checks of the nested records, and
-`pipeline.run.config.settings` raises the first that fails. In TOML a nested record is a section:
-``[statistics.subgroups]``.
+A record has defaults and its checks: pairs of whether a value passes and the message if it fails.
+`StatisticsConfig.checks` joins those of the nested records, and `pipeline.run.config.settings` raises the first that
+fails. In TOML a nested record is a section: ``[statistics.subgroups]``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Literal
 
 Checks = list[tuple[bool, str]]
 MOST_REPEATS = 10_000_000
-"""Permutations or resamples; more take weeks and tell nothing new."""
+"""Largest number of permutations or resamples; more would take weeks without benefit."""
 
 
 Metric = Literal["density", "sum", "gain", "share"]
@@ -21,7 +20,7 @@ Metric = Literal["density", "sum", "gain", "share"]
 
 @dataclass(frozen=True)
 class AssociationsConfig:
-    """Relevance against biomarkers."""
+    """Associations of relevance with biomarkers."""
 
     biomarkers: tuple[str, ...] = (
         "hippocampus/tiv", "own volume/tiv", "mmse", "cdrsb", "adas13", "apoe4", "abeta", "tau", "ptau",
@@ -29,8 +28,8 @@ class AssociationsConfig:
     """Columns of ``scans.tsv`` or ``clinical.tsv``, quotients of two (hippocampus and tiv need no ``_mm3``), ``own
     volume`` (of each region, from the registration) or ``volume of GROUP``, both also divided by tiv."""
     scan_groups: tuple[str, ...] = ("all", "positive")
-    """Scans looked at: all, positive or negative (classes of the contrast), TP, FP, TN, FN. Over all scans of both
-    classes, whatever differs between the classes is associated; within a class it is not so."""
+    """Groups of scans: all, positive or negative (classes of the contrast), TP, FP, TN, FN. Over all scans of both
+    classes, everything that differs between them is associated; within a class it is not."""
     metrics: tuple[Metric, ...] = ("density",)
 
     def checks(self) -> Checks:
@@ -49,7 +48,7 @@ class AssociationsConfig:
 
 @dataclass(frozen=True)
 class GroupComparisonsConfig:
-    """Relevance of one group of scans against another."""
+    """Comparisons of relevance between groups of scans."""
 
     comparisons: tuple[str, ...] = ("positive/negative", "TP/TN", "FN/TP", "FP/TN")
     """Pairs of positive, negative, TP, FP, TN, FN."""
@@ -76,15 +75,15 @@ class GroupComparisonsConfig:
 
 @dataclass(frozen=True)
 class SubgroupsConfig:
-    """Who is told apart in ``subgroups.tsv``, ``interactions.tsv`` and ``fairness.tsv``."""
+    """Variables of ``subgroups.tsv``, ``interactions.tsv`` and ``fairness.tsv``."""
 
     variables: tuple[str, ...] = ("sex", "age", "apoe4", "field_strength", "site", "mmse", "course")
     """``course`` is CN, sMCI, pMCI or AD at the scan; any column of ``scans.tsv`` or ``clinical.tsv`` will do. Numbers
     with more than six values are cut into tertiles of participants, mmse into bands, apoe4 into carriers or not."""
     minimum_participants: int = 5
-    """Cells with fewer participants are suppressed, and say so."""
+    """Cells with fewer participants are suppressed and marked."""
     mmse_bands: tuple[float, ...] = (24.0, 27.0)
-    """Lower bounds of the bands above the first: below 24 is the usual sign of dementia."""
+    """Lower bounds of the bands above the first: below 24 usually indicates dementia."""
 
     def checks(self) -> Checks:
         return [
@@ -105,7 +104,7 @@ class SubgroupsConfig:
 
 @dataclass(frozen=True)
 class MainEffectsConfig:
-    """What is tested in ``main_effects.tsv``, each beside the others and the class."""
+    """Variables tested in ``main_effects.tsv``, each adjusted for the others and the class."""
 
     variables: tuple[str, ...] = ("sex", "age", "education", "field_strength", "site")
     """Columns of ``scans.tsv`` or ``clinical.tsv``."""
@@ -124,20 +123,20 @@ class HarmonisationConfig:
     """ComBat over sites, fitted outside the fold that it is applied to."""
 
     site_column: str = "site"
-    """Column that says where, or on what, a scan was made."""
+    """Column of the site or scanner of a scan."""
     relevance_covariates: str = "age + sex"
     volume_covariates: str = "age + sex + tiv_mm3"
-    """What they explain is kept; never the class, which what is applied to test participants must not know."""
+    """Their effects are kept. The class is never among them, since it must not be used for test participants."""
     training_covariates: str = "label"
-    """Accounted for while the model is fitted only, so that sites with many patients do not lose the disease."""
+    """Used only while the model is fitted, so that the disease is not removed at sites with many patients."""
     empirical_bayes: bool = True
     reference_site: str = ""
-    """Site that stays as it is; the others become like it. Empty: all meet at the mean."""
+    """Site to which the others are adjusted. Empty: all are adjusted to the mean."""
     min_participants: int = 3
-    """Sites with fewer participants in training are small."""
+    """Sites with fewer training participants count as small."""
     small_site: Literal["pooled", "refuse"] = "pooled"
     unseen_site: Literal["pooled", "refuse"] = "pooled"
-    """A test site that training does not know is treated as the pool of small sites; without one it stays as it is."""
+    """A test site that is not in training is treated as the pool of small sites; without a pool it is not adjusted."""
 
     def checks(self) -> Checks:
         return [(self.min_participants >= 2, "statistics.harmonisation.min_participants must be 2 or more")]
@@ -145,7 +144,7 @@ class HarmonisationConfig:
 
 @dataclass(frozen=True)
 class NormativeConfig:
-    """Scores against controls, and subtypes of patients by them."""
+    """Normative scores against controls, and subtypes of patients based on them."""
 
     relevance_covariates: str = "age + sex + field_strength"
     volume_covariates: str = "age + sex + field_strength + tiv_mm3"
@@ -153,12 +152,12 @@ class NormativeConfig:
     """Residual degrees of freedom (controls less coefficients) below which there is no norm."""
     max_subtypes: int = 6
     min_subtype_participants: int = 3
-    """A group of fewer is no subtype but outliers: numbers of groups that have one are not considered."""
+    """A smaller group counts as outliers; numbers of subtypes with such a group are not considered."""
     resamples: int = 100
     """Subsamples of the consensus, bootstraps of the stability and reference data sets of the gap statistic."""
     subtype_level: Literal["removed", "kept"] = "removed"
-    """Whether a fingerprint's own mean over regions is taken out first, so that groups differ in pattern, not in how
-    ill they look altogether."""
+    """Whether the mean of a fingerprint over regions is removed first, so that groups differ in pattern rather than in
+    severity."""
 
     def checks(self) -> Checks:
         return [
@@ -177,12 +176,12 @@ class ProgressionConfig:
     """Conversion from MCI to AD, and change over visits."""
 
     min_events_per_variable: int = 5
-    """A Cox model with fewer conversions per variable is not fitted (Vittinghoff & McCulloch 2007); below twice as
-    many it says so (Peduzzi et al. 1995)."""
+    """A Cox model with fewer conversions per variable is not fitted (Vittinghoff & McCulloch 2007); below twice as many
+    a note says so (Peduzzi et al. 1995)."""
     min_participants: int = 10
-    """Participants with repeated scans that a mixed model needs; as many with three or more for random slopes."""
+    """Smallest number of participants with repeated scans for a mixed model, or with three scans for random slopes."""
     trajectory_maps: tuple[str, ...] = ()
-    """Maps whose regions are followed over visits, as in the file names; none named: the first map of the run (a model
+    """Maps whose regions are followed over visits, as in the file names; empty: the first map of the run (a model
     takes up to a second, and there is one per region)."""
 
     def checks(self) -> Checks:
@@ -197,12 +196,12 @@ class ProgressionConfig:
 
 @dataclass(frozen=True)
 class ShortcutsConfig:
-    """Whether relevance tells where and how a scan was made."""
+    """Whether relevance predicts where and how a scan was made."""
 
     permutations: int = 1_000
-    """Of sites between participants; each is as much work as the prediction itself, so fewer than elsewhere."""
+    """Permutations of sites between participants; each repeats the prediction, so there are fewer than elsewhere."""
     min_participants: int = 5
-    """Sites with fewer participants take no part in the prediction of site; so with field strengths."""
+    """Sites, or field strengths, with fewer participants are excluded from their prediction."""
 
     def checks(self) -> Checks:
         return [
@@ -219,7 +218,7 @@ class ComparisonConfig:
     """Agreement of region rankings."""
 
     top: int = 10
-    """Regions at the top of a ranking whose overlap is counted."""
+    """Number of top regions whose overlap is counted."""
 
     def checks(self) -> Checks:
         return [(self.top >= 1, "statistics.comparison.top must be 1 or more")]
@@ -230,14 +229,14 @@ class StatisticsConfig:
     """Inference; the participant is the unit."""
 
     permutations: int = 10_000
-    """Random permutations of a test; where there are no more distinct ones than that, all are used and p is exact."""
+    """Random permutations of a test; if there are not more distinct ones, all are used and p is exact."""
     bootstrap_samples: int = 2_000
     confidence: float = 0.95
     covariates: str = "age + sex + field_strength"
-    """What tests over participants are adjusted for, as a formula; columns that say nothing are left out, and named."""
+    """Covariates of tests over participants, as a formula; uninformative columns are left out and named."""
     fold_effect: bool = True
-    """Hold the test fold in tests on relevance: each fold's maps come from a network of its own, in a scale of its own.
-    Without it a covariate that is unbalanced over folds passes for an effect (docs/cohort_analyses.md)."""
+    """Adjust tests on relevance for the test fold: the maps of each fold come from a different network with its own
+    scale. Otherwise a covariate that is unbalanced over folds appears as an effect (docs/cohort_analyses.md)."""
     associations: AssociationsConfig = field(default_factory=AssociationsConfig)
     group_comparisons: GroupComparisonsConfig = field(default_factory=GroupComparisonsConfig)
     subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)

@@ -1,4 +1,4 @@
-"""The run folder as a whole: made, recognised, protected from mix-ups."""
+"""The run folder: create it, recognise it, and protect it from mix-ups."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from pipeline.run.work.fingerprint import fingerprint, is_fingerprint_of
 
 @dataclass(frozen=True)
 class RunInput:
-    """What a run was made from; the ``[run]`` section of its ``config.toml``.
+    """Input of a run; the ``[run]`` section of its ``config.toml``.
 
-    The input is written as seen from the run folder, so that no home folder is named.
+    The path of the input is written relative to the run folder, so that no home folder is named.
     """
 
     input: Path
     preset: str
     key: str = ""
-    """Fingerprint of the secret behind what the run hides, if it hides anything."""
+    """Fingerprint of the secret key of an anonymised run."""
 
 
 def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
-    """Say whether a folder may hold this run, without writing to it.
+    """Check that a folder may hold this run, without writing to it.
 
     Raises
     ------
     BadInputError
         If the input folder is missing or unreadable.
     UsageError
-        If `out` holds something else, belongs to another input, or lies where it would be read as input.
+        If `out` holds something else, belongs to another input, or would be read as part of the input.
     """
     out, root = out.resolve(), source.input.resolve()
     if not root.is_dir():
@@ -59,9 +59,9 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
 
 
 def with_registration_seed(config: Config, layout: RunLayout) -> Config:
-    """The configuration with a registration seed of its own: that of the run that is continued, else the run's seed.
+    """Set the registration seed: that of the run that is continued, else the seed of the run.
 
-    So a later training ``seed`` redoes no registration.
+    So changing ``seed`` later redoes no registration.
     """
     if config.registration.seed >= 0:
         return config
@@ -71,15 +71,12 @@ def with_registration_seed(config: Config, layout: RunLayout) -> Config:
 
 
 def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
-    """Make the run folder, or recognise one of the same input, and write its configuration.
+    """Create the run folder, or recognise one of the same input, and write its configuration.
 
     Parameters
     ----------
-    out : Path
-    source : RunInput
-    config : Config
     key : str, optional
-        The secret behind what outputs hide; the run keeps a fingerprint of it.
+        Secret key of an anonymised run, which keeps a fingerprint of it.
 
     Raises
     ------
@@ -102,10 +99,10 @@ def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | N
 
 
 def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) -> str:
-    """Fingerprint of the key, "" without one.
+    """Fingerprint of the key; empty without one.
 
-    A run is not continued under other privacy settings or with another key: what it hides would stand beside what is
-    to be hidden, and each person would be there twice.
+    A run is not continued with other privacy settings or another key: hidden values would appear beside the original
+    ones, and each person twice.
     """
     if not layout.config.is_file():
         return "" if key is None else fingerprint(key)
@@ -124,12 +121,12 @@ def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) ->
 
 
 def read_run_config(layout: RunLayout) -> Config:
-    """Read the configuration of a run, to describe or use what it has made.
+    """Read the configuration of an existing run.
 
     Raises
     ------
     UsageError
-        If it is damaged, or a setting that results depend on was changed after the run.
+        If it is damaged, or a setting that affects results was changed after the run.
     """
     config = read_config(layout.config)
     if not layout.settings.is_file():  # written by an earlier version
@@ -145,7 +142,7 @@ def read_run_config(layout: RunLayout) -> Config:
 
 
 def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
-    """All settings by name; those of the report are not results."""
+    """All settings by name except those of the report, which do not affect results."""
     found: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(record)):
         value = getattr(record, name)
@@ -157,7 +154,7 @@ def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
 
 
 def read_run_input(layout: RunLayout) -> RunInput:
-    """Read what a run was made from.
+    """Read the input of a run.
 
     Raises
     ------

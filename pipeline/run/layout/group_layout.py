@@ -1,4 +1,4 @@
-"""Where the tables and maps of the whole group lie: the folder ``group`` of a run."""
+"""Paths of tables and maps of the whole group: the folder ``group`` of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GroupFiles:
 
     @property
     def region_quality(self) -> Path:
-        """How well each scan lies on the template in each region, one row per scan and region."""
+        """Registration quality per scan and region."""
         return self.group / "region_quality.tsv"
 
     @property
@@ -35,7 +35,7 @@ class GroupFiles:
 
     @property
     def test_retest(self) -> Path:
-        """How alike the volumes of two scans of one participant are."""
+        """Agreement of the volumes of two scans of one participant."""
         return self.group / "test_retest.tsv"
 
     @property
@@ -44,7 +44,7 @@ class GroupFiles:
 
     @property
     def predictions_repeats(self) -> Path:
-        """Predictions of every repeat of the training; only where there is more than one."""
+        """Predictions of every repeat of the training; only if there is more than one."""
         return self.group / "predictions_repeats.tsv"
 
     @property
@@ -94,7 +94,7 @@ class GroupFiles:
     def group_map(self, group: str, map_name: str) -> Path:
         """Mean map over a group (``AD``, ``CN``, ``TP`` ...).
 
-        Any text may be a label of the cohort: characters that a file name cannot hold are written as in a URL.
+        Labels may be any text; characters that file names do not allow are written as in a URL.
         """
         name = quote(group, safe="")
         return self.group / "maps" / f"group-{name}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"

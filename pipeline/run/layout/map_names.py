@@ -1,7 +1,7 @@
 """Names of relevance maps in files, in tables and for readers.
 
 ``lrpB025`` is LRP with beta 0.25, ``gb`` guided backpropagation; any other map has the name of its method and of the
-settings that differ from the usual ones: ``occlusionSize12``.
+settings that differ from the defaults: ``occlusionSize12``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def beta_of(name: str) -> float | None:
 
 
 def map_label(method: str, unusual: Mapping[str, object]) -> str:
-    """BIDS label of a map, letters and digits only; different for whatever is different.
+    """BIDS label of a map, letters and digits only; unique for each method and settings.
 
     Parameters
     ----------
     method : str
         Name in the registry.
     unusual : mapping
-        What differs from the usual settings, by name, in the order of the label.
+        Settings that differ from the defaults, by name, in the order of the label.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def settings_for(method: str, settings: Sequence[str]) -> list[str]:
 
 
 def names_of(method: str, settings: Sequence[str], betas: Sequence[float]) -> list[str]:
-    """Maps that a run makes by one method, given its settings as they are written."""
+    """Maps that a run makes with one method and its settings."""
     if method == LRP and not settings:
         return [lrp_map_name(beta) for beta in betas]
     if method == GUIDED and not settings:

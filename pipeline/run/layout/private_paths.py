@@ -1,4 +1,4 @@
-"""Paths as outputs may show them: a home folder is named after a person."""
+"""Paths in outputs, without the home folder, which may be named after a person."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.run.errors import HeatlasError
 
 
 def without_home(text: str | Path) -> str:
-    """A path, or a text with paths, in which the user's home folder is written ``~``.
+    """A path, or a text with paths, with the user's home folder written as ``~``.
 
     Examples
     --------
@@ -31,7 +31,7 @@ _FOLDERS = re.compile(
 
 
 def without_folders(text: str) -> str:
-    r"""A text in which absolute paths are cut to their last part: for pages, which leave the machine.
+    r"""Cut absolute paths in a text to their last part, for pages that leave the machine.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def without_folders(text: str) -> str:
 
 
 def relative_to_folder(path: Path, folder: Path) -> str:
-    """Path as seen from a folder, POSIX separators; two folders that move together stay connected.
+    """Path relative to a folder, with POSIX separators; stays valid if both are moved together.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def relative_uri(path: Path, folder: Path) -> str:
 
 
 def last_part(argument: str) -> str:
-    """An argument of a command line in which an absolute path is written by its last part.
+    """An argument of a command line, with an absolute path cut to its last part.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def last_part(argument: str) -> str:
 
 
 def with_named_folders(text: str, folders: Mapping[Path, str]) -> str:
-    """A text in which these folders are written as given, each also where it begins a longer path.
+    """Replace folders in a text by names, also at the beginning of longer paths.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def with_named_folders(text: str, folders: Mapping[Path, str]) -> str:
 
 @contextmanager
 def shown_as(path: Path, name: str) -> Iterator[None]:
-    """Let errors of this program name a file as `name` does, in messages and tracebacks, instead of by its path.
+    """Replace the path of a file by `name` in messages and tracebacks of errors of this program.
 
     Examples
     --------

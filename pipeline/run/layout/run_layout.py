@@ -1,6 +1,6 @@
-"""Where everything in a run folder lies; a run is a BIDS derivative.
+"""Paths in a run folder, which is a BIDS derivative.
 
-With `pipeline.run.layout.group_layout` and `pipeline.run.layout.scan_files` the only modules that spell these paths.
+Only this module, `pipeline.run.layout.group_layout` and `pipeline.run.layout.scan_files` construct these paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RunLayout(GroupFiles):
         return ScanFiles(self.root, participant_id, session_id, resolution_mm)
 
     def fold(self, index: int, repeat: int = 1) -> FoldFiles:
-        """Network of a fold; of further repeats of its training in folders of their own."""
+        """Network of a fold; further repeats of its training have subfolders."""
         folder = self.root / "models" / f"fold-{index}"
         return FoldFiles(folder if repeat == 1 else folder / f"repeat-{repeat}")
 
@@ -30,7 +30,7 @@ class RunLayout(GroupFiles):
 
     @property
     def lock(self) -> Path:
-        """Who is at work in this folder; there only as long as someone is."""
+        """The process working in this folder; exists only while it works."""
         return self.root / ".heatlas.lock"
 
     @property
@@ -52,7 +52,7 @@ class RunLayout(GroupFiles):
 
     @property
     def manifest_comparison(self) -> Path:
-        """How the images of a manifest were found in the input."""
+        """Results for the images of a manifest."""
         return self.root / "manifest_comparison.tsv"
 
     @property
@@ -65,12 +65,12 @@ class RunLayout(GroupFiles):
 
     @property
     def flagged(self) -> Path:
-        """Scans whose registration is in doubt, for a person to decide on; only where the settings ask."""
+        """Scans whose registration is in doubt, for a person to decide on; only if the settings ask for it."""
         return self.root / "flagged.tsv"
 
     @property
     def partial_sums(self) -> Path:
-        """Sums of maps over some scans each, and their table; only where a run keeps no maps of single scans."""
+        """Sums of maps over some scans each, and their table; only if a run keeps no maps of single scans."""
         return self.root / "partial"
 
     @property
@@ -83,12 +83,12 @@ class RunLayout(GroupFiles):
         return self.partial_sums / f"{part}_sums.npz"
 
     def partial_scans(self, part: str) -> Path:
-        """Tables of these scans, one by one, until they are in their places (ZIP)."""
+        """Tables of these scans until they are moved to their final place (ZIP)."""
         return self.partial_sums / f"{part}_scans.zip"
 
     @property
     def explanations(self) -> Path:
-        """What ``heatlas explain`` says of the whole group; its maps lie beside those of the run."""
+        """Group tables of ``heatlas explain``; its maps lie beside those of the run."""
         return self.root / "explanations"
 
     @property
@@ -110,12 +110,12 @@ class RunLayout(GroupFiles):
 
     @property
     def settings(self) -> Path:
-        """``config.toml`` as the run wrote it, to see whether it was changed since."""
+        """``config.toml`` as the run wrote it, to detect later changes."""
         return self.logs / "settings.toml"
 
     @property
     def parsl_logs(self) -> Path:
-        """Parsl's own files; there only while it works, and after a run that went wrong."""
+        """Files of Parsl; they exist only while it works, and after a failed run."""
         return self.logs / "parsl"
 
     @property
@@ -150,10 +150,9 @@ class RunLayout(GroupFiles):
 
 @dataclass(frozen=True)
 class ExplanationLayout(RunLayout):
-    """The same run folder with receipts and failures of its own for ``heatlas explain``.
+    """The same run folder with separate receipts and failures for ``heatlas explain``.
 
-    A chosen scan that cannot be explained is no failure of the run: its table of failures, its exit code and its
-    report stay what they were.
+    A scan that cannot be explained is not a failure of the run: its failures, exit code and report do not change.
     """
 
     @property

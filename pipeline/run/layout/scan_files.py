@@ -1,6 +1,6 @@
-"""Where the files of one scan lie in a run folder, by BIDS names of participant and session.
+"""Paths of the files of one scan in a run folder, by BIDS names of participant and session.
 
-A dataset without sessions has none in its names.
+Without sessions in the dataset, names have none.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ScanFiles:
 
     @property
     def converted_brain(self) -> Path:
-        """Brain mask on the voxels of `converted`, where all that is far from it was set to 0 to remove the face."""
+        """Brain mask on the voxels of `converted`, if voxels far from it were set to 0 to remove the face."""
         return self._anat(f"{self.name}_desc-brain_mask.nii.gz")
 
     @property
@@ -76,7 +76,7 @@ class ScanFiles:
 
     @property
     def brain_mask(self) -> Path:
-        """The scan's own brain mask, carried to template space."""
+        """Brain mask of the scan in template space."""
         return self._anat(f"{self._space}_desc-brain_mask.nii.gz")
 
     @property
@@ -103,7 +103,7 @@ class ScanFiles:
 
     @property
     def region_quality(self) -> Path:
-        """How well this scan lies on the template in each region (TSV)."""
+        """Registration quality of this scan in each region (TSV)."""
         return self._anat(f"{self._space}_desc-regions_quality.tsv")
 
     @property
@@ -118,12 +118,12 @@ class ScanFiles:
 
     @property
     def portrait(self) -> Path:
-        """The leading relevance maps of the scan on its own brain, with regions outlined (PNG)."""
+        """The leading relevance maps of the scan on its brain, with regions outlined (PNG)."""
         return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
 
     @property
     def viewer(self) -> Path:
-        """Page to look through this scan's leading relevance maps on its own brain (HTML)."""
+        """Viewer of the leading relevance maps of this scan on its brain (HTML)."""
         return self.folder / "figures" / f"{self._space}_desc-relevance_viewer.html"
 
     def relevance_map(self, map_name: str) -> Path:
@@ -149,11 +149,11 @@ class ScanFiles:
         return sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
 
     def explanation_map(self, label: str) -> Path:
-        """A map that ``heatlas explain`` has made; not named as one of the run."""
+        """A map made by ``heatlas explain``; its suffix differs from maps of the run."""
         return self.folder / "relevance" / f"{self._space}_desc-{label}_explanation.nii.gz"
 
     def explanation_ledger(self, label: str) -> Path:
-        """Conservation ledger of such a map, of a method that keeps one (TSV); not named as that of the run."""
+        """Conservation ledger of such a map, if its method has one (TSV); not named as that of the run."""
         return self.folder / "relevance" / f"{self._space}_desc-{label}_conservation.tsv"
 
     def explanation_regions(self, label: str) -> Path:

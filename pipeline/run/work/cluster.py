@@ -1,8 +1,8 @@
-"""Work on a cluster through Parsl, behind the interface of `concurrent.futures`.
+"""Work on a cluster with Parsl, through the interface of `concurrent.futures`.
 
-Parsl reads meaning into parameter names (`inputs`, `outputs`, `stdout` ...), cannot cancel work, and has no hook that
-runs in a worker before its libraries are imported. So it is only ever given `call`, with function and arguments
-packed: the worker sets its environment, then unpacks them, which imports what they need.
+Parsl gives meaning to parameter names (`inputs`, `outputs`, `stdout` ...), cannot cancel work, and has no hook that
+runs in a worker before libraries are imported. So it only runs `call` with the pickled function and arguments: the
+worker sets its environment, then unpickles them, which imports what they need.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ClusterExecutor(Executor):
         self._environment = dict(environment)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in `concurrent.futures`; `Future.cancel` answers False, since Parsl cannot.
+        """As in `concurrent.futures`; `Future.cancel` returns False, since Parsl cannot cancel.
 
-        What Parsl itself reports, such as a lost worker, becomes `BrokenExecutor`.
+        Errors of Parsl itself, such as a lost worker, become `BrokenExecutor`.
         """
         ours: Future[Any] = Future()
         ours.set_running_or_notify_cancel()
@@ -53,7 +53,7 @@ class ClusterExecutor(Executor):
 
 
 def call(environment: Mapping[str, str], packed: bytes) -> tuple[Any, BaseException | None]:
-    """Do the work in the worker: its result, or what it raised."""
+    """Do the work in the worker; returns the result or the exception."""
     os.environ.update(environment)
     try:
         function, positional, named = pickle.loads(packed)
@@ -66,8 +66,8 @@ def call(environment: Mapping[str, str], packed: bytes) -> tuple[Any, BaseExcept
 def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
     lost = done.exception()
     if lost is not None:
-        said = " ".join(str(lost).split()) or type(lost).__name__
-        broken = BrokenExecutor(f"a worker of the cluster was lost ({said})")
+        reason = " ".join(str(lost).split()) or type(lost).__name__
+        broken = BrokenExecutor(f"a worker of the cluster was lost ({reason})")
         broken.__cause__ = lost
         ours.set_exception(broken)
         return
@@ -89,12 +89,12 @@ def open_cluster(path: Path, environment: Mapping[str, str], logs: Path) -> Iter
     environment : mapping of str to str
         Of the workers.
     logs : Path
-        Folder for Parsl's own files, unless the file names one. Removed if all went well: they are full of paths.
+        Folder for files of Parsl, unless the file names one. Removed after success, since the files contain paths.
 
     Raises
     ------
     UsageError
-        If Parsl is not installed, or the file cannot be read, fails, or does not define what it should.
+        If Parsl is not installed, or the file cannot be read, fails, or does not define ``config``.
     """
     if importlib.util.find_spec("parsl") is None:
         raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")
@@ -105,13 +105,13 @@ def open_cluster(path: Path, environment: Mapping[str, str], logs: Path) -> Iter
     from parsl.concurrent import ParslPoolExecutor
 
     before = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"  # where Parsl's own programs lie
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"  # contains the programs of Parsl
     try:
         pool = _start(ParslPoolExecutor, config, path)
         try:
             yield ClusterExecutor(pool, environment)
         finally:
-            pool.shutdown(wait=False)  # after an error nobody waits for the rest
+            pool.shutdown(wait=False)  # after an error, do not wait for the rest
     finally:
         os.environ["PATH"] = before
     if not kept:
@@ -129,8 +129,8 @@ def _read_config(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"--executor {path}: cannot be run ({_where(error, path)}{said}).") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"--executor {path}: cannot be run ({_where(error, path)}{reason}).") from error
     config = getattr(module, "config", None)
     if not isinstance(config, Config):
         raise UsageError(f"--executor {path}: must define `config`, a parsl.config.Config.")
@@ -147,7 +147,7 @@ def _require_file(path: Path) -> None:
 
 
 def _where(error: BaseException, path: Path) -> str:
-    """The last line of the file that was at work when it failed."""
+    """The last line of the file in the traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"line {lines[-1]}: " if lines else ""
 

@@ -1,8 +1,7 @@
-"""Digests: what makes two inputs, two settings or two versions of the code the same.
+"""Digests of inputs, settings and code, which decide whether finished work is still valid.
 
-Files are digested once and remembered by path, size and times. Code is digested as its syntax
-tree without docstrings (also those below constants and fields), so that a comment or a moved line does not make
-finished work stale.
+Files are digested once and remembered by path, size and times. Code is digested as its syntax tree without docstrings
+(including those after constants and fields), so that comments and layout do not invalidate finished work.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ def canonical_json(value: Any) -> str:
 
 
 Code = str | Callable[..., Any]
-"""A module, a package (all its modules), or a function, which stands for its module."""
+"""A module, a package (all its modules), or a function, which means its module."""
 
 
 def code_digest(*code: Code) -> str:
-    """Digest of code and of all that it imports, blind to comments, layout and docstrings."""
+    """Digest of code and of all that it imports, without comments, layout and docstrings."""
     return _modules_digest(tuple(sorted({one if isinstance(one, str) else one.__module__ for one in code})))
 
 
@@ -75,7 +74,7 @@ def _code_without_docstrings(path: Path) -> str:
 
 
 def _is_text_alone(statement: ast.stmt) -> bool:
-    """Whether a statement is nothing but a string, which Python evaluates and drops."""
+    """Whether a statement is only a string, such as a docstring."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -84,13 +83,13 @@ def _is_text_alone(statement: ast.stmt) -> bool:
 
 
 Stamp = list[Any]
-"""SHA-256 of a file, then what tells that it has not changed since: size, times of modification and of status."""
+"""SHA-256 of a file, then its size and times of modification and status, which show whether it has changed."""
 
 
 def stamp_of(path: Path, known: Any = None) -> Stamp | None:
-    """Stamp of a file, read only if it is not the very file that `known` is the stamp of; None if unreadable.
+    """Stamp of a file, which is read only if `known` is not its stamp; None if unreadable.
 
-    An editor may set back the time of modification, but not that of the status.
+    An editor may reset the time of modification, but not that of the status.
     """
     try:
         status = path.stat()
@@ -103,12 +102,12 @@ def stamp_of(path: Path, known: Any = None) -> Stamp | None:
 
 
 def same_content(stamp: Stamp | None, known: Any) -> bool:
-    """Whether two stamps are of the same bytes."""
+    """Whether two stamps have the same digest."""
     return stamp is not None and isinstance(known, list) and known[:1] == stamp[:1]
 
 
 def log_remade(name: str, stamp: Stamp | None) -> None:
-    """Say why something finished is made again."""
+    """Log why a finished file is made again."""
     what = "is missing" if stamp is None else "is not as it was written"
     logging.getLogger("heatlas").warning("  %s %s; it is made again", name, what)
 
@@ -129,7 +128,7 @@ class DigestCache:
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            known = {}  # only a cache: digested again
+            known = {}  # only a cache
         if isinstance(known, dict):
             self._known = known
 
@@ -144,7 +143,7 @@ class DigestCache:
         return stamp
 
     def digest(self, path: Path) -> str:
-        """SHA-256 of a file; "unreadable" where it cannot be read, so that its own job can say why."""
+        """SHA-256 of a file; "unreadable" where it cannot be read, so that its job reports why."""
         stamp = self.stamp(path)
         return "unreadable" if stamp is None else str(stamp[0])
 

@@ -1,11 +1,10 @@
-"""Where work runs: local processes by default, any cluster through Parsl.
+"""Executors: local processes by default, any cluster through Parsl.
 
-Both are `concurrent.futures` executors; the stages know no more. Workers use one thread in every numerical library
-(a fixed seed and one thread make ANTs repeatable, and N workers on N cores do not fight), and end when the process
-that started them is gone.
+Both are `concurrent.futures` executors. Workers use one thread in every numerical library (a fixed seed and one thread
+make ANTs repeatable, and N workers on N cores do not compete), and end with the process that started them.
 
-Local workers are forked from a server process that has one thread and does no work of its own, so that the libraries
-are imported once and not in every worker (`import_ahead`). Where the system has no such server they are spawned.
+Local workers are forked from a server process that has one thread and does no work, so that libraries are imported once
+and not in every worker (`import_ahead`). On systems without such a server they are spawned.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_met
 
 
 def import_ahead(modules: Sequence[str]) -> None:
-    """Start the server that workers are forked from, and let it import while the caller goes on.
+    """Start the server that workers are forked from, which imports modules while the caller continues.
 
-    Without this call workers import what they need themselves.
+    Without this call, workers import what they need.
 
     Parameters
     ----------
@@ -66,14 +65,14 @@ def open_executor(
         Python file that defines ``config``, a `parsl.config.Config`. It is code and is run as such: pass only a
         file you trust.
     parsl_logs : Path
-        Folder for Parsl's own files.
+        Folder for files of Parsl.
 
     Raises
     ------
     UsageError
-        If the file is of no use (`pipeline.run.work.cluster.open_cluster`).
+        If the file cannot be used (`pipeline.run.work.cluster.open_cluster`).
     ResumableError
-        If a worker was lost, whatever it was doing.
+        If a worker was lost.
     """
     with _environment(SINGLE_THREAD):
         try:
@@ -84,10 +83,10 @@ def open_executor(
                 with open_cluster(parsl_config, SINGLE_THREAD, parsl_logs) as executor:
                     yield executor
         except BrokenExecutor as error:
-            said = str(error) if parsl_config is not None else "a worker process was killed"
+            reason = str(error) if parsl_config is not None else "a worker process was killed"
             remedy = "with more memory per worker" if parsl_config is not None else "with fewer --n-procs"
             raise ResumableError(
-                f"{said}, usually for lack of memory. Run the same command again {remedy}; finished work is kept."
+                f"{reason}, usually for lack of memory. Run the same command again {remedy}; finished work is kept."
             ) from error
 
 
@@ -111,10 +110,9 @@ def _local_pool(n_procs: int) -> Iterator[Executor]:
 
 
 def _wait_until_cancelled(pool: ProcessPoolExecutor, seconds: float = 2.0) -> None:
-    """Let the pool's own thread forget the work that is cancelled.
+    """Wait until the pool's thread has dropped cancelled work.
 
-    Python before 3.12 tells every work it remembers that the workers are gone, and fails with a traceback at one that
-    is cancelled.
+    Python before 3.12 reports the end of workers to all pending work, and fails with a traceback if some was cancelled.
     """
     end = time.monotonic() + seconds
     while getattr(pool, "_cancel_pending_futures", False) and time.monotonic() < end:
@@ -122,7 +120,7 @@ def _wait_until_cancelled(pool: ProcessPoolExecutor, seconds: float = 2.0) -> No
 
 
 def _start_server() -> None:
-    """Start the server, or find it running, with the environment of a worker and deaf to Ctrl-C and termination."""
+    """Start the server unless it runs, with the environment of a worker, ignoring Ctrl-C and termination."""
     resource_tracker.ensure_running()  # would unblock them below
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -133,10 +131,7 @@ def _start_server() -> None:
 
 
 def _prepare_worker() -> None:
-    """Leave Ctrl-C and termination to the parent, and exit when the parent dies, even by SIGKILL.
-
-    Without the second a worker would wait for work for ever.
-    """
+    """Ignore Ctrl-C and termination, which the parent handles, and exit when the parent dies, even by SIGKILL."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a group at once
         signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""By what a run recognises its secret without holding it."""
+"""Fingerprints by which a run recognises its secret key without storing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 
 
 def fingerprint(key: str) -> str:
-    """A salted digest of a secret, slow to compute, so that guesses are costly; another one each time.
+    """A salted digest of a secret, slow to compute, so that guessing is costly; differs each time.
 
     Examples
     --------

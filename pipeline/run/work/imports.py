@@ -1,8 +1,7 @@
-"""Which modules a computation is made of: those that its module imports, and those that they import in turn.
+"""Import closure of a computation: the modules that it imports, directly or indirectly.
 
-Imports are read from the source, those inside functions too. A name that stands in annotations only is not computed
-with, and its module is left out. Plumbing (`pipeline.run`: folders, receipts, tables, settings) does not change a
-result, unless it computes (`COMPUTING`).
+Imports are read from the source, including those inside functions. A module whose names appear only in annotations is
+left out. Plumbing (`pipeline.run`: folders, receipts, tables, settings) does not change a result, except `COMPUTING`.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from pathlib import Path
 PLUMBING = "pipeline.run"
 COMPUTING = frozenset({"pipeline.run.work.seeds"})
 PACKAGES = ("atlases", "pipeline", "reports", "workflows")
-"""What belongs to the program; everything else is a library, and its version stands in the provenance."""
+"""Packages of the program; everything else is a library, whose version is in the provenance."""
 
 
 def import_closure(modules: Iterable[str]) -> frozenset[str]:
-    """Modules of the program that make up a computation.
+    """Modules of the program on which a computation depends.
 
     Parameters
     ----------
     modules : iterable of str
-        Where it starts; a package stands for all its modules.
+        Modules of the computation; a package means all its modules.
 
     Returns
     -------
     frozenset of str
-        These, and all that they import directly or indirectly, but for plumbing.
+        These and all that they import directly or indirectly, without plumbing.
 
     Raises
     ------
@@ -49,7 +48,7 @@ def import_closure(modules: Iterable[str]) -> frozenset[str]:
 
 @functools.cache
 def source_of(module: str) -> Path | None:
-    """The file of a module, found without importing anything; None where there is none."""
+    """The file of a module, found without importing anything; None without a file."""
     top, *below = module.split(".")
     root = _root_of(top)
     if root is None:
@@ -61,7 +60,7 @@ def source_of(module: str) -> Path | None:
 
 @functools.cache
 def _root_of(package: str) -> Path | None:
-    """Folder of a package of the top level, or where the module of that name would be one."""
+    """Folder of a top-level package, or the path of a top-level module without its suffix."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return None
@@ -71,7 +70,7 @@ def _root_of(package: str) -> Path | None:
 
 @functools.cache
 def imported_modules(module: str) -> tuple[str, ...]:
-    """Modules of the program whose names a module computes with, but for plumbing."""
+    """Modules of the program whose names a module uses outside annotations, without plumbing."""
     path = source_of(module)
     if path is None:
         raise ModuleNotFoundError(f"{module}: no source found to digest")
@@ -88,7 +87,7 @@ def imported_modules(module: str) -> tuple[str, ...]:
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str | None]]:
-    """Modules that a statement imports, with the name that is bound; None if whatever uses it is not known."""
+    """Modules that a statement imports, with the name that is bound; None if its uses cannot be known."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.name, None
@@ -102,7 +101,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _computed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those of annotations, which are text here (``from __future__ import annotations``)."""
+    """All nodes except annotations, which are text here (``from __future__ import annotations``)."""
     yield node
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns"):

@@ -1,9 +1,9 @@
-"""Units of work with receipts: done once, never half, and never lost.
+"""Units of work with receipts: each is done once, completely, and is not lost.
 
 A *unit* is one scan registered, one fold trained, one scan explained. Its key is a digest of inputs, parameters
 and code. Its outputs are written to a scratch folder and renamed into place, then a receipt is written. A unit
-whose receipt has the right key is not done again; a unit that fails becomes a row of ``failures.tsv`` with a
-traceback in a file, and the others go on.
+whose receipt has the right key is not repeated; a unit that fails becomes a row of ``failures.tsv`` with a
+traceback in a file, and the others continue.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Job:
     function: Callable[..., Mapping[str, Any] | None]
     arguments: tuple[Any, ...] = ()
     followers: Callable[[RunLayout, Outcome], Sequence[Job]] | None = None
-    """Units of later stages to do in the same worker once this one is done; picklable. Their outcomes are not kept:
-    the later stage finds them done, or does them again."""
+    """Units of later stages to do in the same worker after this one; picklable. Their outcomes are not kept: the later
+    stage finds them done or repeats them."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class Outcome:
 
 
 def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
-    """Result kept in the job's receipt if the job needs no work, else None.
+    """Result in the job's receipt if the job needs no work, else None.
 
-    An output that is not what the job has written is named in the log.
+    An output that has changed since it was written is named in the log.
     """
     path = layout.receipt(job.stage, job.unit)
     try:
@@ -117,14 +117,14 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
             log_remade(name, stamped)
             return None
         now[name] = stamped
-    if now != known:  # moved or copied: not to be read again the next time
+    if now != known:  # moved or copied: avoids reading them again the next time
         with suppress(OSError):
             write_json(path, {**receipt, "outputs": now})
     return result
 
 
 def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
-    """Key of a finished unit, which stands for its outputs without reading them; None without a receipt."""
+    """Key of a finished unit, which identifies its outputs without reading them; None without a receipt."""
     try:
         return str(json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))["key"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -142,14 +142,12 @@ def run_jobs(
 
     Parameters
     ----------
-    layout : RunLayout
     jobs : sequence of Job
         Units of one stage.
-    executor : concurrent.futures.Executor
     description : str
         For the progress bar.
     on_end : callable, optional
-        Called here, not in a worker, with every outcome as it comes.
+        Called with every outcome in this process, not in a worker.
 
     Returns
     -------
@@ -159,7 +157,7 @@ def run_jobs(
     Raises
     ------
     ResumableError
-        If the disk is full; finished units are kept. A lost worker is `concurrent.futures.BrokenExecutor`.
+        If the disk is full; finished units are kept. A lost worker raises `concurrent.futures.BrokenExecutor`.
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
@@ -189,7 +187,7 @@ def run_jobs(
 
 
 def _execute_all(layout: RunLayout, job: Job) -> Outcome:
-    """Do one job and those that follow it; give its own outcome."""
+    """Do one job and its followers; return the outcome of the job."""
     outcome = execute(layout, job)
     if outcome.ok and job.followers is not None:
         for follower in job.followers(layout, outcome):
@@ -206,7 +204,7 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         paths = {name: scratch / path.name for name, path in job.outputs.items()}
         result = dict(job.function(paths, *job.arguments) or {})
         receipt = layout.receipt(job.stage, job.unit)
-        receipt.unlink(missing_ok=True)  # killed between two renames, old and new outputs must not pass for finished
+        receipt.unlink(missing_ok=True)  # if killed between two renames, mixed outputs must not count as finished
         written = {}
         for name, final in job.outputs.items():
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +235,7 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
 
 
 def _record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
-    """Bring ``failures.tsv`` up to date for the stage of these outcomes."""
+    """Update ``failures.tsv`` for the stage of these outcomes."""
     stages = {outcome.job.stage for outcome in outcomes}
     rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
     if layout.failures.is_file():
@@ -258,7 +256,7 @@ def _record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
 
 
 def _folders_of(layout: RunLayout) -> dict[Path, str]:
-    """Folders of this machine that a message or a traceback may name, and what stands there instead."""
+    """Folders of this machine in messages and tracebacks, and the names that replace them."""
     folders = {layout.root: "OUT", Path(__file__).parents[3]: "heatlas", Path(sys.prefix): "python"}
     with suppress(UsageError):
         folders[read_run_input(layout).input] = "INPUT"
@@ -266,7 +264,7 @@ def _folders_of(layout: RunLayout) -> dict[Path, str]:
 
 
 def clear_stale_scratch(layout: RunLayout) -> None:
-    """Remove scratch folders whose process is gone (killed runs on this machine)."""
+    """Remove scratch folders whose process has ended (killed runs on this machine)."""
     for folder in layout.scratch.glob("*") if layout.scratch.is_dir() else ():
         unit_and_host, _, pid = folder.name.rpartition(".")
         if not unit_and_host.endswith(f".{platform.node()}") or not pid.isdigit():

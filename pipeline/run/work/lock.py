@@ -1,7 +1,7 @@
-"""One program at a time in a run folder: a lock file that says who is at work there.
+"""One program at a time in a run folder: a lock file that names the process working there.
 
-Two programs would overwrite each other's tables. The lock of a process that is gone is taken over; whether a process
-of another machine is gone cannot be known, so a person decides.
+Two programs would overwrite each other's tables. The lock of a process that has ended is replaced. Whether a process on
+another machine has ended cannot be known, so a person decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.run.errors import ResumableError, UsageError
 
 @contextmanager
 def run_lock(path: Path) -> Iterator[str]:
-    """Hold the lock of a folder, made if need be.
+    """Hold the lock of a folder, which is created if needed.
 
     Parameters
     ----------
@@ -30,12 +30,12 @@ def run_lock(path: Path) -> Iterator[str]:
     Yields
     ------
     str
-        A line for the log if the lock of a process that is gone was taken over, else "".
+        A line for the log if the lock of an ended process was replaced, else "".
 
     Raises
     ------
     ResumableError
-        If another program is at work there.
+        If another program works there.
     UsageError
         If the folder cannot be written to.
     """
@@ -43,7 +43,7 @@ def run_lock(path: Path) -> Iterator[str]:
                   "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})  # fmt: skip
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        line = "" if _created(path, mine) else _taken_over(path, mine)
+        line = "" if _created(path, mine) else _replaced(path, mine)
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
     try:
@@ -58,7 +58,7 @@ def _text(holder: dict[str, Any]) -> str:
 
 
 def _created(path: Path, text: str) -> bool:
-    """Whether the file was not there and is now."""
+    """Create the file unless it exists; returns whether it was created."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -77,10 +77,10 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _taken_over(path: Path, mine: str) -> str:
-    """Put our lock in the place of one whose process is gone; say whose it was.
+def _replaced(path: Path, mine: str) -> str:
+    """Replace the lock of an ended process, and return a line about it.
 
-    Of several that try at once one moves the old lock away; whoever moves a new one by mistake puts it back.
+    If several processes try at once, one moves the old lock away; one that moves a new lock by mistake puts it back.
     """
     theirs = _read(path)
     _require_gone(path, theirs)
@@ -90,39 +90,39 @@ def _taken_over(path: Path, mine: str) -> str:
         if _read(aside) != theirs:
             _created(path, _read(aside))
     except FileNotFoundError:
-        pass  # another was faster
+        pass  # another process was faster
     finally:
         aside.unlink(missing_ok=True)
     if not _created(path, mine):
         _require_gone(path, _read(path))
         raise ResumableError(f"{path.parent}: another program has just begun to work there. Try again.")
     held = json.loads(theirs)
-    return f"Taken over from a run that was killed (process {held['pid']}, begun {held['started']})."
+    return f"Continuing a run that was killed (process {held['pid']}, started {held['started']})."
 
 
 def _require_gone(path: Path, text: str) -> None:
-    """Refuse unless the process that wrote this lock is known to be gone."""
+    """Refuse unless the process that wrote this lock is known to have ended."""
     try:
         held = json.loads(text)
         host, pid, started = str(held["host"]), int(held["pid"]), str(held["started"])
         process = held["process"]
     except (ValueError, KeyError, TypeError) as error:
         raise ResumableError(
-            f"{path.parent}: another program may just begin to work there. If none does, delete {path} and try again."
+            f"{path.parent}: another program may be starting to work there. If not, delete {path} and try again."
         ) from error
     if host != platform.node():
         raise ResumableError(
-            f"{path.parent}: process {pid} on {host} works there, begun {started}. Wait for it. If it is gone, delete "
+            f"{path.parent}: process {pid} on {host} works there since {started}. Wait for it. If it has ended, delete "
             f"{path} and run the same command again."
         )
     if _is_alive(pid, process):
         raise ResumableError(
-            f"{path.parent}: process {pid} works there, begun {started}. Wait for it, or choose another output folder."
+            f"{path.parent}: process {pid} works there since {started}. Wait for it, or choose another output folder."
         )
 
 
 def _is_alive(pid: int, process: str | None) -> bool:
-    """Whether a process of this machine is there and began when the lock says."""
+    """Whether a process of this machine exists and was started when the lock says."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -133,7 +133,7 @@ def _is_alive(pid: int, process: str | None) -> bool:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process began, in ticks since the machine was started; None where the system does not say."""
+    """Start time of a process in ticks since boot; None if the system does not provide it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The log of a run: what a person sees on the terminal, with times in ``logs/run.log``."""
+"""The log of a run: on the terminal, and with times in ``logs/run.log``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.run.plain_text import plain
 
 
 class _Formatter(logging.Formatter):
-    """Plain text, in which folders of this machine are named as given."""
+    """Plain text with the folders of this machine replaced by names."""
 
     def __init__(self, form: str, folders: Mapping[Path, str]) -> None:
         super().__init__(form)
@@ -26,13 +26,12 @@ class _Formatter(logging.Formatter):
 
 @contextmanager
 def open_log(layout: RunLayout, source: Path) -> Iterator[logging.Logger]:
-    """Log to the terminal and to the run folder for the length of a run.
+    """Log to the terminal and to the run folder for the duration of a run.
 
     Parameters
     ----------
-    layout : RunLayout
     source : Path
-        Input folder; the file of the run names neither it nor the run folder by its place on this machine.
+        Input folder; the log file contains neither its path nor that of the run folder.
     """
     logger = logging.getLogger("heatlas")
     logger.setLevel(logging.INFO)

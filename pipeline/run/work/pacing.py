@@ -1,4 +1,4 @@
-"""Something done now and then while a stage runs, for a small share of its time."""
+"""Calls of a function from time to time during a stage, for a small share of its time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ LARGEST_SHARE = 0.05
 
 
 class Paced:
-    """Calls a function when asked, but not soon after the last call.
+    """Calls a function when called, but not too often.
 
-    Between two calls lie at least `SECONDS_BETWEEN`, and so many that calls take at most `LARGEST_SHARE` of the time.
-    The first is as long after the start.
+    Calls are at least `SECONDS_BETWEEN` apart, from the start on, and take at most `LARGEST_SHARE` of the time.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Progress of anything longer than seconds: a bar on a terminal, elsewhere a line every half minute."""
+"""Progress of longer work: a bar on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Progress:
     """Counts finished units; use as a context.
 
     On a terminal (standard error) it draws a `tqdm` bar. Elsewhere it writes a line to the log of the run every
-    `SECONDS_BETWEEN_LINES`, or to standard output where no log is open; work that takes less writes nothing.
+    `SECONDS_BETWEEN_LINES`, or to standard output if no log is open; shorter work writes nothing.
 
     Parameters
     ----------
@@ -56,9 +56,8 @@ class Progress:
 
         Parameters
         ----------
-        failed : bool
         unchanged : bool
-            Nothing had to be done for it, so that it says nothing about the time left.
+            It needed no work, so it does not count in the estimate of the time left.
         """
         self.done += 1
         self.failed += failed
@@ -79,15 +78,14 @@ class Progress:
 
 
 def progress_line(description: str, done: int, total: int, failed: int, unchanged: int, seconds: float) -> str:
-    """How far the work is, and how long the rest will take at the pace so far.
+    """Progress of the work, and the time left at the pace so far.
 
     Parameters
     ----------
-    description : str
     done, total : int
-        Finished units, whatever came of them, and all.
+        Number of finished units, failed ones included, and of all units.
     failed, unchanged : int
-        How many of the finished ones failed, or took no time since nothing had to be done.
+        Number of finished units that failed, or that needed no work.
     seconds : float
         Since the start.
 

@@ -1,4 +1,4 @@
-"""What a run was made with: code, packages, machine, command, seed."""
+"""Provenance of a run: code, packages, machine, command, seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of the packages whose numbers end up in results; "absent" where not installed."""
+    """Versions of the packages that results depend on; "absent" if not installed."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -52,12 +52,10 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
 
     Parameters
     ----------
-    layout : RunLayout
     command : sequence of str
         The command line, program first.
-    seed : int
     sources : mapping
-        Name and digest of template and atlas, kind of input: whatever identifies what was read.
+        What identifies the inputs: names and digests of template and atlas, kind of input.
     """
     write_json(
         layout.provenance,
@@ -74,7 +72,7 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
 
 
 def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
-    """Declare the run folder a BIDS derivative and tell validators which of our names BIDS does not know yet."""
+    """Declare the run folder a BIDS derivative, and list names that are not in BIDS for validators to ignore."""
     write_json(
         layout.dataset_description,
         {

@@ -1,4 +1,4 @@
-"""One seed for everything: every consumer derives its own stream from the run's seed and its own name."""
+"""Random streams: each consumer derives one from the seed of the run and its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 def derived_seed(seed: int, *names: str | int) -> int:
     """A 31-bit seed for one consumer, e.g. ``derived_seed(43, "training", 2)``.
 
-    Streams of different names are independent, and adding a consumer changes no other.
+    Streams with different names are independent, so adding a consumer does not change others.
     """
     text = ":".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1

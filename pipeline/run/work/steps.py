@@ -1,7 +1,7 @@
-"""Steps over the whole group, such as statistics: done once per state of their inputs.
+"""Steps over the whole group, such as statistics, repeated only if their inputs change.
 
-A step reads tables and maps of the run and writes tables of its own, each atomically. It has a receipt like a unit
-of work; a step killed half way has none and is done again from its (unchanged) inputs.
+A step reads tables and maps of the run and writes tables, each atomically. Like a unit of work it has a receipt; an
+interrupted step has none and is repeated.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ def run_step(
     function: Callable[[], Iterable[Path]],
     digests: DigestCache,
 ) -> bool:
-    """Do a step unless its receipt says that nothing it depends on has changed.
+    """Do a step unless its receipt shows that nothing it depends on has changed.
 
     Parameters
     ----------
-    layout : RunLayout
     name : str
         Names the receipt.
     inputs : iterable of Path
-        Files the step reads; a missing one counts as such.
+        Files the step reads; a missing file is part of the key, too.
     parameters : Any
         Settings the step depends on (records, numbers, text).
     code : iterable of functions or module names
-        What the step depends on, with all that it imports.
+        Code that the step depends on, with all that it imports.
     function : callable
         Does the work and returns the files it wrote.
-    digests : DigestCache
 
     Returns
     -------
@@ -59,7 +57,7 @@ def run_step(
 
 
 def step_outputs(layout: RunLayout) -> list[Path]:
-    """Files that the steps of a run have written, by their receipts; those of the report are its own."""
+    """Files that the steps of a run have written, by their receipts, without those of the report."""
     found: list[Path] = []
     for receipt in sorted(layout.receipt("steps", "any").parent.glob("*.json")):
         try:
@@ -70,7 +68,7 @@ def step_outputs(layout: RunLayout) -> list[Path]:
 
 
 def _named(layout: RunLayout, path: Path) -> str:
-    """A file of the run by its place in the run folder, which may be moved; any other by its full path."""
+    """Path of a file relative to the run folder, which may be moved, or absolute if it is elsewhere."""
     return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
 
 
