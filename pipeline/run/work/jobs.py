@@ -105,8 +105,7 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
         receipt = json.loads(path.read_text(encoding="utf-8"))
         if receipt["key"] != job.key:
             return None
-        result: Mapping[str, Any] = receipt["result"]
-        known = receipt["outputs"]
+        result, known = dict(receipt["result"]), dict(receipt["outputs"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     now = {}
