@@ -253,7 +253,7 @@ def test_a_person_who_rolled_over_is_known_under_both_names() -> None:
     with pytest.raises(BadInputError, match="with sub-ADNI002S0295"):
         require_unseen(description, "model.json", ["sub-ADNI002S0295", "sub-ADNI002S0296"])
     require_unseen(description, "model.json", ["sub-ADNI002S0296"])
-    with pytest.raises(BadInputError, match=r"model\.json: does not say who"):
+    with pytest.raises(BadInputError, match=r"model\.json: does not say with whom"):
         require_unseen({}, "model.json", ["sub-1"])
 
 

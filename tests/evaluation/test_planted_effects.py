@@ -59,7 +59,7 @@ def answers(layout: RunLayout, truth: Path) -> pd.DataFrame:
 
 def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_written() -> None:
     assert {effect.effect for effect in EFFECTS} == set(QUESTIONS)
-    tables = {name for analysis in ANALYSES for name in analysis.tables}
+    tables = {table.name for analysis in ANALYSES for table in analysis.tables}
     assert {question.table for asked in QUESTIONS.values() for _, question in asked} <= tables | {"site_effects"}
 
 

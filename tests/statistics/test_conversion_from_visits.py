@@ -124,7 +124,7 @@ def _run(
         stage.analyse(layout, labelled, predictions_of(labelled), config)
     return {
         name: read_table(layout.statistics(name))
-        for one in of_progression for name in (*one.tables, "notes")
+        for one in of_progression for name in (*(table.name for table in one.tables), "notes")
     }  # fmt: skip
 
 

@@ -199,7 +199,7 @@ def test_scans_that_cannot_be_explained_are_told_where_all_were_asked_for(run, c
     assert explained(run) == 0
     said = capsys.readouterr().out
     assert "1 scan left out: models/fold-1/model.json is missing" in said
-    assert "1 of 1 explanations are there" in said
+    assert "1 of 1 explanations are available" in said
 
 
 KEPT: dict[str, Callable[[ExplanationLayout], Path]] = {

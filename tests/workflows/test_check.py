@@ -195,7 +195,7 @@ OTHER_SETTINGS = [
     ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
     ('[training]\ndevice = "cuda"\n', "no usable GPU"),
     ("[training]\nlearning_rate = -1.0\n", "training.learning_rate must lie above 0"),
-    ("[training]\nweight_decay = inf\n", "training.weight_decay = inf must be a finite number"),
+    ("[training]\nweight_decay = inf\n", "training.weight_decay = inf: must be a finite number"),
     (
         '[registration]\nbrain_extraction = "synthstrip"\nsynthstrip_model = "/nowhere"\n',
         "mri_synthstrip is not on the PATH",
