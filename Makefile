@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 DEMO   ?= demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: install demo test test-slow test-oracle check format lock clean
+.PHONY: install demo test test-slow test-oracle coverage check format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -30,6 +30,10 @@ test-oracle: $(VENV)/.installed   ## against independent libraries
 	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 captum==0.9.0 torchcam==0.5.0  # zennit asks for torchvision; the tests stub it
 	$(BIN)/pytest -m oracle
 
+coverage: $(VENV)/.installed   ## which lines the default tests reach; writes htmlcov/index.html
+	$(BIN)/pip install --quiet "pytest-cov>=6"
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html
+
 check: $(VENV)/.installed   ## style, types, direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,4 +54,4 @@ lock:   ## resolve again in an empty environment and write requirements.lock
 	rm -rf .lock-venv
 
 clean:
-	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) .pytest_cache .coverage htmlcov .mypy_cache .ruff_cache .hypothesis

@@ -14,9 +14,9 @@ from pathlib import Path
 from atlases.carriers import locate
 from atlases.foreign_tables import read_cat12_table, read_dseg_table
 from atlases.regions import RegionTable, neuromorphometrics
-from pipeline.run.digests import file_digest, text_digest
 from pipeline.run.errors import UsageError
 from pipeline.run.tables import MISSING, read_table
+from pipeline.run.work.digests import file_digest, text_digest
 
 CATALOGUE = Path(__file__).parent / "tables" / "catalogue.tsv"
 

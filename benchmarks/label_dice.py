@@ -36,6 +36,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
+from label_overlap import dice_per_label
 from scipy.spatial.transform import Rotation
 
 from atlases.labels import Atlas, load_atlas
@@ -48,16 +49,15 @@ from pipeline.registration.ants_transform import (
     resample,
     to_ants,
 )
-from pipeline.registration.images import load_labels, load_t1w
-from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.label_overlap import dice_per_label
+from pipeline.registration.images.t1w import load_labels, load_t1w
 from pipeline.registration.scan import register_image
 from pipeline.registration.settled import COARSEST_MM
-from pipeline.registration.tissue_volume import tissue_volumes
-from pipeline.registration.volumes import region_volumes
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import code_digest
+from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from pipeline.registration.volumes.region_volumes import region_volumes
+from pipeline.registration.volumes.tissue_volume import tissue_volumes
+from pipeline.run.config.settings import RegistrationConfig
 from pipeline.run.tables import write_json, write_text
+from pipeline.run.work.digests import code_digest
 
 HIPPOCAMPI, VENTRICLES = (47, 48), (49, 50, 51, 52)
 STRUCTURES = {

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 
 TARGET = 1
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -105,9 +105,10 @@ def forward_backward(model: nn.Module, volume: Tensor, betas: tuple[float, ...])
 
 
 def heatlas(model: nn.Module, volume: Tensor, betas: tuple[float, ...]) -> Answer:
-    from pipeline.attribution.lrp import lrp_beta
+    from pipeline.attribution.lrp.composites import founding
+    from pipeline.attribution.lrp.relevance import lrp
 
-    answers = lrp_beta(model, volume, TARGET, betas)
+    answers = dict(zip(betas, lrp(model, volume, TARGET, [founding(beta) for beta in betas]), strict=True))
     unexplained = {b: float((a.ledger.residual / a.start_value).abs().max()) for b, a in answers.items()}
     return Answer({b: a.values for b, a in answers.items()}, unexplained)
 

@@ -10,12 +10,12 @@ from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from scipy.stats import t as t_distribution
 from statsmodels.stats.contingency_tables import mcnemar
 
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.statistics.comparison.agreement import agreement
-from pipeline.statistics.demographics import _fisher, _welch
 from pipeline.statistics.groups.fairness import _of_level
 from pipeline.statistics.normative.clustering import ward_labels
 from pipeline.statistics.normative.subtypes import Subtypes, _compared
+from pipeline.statistics.performance.demographics import _fisher, _welch
 from pipeline.statistics.progression.conversion import Conversions
 from pipeline.statistics.progression.cox import RELEVANCE, _alike, _tests, covariate_columns, predictors
 from pipeline.statistics.progression.mixed_model import slopes_by_group

@@ -32,7 +32,7 @@ from nilearn.mass_univariate._utils import (
 from sections import write_section
 from sklearn.utils import check_random_state
 
-from pipeline.run.seeds import generator
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.linear.design import Design, design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
 from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, freedman_lane, permutation_test

@@ -16,14 +16,14 @@ from scipy import ndimage
 
 from atlases.labels import load_atlas
 from atlases.templates import load_template
-from pipeline.attribution.stage import CONSERVATION_COLUMNS
 from pipeline.cohort.records import ScanTable
+from pipeline.explaining.stage import CONSERVATION_COLUMNS
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_rows
-from pipeline.run.config_files import read_config
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import lrp_map_name
+from pipeline.run.config.files import read_config
+from pipeline.run.layout.map_names import lrp_map_name
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics.stage import analyse
 

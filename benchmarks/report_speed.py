@@ -22,9 +22,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 from report_run import PEOPLE, SCANS, write_large_run
 
-from pipeline.run.executors import open_executor
-from pipeline.run.layout import RunLayout
-from reports.build import build_report
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.executors import open_executor
+from reports.page.build import build_report
 
 BUILD_SECONDS, INDEX_MB, READY_SECONDS = 60.0, 15.0, 2.0
 OPENINGS, WORKERS = 5, 2

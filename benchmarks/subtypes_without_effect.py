@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.statistics.normative.clustering import consensus, gap_statistic
 
 N_REGIONS = 67

@@ -23,11 +23,11 @@ import pandas as pd
 from scipy.stats import binom
 from sections import write_section
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.fold_effect import model_within_folds
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from pipeline.statistics.linear.partial_correlation import partial_correlation
 

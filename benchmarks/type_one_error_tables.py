@@ -22,7 +22,7 @@ from null_relevance import Case, M
 from scipy.stats import binom
 from sections import write_section
 
-from pipeline.run.seeds import generator
+from pipeline.run.work.seeds import generator
 
 SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)

@@ -1,4 +1,4 @@
-"""From an ADNI download (or a BIDS dataset) to a region-relevance report: a run, stage after stage.
+"""From an ADNI download (or a BIDS dataset) to a region-relevance report: a run, stage by stage.
 
 Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``; the stages are those of `workflows.stages`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C is answered while they are
+if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
     from workflows.interrupts import start
 
     sys.exit(start())
@@ -23,22 +23,29 @@ from pathlib import Path
 from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.cohort.manifest import write_comparison
 from pipeline.cohort.reading import InputCohort, read_cohort
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
-from pipeline.run.digests import DigestCache
+from pipeline.cohort.sharing.manifest import write_comparison
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
-from pipeline.run.executors import open_executor
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_config, read_run_input, recognise_run_folder
-from pipeline.run.jobs import clear_stale_scratch
-from pipeline.run.layout import RunLayout
-from pipeline.run.lock import run_lock
-from pipeline.run.log import open_log
-from pipeline.run.private_paths import last_part
-from pipeline.run.provenance import write_dataset_description, write_provenance
+from pipeline.run.layout.folder import (
+    RunInput,
+    prepare_run_folder,
+    read_run_config,
+    read_run_input,
+    recognise_run_folder,
+    with_registration_seed,
+)
+from pipeline.run.layout.private_paths import last_part
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
-from reports.build import write_report
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import clear_stale_scratch
+from pipeline.run.work.lock import run_lock
+from pipeline.run.work.log import open_log
+from pipeline.run.work.provenance import write_dataset_description, write_provenance
+from reports.page.build import write_report
 from workflows.check import describe_cohort
 from workflows.explain import explain_command
 from workflows.preflight import Ready, preflight, require_settings, stages_until
@@ -51,10 +58,8 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
 
     Parameters
     ----------
-    source : RunInput
     out : Path
         Run folder, new or to be continued.
-    config : Config
     options : argparse.Namespace
         With ``n_procs``, ``executor``, ``participant_label``, ``stop_after`` and, unless it is the demo, ``manifest``
         and ``anonymise``.
@@ -63,14 +68,14 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
-    recognise_run_folder(out, source)
-    with run_lock(RunLayout(out.resolve()).lock) as taken_over:
+    config = with_registration_seed(config, recognise_run_folder(out, source))
+    with run_lock(RunLayout(out.resolve()).lock) as lock_note:
         cohort = read_cohort(source.input, config.cohort, config.seed, selection)
-        said = describe_cohort(cohort, config.cohort)
+        description = describe_cohort(cohort, config.cohort)
         try:  # before anything is written: a refused setting must not become that of a finished run
             ready = preflight(config, cohort, stages)
         except HeatlasError:
-            print(said)
+            print(description)
             raise
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
@@ -79,21 +84,21 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
             open_log(layout, source.input) as log,
             open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor,
         ):
-            if taken_over:
-                log.warning("%s", taken_over)
-            log.info("%s", said)
+            if lock_note:
+                log.warning("%s", lock_note)
+            log.info("%s", description)
             for note in ready.notes:
                 log.warning("note: %s", note)
             work = _begin(layout, source.input, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
-        clear_stale_scratch(layout)  # workers of a killed run may have outlived it at the beginning of this one
+        clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     return _exit_code(layout)
 
 
 def _begin(
     layout: RunLayout, root: Path, config: Config, cohort: InputCohort, ready: Ready, executor: Executor
 ) -> Work:
-    """Write who takes part, and gather what the stages need."""
+    """Write the tables of the cohort, and gather what the stages need."""
     cohort.table.write(layout.scans)
     if cohort.clinical is not None:
         write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
@@ -106,7 +111,7 @@ def _begin(
 
 
 def _run_stages(work: Work, cohort: InputCohort, stages: Sequence[str], log: logging.Logger) -> None:
-    """Run the stages after the cohort, and record what they were made with."""
+    """Run the stages after the cohort, and write the provenance."""
     layout = work.layout
     changed = not layout.provenance.is_file()
     for stage in stages[1:]:
@@ -121,7 +126,7 @@ def _run_stages(work: Work, cohort: InputCohort, stages: Sequence[str], log: log
 
 
 def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
-    """Run one stage and say how it went; True if it did anything."""
+    """Run one stage and log its result; True if it changed anything."""
     started = time.monotonic()
     result = STAGE_FUNCTIONS[stage](work)
     log.info("%-13s %s (%.0f s)", stage, result, time.monotonic() - started)
@@ -136,7 +141,7 @@ def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
 
 
 def _write_provenance(work: Work, cohort: InputCohort) -> None:
-    """Write down what the numbers were made with; a run that found nothing to do leaves the record as it was."""
+    """Write the provenance of the results."""
     config = work.config
     template = load_template(config.registration.resolution_mm)
     atlas = load_atlas(config.regions.atlas, template.grid)
@@ -186,10 +191,10 @@ def demo_command(arguments: argparse.Namespace) -> int:
 
 
 def _require_demo_folder(folder: Path) -> None:
-    """Nothing but an earlier demo may be there."""
+    """Refuse a folder that holds anything other than an earlier demo."""
     expected = {"cohort", "run", *(path.name for path in folder.glob(f"{RunLayout(folder).lock.name}*"))}
     if folder.is_dir() and any(path.name not in expected for path in folder.iterdir()):
-        raise UsageError(f"{folder}: is not empty and not that of an earlier demo. Choose an empty or new folder.")
+        raise UsageError(f"{folder}: is not empty and not an earlier demo. Choose an empty or new folder.")
 
 
 def report_command(arguments: argparse.Namespace) -> int:
@@ -198,13 +203,13 @@ def report_command(arguments: argparse.Namespace) -> int:
     source = read_run_input(layout)
     read_run_config(layout)
     with (
-        run_lock(layout.lock) as taken_over,
+        run_lock(layout.lock) as lock_note,
         open_log(layout, source.input) as log,
         open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
     ):
-        if taken_over:
-            log.warning("%s", taken_over)
-        made = write_report(layout, arguments.figures, executor)
+        if lock_note:
+            log.warning("%s", lock_note)
+        made = write_report(layout, executor)
         log.info("Report: %s", made.index)
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 

@@ -1,4 +1,4 @@
-"""``heatlas check``: what a run would use, drop and miss, told from names, tables and headers without computing."""
+"""``heatlas check``: what a run would use, drop and miss, from names, tables and headers alone."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.manifest import MATCHING, Match, write_comparison
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.private_paths import without_home
+from pipeline.run.layout.private_paths import without_home
 from pipeline.run.tables import write_json, write_text
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
 SUMMARY = "check.json"
-"""Marks a folder as that of a check, which may be written again."""
+"""Marks the folder of a check, which may be overwritten."""
 _LISTED = 5
 _WANTED = {
     "hippocampus_mm3": "hippocampal volume",
@@ -32,7 +32,7 @@ _WANTED = {
 
 
 def check_command(arguments: argparse.Namespace) -> int:
-    """Describe an input, on the terminal and in a folder; 1 if a manifest is not matched, 65 if nothing is usable."""
+    """Describe an input on the terminal and in a folder; exit code 1 if a manifest differs, 65 if nothing is usable."""
     config = settings_of(arguments)
     require_check_folder(arguments.out, arguments.input)
     stages = stages_until(arguments.stop_after)
@@ -56,7 +56,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 
 
 def require_check_folder(out: Path | None, root: Path) -> None:
-    """Refuse a folder that is, holds or lies in the input, or holds something else than a check.
+    """Refuse a folder that is, holds or lies in the input, or holds anything other than a check.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def require_check_folder(out: Path | None, root: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{out}: is a file. Choose a new folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / SUMMARY).is_file():
-        raise UsageError(f"{out}: is not empty and not that of an earlier check. Choose an empty or new folder.")
+        raise UsageError(f"{out}: is not empty and not an earlier check. Choose an empty or new folder.")
 
 
 def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
@@ -84,12 +84,7 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
     ]
     lines += _dropped_lines([scan for scan in table if not scan.kept])
     lines += _matched_lines(cohort.matches)
-    lines.append(f"contrast {config.contrast_column}: {config.negative} against {config.positive}")
-    if cohort.problem:
-        lines.append(f"  no labels: {cohort.problem}")
-    for label in (config.negative, config.positive):
-        scans = [scan for scan in labelled if scan.label == label]
-        lines.append(f"  {label}: {len(scans)} scans of {_people(scans)}")
+    lines += _task_lines(cohort, config)
     outside = [scan for scan in kept if scan.label is None]
     if outside:
         lines.append(f"  outside the contrast: {len(outside)} scans of {_people(outside)} (registered, not trained on)")
@@ -101,8 +96,23 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
     return "\n".join(lines)
 
 
+def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
+    """The classes or the number to predict, with counts."""
+    problem = [f"  no labels: {cohort.problem}"] if cohort.problem else []
+    labelled = cohort.table.labelled
+    if config.target:
+        values = sorted(float(scan.label or "nan") for scan in labelled)
+        span = f", from {values[0]:g} to {values[-1]:g}" if values else ""
+        return [f"predicts {config.target}: {len(labelled)} scans of {_people(labelled)}{span}", *problem]
+    lines = [f"contrast {config.contrast_column}: {' against '.join(config.labels)}", *problem]
+    for label in config.labels:
+        scans = [scan for scan in labelled if scan.label == label]
+        lines.append(f"  {label}: {len(scans)} scans of {_people(scans)}")
+    return lines
+
+
 def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str, problem: str) -> None:
-    """Write ``scans.tsv`` with its dictionary, ``check.txt``, ``check.json``, and how a manifest was matched."""
+    """Write ``scans.tsv`` with its dictionary, ``check.txt``, ``check.json``, and the result of matching a manifest."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         cohort.table.write(out / "scans.tsv")
@@ -115,7 +125,7 @@ def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str,
 
 
 def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str, Any]:
-    """The same as numbers, for programs."""
+    """The same in machine-readable form."""
     table = cohort.table
     people = {scan.participant_id for scan in table.kept}
     return {
@@ -126,9 +136,9 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
         "scans": {"found": len(table), "kept": len(table.kept), "labelled": len(table.labelled)},
         "participants": {"found": len({scan.participant_id for scan in table}), "kept": len(people)},
         "entries": dict(Counter(scan.entry for scan in table.kept)),
-        "labels": {
-            label: sum(scan.label == label for scan in table.kept) for label in (config.negative, config.positive)
-        },
+        "labels": {}
+        if config.target
+        else {label: sum(scan.label == label for scan in table.kept) for label in config.labels},
         "dropped": dict(Counter(_kind_of(scan) for scan in table if not scan.kept).most_common()),
         "missing": {name: sum(getattr(scan, name) is None for scan in table.labelled) for name in _WANTED},
         "manifest": dict(Counter(match.status for match in cohort.matches)),

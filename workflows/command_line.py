@@ -1,6 +1,6 @@
 """The command line: options, exit codes, one readable line for every error.
 
-Heavy libraries are imported only once a command is known, so ``--help`` answers at once.
+Heavy libraries are imported only once a command is known, so ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from pipeline.run.errors import (
     EXIT_USAGE,
     HeatlasError,
 )
-from pipeline.run.executors import import_ahead
 from pipeline.run.plain_text import PlainStream, plain
+from pipeline.run.work.executors import import_ahead
 
-_HOMES = {"check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest"}
-"""Where commands live that need neither networks nor ANTs: they start in a second without these libraries."""
-_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.attribution.stage")
-"""What workers need, the first things first; imported by their server while this process imports the rest."""
+_HOMES = {
+    "check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest",
+    "figures": "workflows.figures", "models": "workflows.models",
+}  # fmt: skip
+"""Modules of commands that need neither networks nor ANTs, and start fast without these libraries."""
+_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
+"""Modules that workers need, in order; imported by their server while this process imports the rest."""
 _MOST_PROCESSES = 1024
+FIGURE_FORMATS = ("svg", "pdf", "png")
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages repeat arguments as plain text."""
+    """A parser that shows arguments in messages as plain text."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(plain(message), file)
@@ -47,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="heatlas",
         description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",
         epilog="Exit codes: 0 done; 1 some scans or folds failed, the rest is kept; 2 usage; 65 bad input; "
-        "70 internal error; 75 stopped, or another program is at work there: run again to continue; 130 Ctrl-C.",
+        "70 internal error; 75 stopped, or another program works there: run again to continue; 130 Ctrl-C.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -72,9 +76,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_explain(commands)
 
     compare = commands.add_parser(
-        "compare", help="several runs of one cohort: who is right more often, whether the same regions come first",
+        "compare", help="compare runs of one cohort: accuracy and rankings of regions",
         description="Exact McNemar tests between runs (seeds, settings, models, control runs), one vote per "
-        "participant, and agreement of their region rankings. Scans that not every run predicted are left out "
+        "participant, and agreement of their region rankings. Scans that some run did not predict are left out "
         "and counted.",
     )  # fmt: skip
     compare.add_argument("outs", type=_path, nargs="+", metavar="OUT", help="run folders, two or more; only read")
@@ -82,12 +86,29 @@ def build_parser() -> argparse.ArgumentParser:
         "--to", type=_path, required=True, metavar="FOLDER", help="for mcnemar.tsv and ranking_agreement.tsv"
     )
 
+    models = commands.add_parser(
+        "models", help="the families of networks: size, settings, which methods explain them"
+    )  # fmt: skip
+    models.add_argument(
+        "--resolution", type=float, metavar="MM", help="voxel size in template space (default: 1 and 2)"
+    )  # fmt: skip
+
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=_path, metavar="OUT", help="run folder")
-    report.add_argument(
-        "--figures", action="store_true", help="write every figure as SVG, PNG (300 dpi) and PDF, for publication"
-    )
     _add_workers(report)
+
+    figures = commands.add_parser(
+        "figures", help="publication figures of a finished run, at 300 dpi",
+        description="Write every figure of the report, and every mean map on the cortical surface, in a glass brain "
+        "and on slices.",
+    )  # fmt: skip
+    figures.add_argument("out", type=_path, metavar="OUT", help="run folder")
+    figures.add_argument("--to", type=_path, metavar="FOLDER", help="default: OUT/figures/publication")
+    figures.add_argument(
+        "--format", nargs="+", choices=FIGURE_FORMATS, default=FIGURE_FORMATS, metavar="FORMAT",
+        help=f"one or more of {', '.join(FIGURE_FORMATS)} (default: all)",
+    )  # fmt: skip
+    _add_workers(figures)
     return parser
 
 
@@ -99,7 +120,7 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_coming_run(parser: argparse.ArgumentParser) -> None:
-    """What the run that is checked for will be told beside its settings."""
+    """Options of the later run that a check needs to know."""
     parser.add_argument("--executor", type=_path, metavar="FILE", help="the run will use one; workers may have a GPU")
     _add_stop_after(parser)
 
@@ -125,7 +146,7 @@ def _add_manifest(commands: Any) -> None:
     _add_settings(export)
     rebuild = actions.add_parser(
         "import", help="find the images of a manifest in an input; the same as check with --manifest",
-        description="Exit code 0 if every image of the manifest is found and the same and none is beside it, else 1.",
+        description="Exit code 0 if all images of the manifest, and no others, are found unchanged, else 1.",
     )  # fmt: skip
     rebuild.add_argument("manifest", type=_path, metavar="FILE", help="manifest that someone has exported")
     rebuild.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
@@ -137,7 +158,7 @@ def _add_manifest(commands: Any) -> None:
 def _add_explain(commands: Any) -> None:
     explain = commands.add_parser(
         "explain", help="heatmaps of chosen scans of a finished run, by any method",
-        description="Explain scans of a finished run, each by the network that has not seen its participant. Maps lie "
+        description="Explain scans of a finished run, each by a network not trained with its participant. Maps lie "
         "beside those of the run, which stay as they are; sums per region in OUT/explanations.",
         epilog="What each method answers, its settings and when not to use it: docs/attribution_methods.md.",
     )  # fmt: skip
@@ -175,25 +196,26 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     _add_seed_and_config(parser)
     parser.add_argument(
         "--contrast", metavar="COLUMN=NEGATIVE,POSITIVE",
-        help="what to tell apart, e.g. diagnosis=CN,AD (default) or age_group=young,old",
+        help="classes to distinguish, e.g. diagnosis=CN,AD (default), age_group=young,old or diagnosis=CN,MCI,AD",
     )  # fmt: skip
+    parser.add_argument("--target", metavar="COLUMN", help="predict a number instead of classes, e.g. age")
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"
     )
     parser.add_argument(
         "--start-at", choices=("auto", "scan", "brain", "template"),
-        help="what images are: recognised one by one (auto, default), scans, brains, or brains in template space",
+        help="what images are: recognised individually (auto, default), scans, brains, or brains in template space",
     )  # fmt: skip
     parser.add_argument(
         "--anonymise", type=_path, metavar="KEY",
-        help="move the dates of each participant; KEY is a secret file, made if absent, to be kept apart",
+        help="shift the dates of each participant; KEY is a secret file, created if absent; keep it apart",
     )  # fmt: skip
     parser.add_argument("--pseudonymise", metavar="sites,ids", help="with --anonymise: rename sites, people and images")
 
 
 def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, help="the one seed of everything random (default 43)")
+    parser.add_argument("--seed", type=int, help="the seed of all random numbers (default 43)")
     parser.add_argument("--config", type=_path, metavar="FILE", help="TOML with settings that differ from the preset")
 
 
@@ -212,7 +234,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def _path(text: str) -> Path:
-    """A path that leads somewhere; `argparse` names the option."""
+    """A path that can be resolved; `argparse` names the option in errors."""
     try:
         Path(text).resolve()
     except FileNotFoundError:
@@ -223,7 +245,7 @@ def _path(text: str) -> Path:
 
 
 def _count(text: str) -> int:
-    """A number of processes; `argparse` names the option."""
+    """A number of processes; `argparse` names the option in errors."""
     try:
         number = int(text)
     except ValueError:
@@ -241,7 +263,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     argv : sequence of str, optional
         Instead of those of the process.
     begin : callable
-        Called when everything is imported and the work begins.
+        Called when everything is imported, before the work begins.
     """
     arguments = build_parser().parse_args(argv)
     try:
@@ -252,25 +274,25 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
             return int(getattr(home, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
-        return _said(str(error), error.exit_code)
+        return _report(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _said("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
+        return _report("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _said("no space left on the disk; free some and run the same command again.", EXIT_RESUMABLE)
+            return _report("no space left on the disk; free some and run the same command again.", EXIT_RESUMABLE)
         if error.errno is None or error.filename is None:
             return _defect(error)
         where = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename
-        return _said(f"{where}: {error.strerror}. Check this path and who may read and write there.", EXIT_USAGE)
+        return _report(f"{where}: {error.strerror}. Check this path and who may read and write there.", EXIT_USAGE)
     except Exception as error:
         return _defect(error)
 
 
-def _said(line: str, code: int) -> int:
+def _report(line: str, code: int) -> int:
     print(f"heatlas: {line}", file=cast(TextIO, PlainStream(sys.stderr)))
     return code
 
 
 def _defect(error: Exception) -> int:
     print("".join(traceback.format_exception(error)), end="", file=cast(TextIO, PlainStream(sys.stderr)))
-    return _said(f"internal error ({type(error).__name__}: {error}). Please report it.", EXIT_INTERNAL)
+    return _report(f"internal error ({type(error).__name__}: {error}). Please report it.", EXIT_INTERNAL)

@@ -1,4 +1,4 @@
-"""``heatlas compare``: runs of one cohort side by side."""
+"""``heatlas compare``: compare runs of one cohort."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.cohort.people.tasks import task_of
 from pipeline.run.cells import require_whole
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.folder import read_run_config, read_run_input
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.folder import read_run_config, read_run_input
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
 from pipeline.statistics.comparison.runs import (
@@ -23,8 +24,8 @@ from pipeline.statistics.comparison.runs import (
     too_few,
     with_one_name_per_person,
 )
-from pipeline.statistics.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
-from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
+from pipeline.statistics.data.values import RelevanceValues
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
@@ -46,7 +47,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     runs = [_read(folder, name, target) for folder, name in zip(folders, names, strict=True)]
     for folder in (target, *target.parents):
         if _is_run(folder):
-            raise UsageError(f"--to {arguments.to}: lies inside the run {folder}; give a folder of its own.")
+            raise UsageError(f"--to {arguments.to}: lies inside the run {folder}; give another folder.")
     runs = with_one_name_per_person(runs)
     scans = common_scans(runs)
     seed = runs[0].config.seed
@@ -56,10 +57,10 @@ def compare_command(arguments: argparse.Namespace) -> int:
         write_table(target / "ranking_agreement.tsv", ranks, AGREEMENT_COLUMNS)
     except OSError as error:
         raise UsageError(f"--to {arguments.to}: cannot write there ({error.strerror}).") from error
-    print(f"{len(scans)} scans in all of {', '.join(run.name for run in runs)}: {target}")
+    print(f"{len(scans)} scans common to {', '.join(run.name for run in runs)}: {target}")
     for run in runs:
-        beside = len(run.predictions) - len(scans)
-        print(f"  {run.name}: {beside} scans that another run lacks are left out" if beside else f"  {run.name}")
+        left_out = len(run.predictions) - len(scans)
+        print(f"  {run.name}: {left_out} scans that another run lacks are left out" if left_out else f"  {run.name}")
     empty = None if ranks["kendall_w"].notna().any() else "no ranking of regions can be compared"
     for note in filter(None, (too_few(int(tests["n_participants"].iloc[0])), atlases_note(runs), empty)):
         print(f"  note: {note}")
@@ -67,7 +68,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell the runs apart.
+    """The shortest distinct ends of the paths of the runs.
 
     Examples
     --------
@@ -90,7 +91,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read(folder: Path, name: str, target: Path) -> Run:
-    """Read one run; every error names it.
+    """Read one run; every error names the run.
 
     Raises
     ------
@@ -105,6 +106,10 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         if target.is_relative_to(source) and not target.is_relative_to(source / "derivatives"):
             raise UsageError(f"--to {target}: lies inside the input {source}, which is never written to.")
         config = read_run_config(layout)
+        task = task_of(config.cohort)
+        if task.kind.undefined:
+            what = "predicts a number" if task.is_number else "has several classes"
+            raise BadInputError(f"only runs of two classes are compared, and this one {what}.")
         predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
         require_whole(layout.predictions)
         require_predictions(layout.predictions, predictions)

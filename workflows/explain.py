@@ -9,37 +9,37 @@ from collections.abc import Mapping
 
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.explain_stage import SEEN, Request, explainable, show_scans
-from pipeline.cohort.candidates import counted
+from pipeline.cohort.people.splits import Split
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.splits import Split
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache
+from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.executors import open_executor
-from pipeline.run.folder import read_run_config, read_run_input
-from pipeline.run.jobs import Outcome, clear_stale_scratch
-from pipeline.run.layout import ExplanationLayout
-from pipeline.run.lock import run_lock
+from pipeline.run.layout.folder import read_run_config, read_run_input
+from pipeline.run.layout.run_layout import ExplanationLayout
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import Outcome, clear_stale_scratch
+from pipeline.run.work.lock import run_lock
 
 LISTED = 5
-"""Maps without content that are named."""
+"""Largest number of empty maps that are named."""
 
 
 def explain_command(arguments: argparse.Namespace) -> int:
-    """Explain scans of a run; the run's own maps, receipts, failures and report stay as they are.
+    """Explain scans of a run, without changing its maps, receipts, failures and report.
 
     Raises
     ------
     UsageError
-        For a folder without trained networks, or a request that names what does not exist, before any work.
+        If the folder has no trained networks, or the request names something that does not exist.
     """
     layout = ExplanationLayout(arguments.out.resolve())
     read_run_input(layout)
-    with run_lock(layout.lock) as taken_over:
-        if taken_over:
-            print(taken_over)
+    with run_lock(layout.lock) as lock_note:
+        if lock_note:
+            print(lock_note)
         return _explain(layout, arguments)
 
 
@@ -48,7 +48,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     for path in (layout.scans, layout.splits):
         if not path.is_file():
             raise UsageError(
-                f"{path}: no such file, so no network of this run can be asked. Finish the run with heatlas run."
+                f"{path}: no such file, so this run has no networks to explain. Finish the run with heatlas run."
             )
     request = Request(
         tuple(arguments.method), tuple(arguments.setting), arguments.target, arguments.stage, arguments.start,
@@ -60,19 +60,19 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     clear_stale_scratch(layout)
     with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
-    _tell_left_out(layout, request, explainable(layout, scans, split, config)[1])
-    made = [outcome.job.outputs["map"] for outcome in outcomes if outcome.ok]
+    _report_left_out(layout, request, explainable(layout, scans, split, config)[1])
+    made = [outcome for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
             print(f"  {outcome.job.unit} failed: {outcome.message}")
     empty = [outcome.job.unit for outcome in outcomes if outcome.ok and not _shows_anything(outcome)]
     for unit in empty[:LISTED]:
-        print(f"  {unit}: the map is 0 in every region; the method finds nothing here that speaks for the target")
+        print(f"  {unit}: the map is 0 in every region; the method finds no evidence for the target")
     if len(empty) > LISTED:
         print(f"  ... and {len(empty) - LISTED} more such maps")
-    print(f"{len(made)} of {len(outcomes)} explanations are there, in {layout.root}/sub-*/**/relevance")
-    for path in dict.fromkeys(outcome.job.arguments[0].explanation.label for outcome in outcomes if outcome.ok):
-        print(f"  {layout.regions(path)}")
+    print(f"{len(made)} of {len(outcomes)} explanations are available, in {layout.root}/sub-*/**/relevance")
+    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in made):
+        print(f"  {layout.regions(label)}")
     if outcomes and not made:
         first = " ".join(outcomes[0].message.split())
         raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
@@ -86,16 +86,16 @@ def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
         raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
 
 
-def _tell_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[str, str]) -> None:
-    """Say which scans are left out because a file or row is missing, where all scans were asked for."""
+def _report_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[str, str]) -> None:
+    """Report scans that are left out because a file or row is missing, if all scans were requested."""
     if not (request.participants or request.scans):
         for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
             print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:
-    """Whether any region holds anything.
+    """Whether the map has relevance in any region.
 
-    Grad-CAM's maps often do not: its last step sets to 0 whatever speaks against the target.
+    Grad-CAM's maps often have none: its last step sets evidence against the target to 0.
     """
     return bool((read_table(outcome.job.outputs["regions"], ["sum"])["sum"].fillna(0) != 0).any())

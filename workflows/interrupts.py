@@ -1,6 +1,6 @@
-"""The way into the program, and out of it by Ctrl-C or termination: one line and the right exit code, whenever.
+"""Entry point of the program, which handles Ctrl-C and termination with one line and the right exit code at any time.
 
-Nothing is imported before the signals are listened to that this does not need.
+Before the signal handlers are installed, only modules needed for them are imported.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _LINES = {
     signal.SIGTERM: "terminated from outside; run the same command again to continue.",
 }
 _SAME = 2.0
-"""Seconds within which a second signal is taken for the first one: ``timeout`` sends it to the process, then to its
-group, of which the process is a part."""
+"""Seconds within which a second signal counts as the first: ``timeout`` signals the process and then its group, which
+includes the process."""
 
 
 class Interrupts:
-    """What the two signals do: before `begin` they end the process at once, after it they raise, so that it cleans up.
+    """Handlers of both signals: before `begin` they exit at once, afterwards they raise an exception for a clean exit.
 
-    While libraries are imported an exception could come up in the middle of their own code and be lost there.
+    During imports, an exception could be raised inside a library and be lost there.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Interrupts:
         self._came: float | None = None
 
     def listen(self) -> None:
-        """Take both signals, also where a shell has told its background jobs to ignore Ctrl-C."""
+        """Handle both signals, even if a shell lets background jobs ignore Ctrl-C."""
         for number in _CODES:
             signal.signal(number, self._handle)
 
@@ -42,7 +42,7 @@ class Interrupts:
         self._working = True
 
     def end(self) -> None:
-        """Ignore both signals: Python takes its handlers away before it ends, and the exit code is known."""
+        """Ignore both signals: Python removes its handlers before it exits, and the exit code is known."""
         for number in _CODES:
             signal.signal(number, signal.SIG_IGN)
 
@@ -51,7 +51,7 @@ class Interrupts:
         if self._came is not None and time.monotonic() - self._came < _SAME:
             return
         again, self._came = self._came is not None, time.monotonic()
-        if again or not self._working:  # whoever asks twice does not want to wait for the cleaning up
+        if again or not self._working:  # a second signal skips the clean-up
             os.write(2, f"heatlas: {_LINES[which]}\n".encode())
             os._exit(_CODES[which])
         if which == signal.SIGINT:

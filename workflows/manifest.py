@@ -1,19 +1,19 @@
-"""``heatlas manifest``: share which images a cohort is made of, and rebuild it from someone else's list."""
+"""``heatlas manifest``: export the list of images of a cohort, or rebuild a cohort from such a list."""
 
 from __future__ import annotations
 
 import argparse
 
-from pipeline.cohort.manifest import make_manifest
 from pipeline.cohort.reading import read_cohort
+from pipeline.cohort.sharing.manifest import make_manifest
 from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.private_paths import without_home
+from pipeline.run.layout.private_paths import without_home
 from workflows.check import check_command
 from workflows.settings import selection_of, settings_of
 
 
 def manifest_command(arguments: argparse.Namespace) -> int:
-    """``heatlas manifest export INPUT FILE``, or ``heatlas manifest import FILE INPUT``, which is a check with it."""
+    """``heatlas manifest export INPUT FILE``, or ``heatlas manifest import FILE INPUT``, a check with a manifest."""
     return _export(arguments) if arguments.action == "export" else check_command(arguments)
 
 
@@ -21,7 +21,7 @@ def _export(arguments: argparse.Namespace) -> int:
     """Write the manifest of the scans that a run would use."""
     config = settings_of(arguments)
     if arguments.anonymise is not None:
-        raise UsageError("manifest export: ids are what a manifest is for; leave --anonymise out.")
+        raise UsageError("manifest export: a manifest needs the real ids; leave --anonymise out.")
     if arguments.file.suffix != ".tsv":
         raise UsageError(f"{arguments.file}: a manifest is a table; give a name that ends in .tsv.")
     if arguments.file.resolve().is_relative_to(arguments.input.resolve()):

@@ -1,6 +1,6 @@
-"""What a run can know before its work starts, asked by ``heatlas check`` and ``heatlas run`` alike.
+"""Checks of a run before its work starts, shared by ``heatlas check`` and ``heatlas run``.
 
-Both call the same two functions, so that a check that passes is a run that begins.
+Both call the same two functions, so that a run starts if its check passes.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from pathlib import Path
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.candidates import counted
+from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
-from pipeline.cohort.splits import PARTS, Split, make_split, require_both_classes
-from pipeline.models.geometry import weight_count
+from pipeline.models.families.registry import family_of
 from pipeline.models.inputs import configured_input
-from pipeline.registration.given_masks import mask_path
+from pipeline.registration.images.given_masks import mask_path
+from pipeline.registration.images.synthstrip import require_synthstrip
 from pipeline.registration.settled import COARSEST_MM, not_measured
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config import Config, RegistrationConfig
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.private_paths import without_home
+from pipeline.run.layout.private_paths import without_home
+from pipeline.run.plain_text import counted
 from pipeline.statistics.requested import require_names
 from workflows.command_line import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
-MOST_WEIGHTS = 1_000_000_000
-"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A cohort that a run can work on.
+    """Result of `preflight`.
 
     Parameters
     ----------
     split : Split
-        Without folds where nothing is to be trained.
+        Without folds if nothing is trained.
     notes : tuple of str
         Settings that will have no effect on some scans.
     """
@@ -48,26 +47,25 @@ class Ready:
 
 
 def stages_until(last: str) -> tuple[str, ...]:
-    """The stages of a run that stops after one."""
+    """The stages of a run that stops after `last`."""
     return STAGES[: STAGES.index(last) + 1]
 
 
 def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> None:
-    """Refuse settings that can work on no input.
+    """Refuse settings that cannot work with any input.
 
     Parameters
     ----------
-    config : Config
     stages : sequence of str
-        Those that are to run.
+        Stages that will run.
     elsewhere : bool
-        Whether the workers may be on other machines (``--executor``): then this one needs no GPU.
+        Whether the workers may be on other machines (``--executor``): this one then needs no GPU.
 
     Raises
     ------
     UsageError
-        For an unknown atlas, one without a hippocampus where its volume is asked for, settings with which its volume is
-        not measured, a network that fits no memory, or a GPU that is not there.
+        For an unknown atlas, one without a hippocampus if its volume is requested, settings with which its volume is
+        not measured, a network that does not fit in memory, or a missing GPU.
     BadInputError
         If the labels of the atlas cannot be used, or the grid is too small for the network.
     MissingDataError
@@ -83,8 +81,8 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     unmeasured = not_measured(config.registration)
     if "registration" in stages and source == "jacobian" and unmeasured:
         raise UsageError(
-            f'registration.hippocampus_source = "jacobian": there would be {unmeasured}. Set "table" or "auto", or '
-            f"register with the default transform at {COARSEST_MM:g} mm or finer."
+            f'registration.hippocampus_source = "jacobian": there would be {unmeasured}. Set "table" '
+            f'or "auto", or register with the default transform at {COARSEST_MM:g} mm or finer.'
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
@@ -94,22 +92,41 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
             from pipeline.models.device import require_device  # torch takes a second
 
             require_device(config.training)
+    if "attribution" in stages:
+        _require_methods(config)
 
 
 def _require_network(config: Config) -> None:
-    """Refuse a network that does not fit its grid or no memory, and shifts that leave nothing to see."""
-    model, shape = config.model, configured_input(config).shape
-    count = weight_count(shape, model.channels, model.pools, model.hidden_units, classes=2)
-    if count > MOST_WEIGHTS:
-        raise UsageError(
-            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
-            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
-        )
+    """Refuse a network that does not fit its grid or memory, and shifts that move the image out of view."""
+    shape = configured_input(config).shape
+    family_of(config.model).require_fits(shape, config.model)
     if config.training.max_shift_voxels >= shape[0]:
         raise UsageError(
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "
             "left to right, so nothing would be left. The default is 2."
         )
+
+
+def _require_methods(config: Config) -> None:
+    """Refuse unknown methods, or methods not defined for the network; the default methods need no imports."""
+    family, settings, usual = family_of(config.model), config.attribution, AttributionConfig()
+    for method in settings.methods:
+        try:
+            family.require_method(method)
+        except UsageError as error:
+            raise UsageError(
+                f"{error}. Take it out of attribution.methods, or choose another model.architecture; `heatlas models` "
+                "lists the methods of each."
+            ) from error
+    if family.batch_norm("auto") == "identity" and settings.batch_norm == "fold":
+        raise UsageError(
+            f'attribution.batch_norm = "fold": {family.name} has normalisations that do not follow a convolution and '
+            'cannot be folded. Set "auto" or "identity".'
+        )
+    if (settings.methods, settings.settings) != (usual.methods, usual.settings):
+        from pipeline.explaining.requested import explanations_of_run
+
+        explanations_of_run(config)
 
 
 def atlas_groups(config: Config) -> frozenset[str]:
@@ -121,27 +138,27 @@ def atlas_groups(config: Config) -> frozenset[str]:
 
 
 def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Ready:
-    """Refuse a cohort that the stages cannot work on.
+    """Refuse a cohort that the stages cannot work with.
 
     Parameters
     ----------
-    config : Config
-    cohort : InputCohort
     stages : sequence of str
-        Those that are to run.
+        Stages that will run.
 
     Raises
     ------
     BadInputError
-        If no scan is kept, no scan has the brain mask asked for, the classes cannot be told apart or split, or a
-        setting of the statistics names what is not there.
+        If no scan is kept, no scan has the requested brain mask, classes are missing or cannot be split, or a setting
+        of the statistics names something that does not exist.
+    UsageError
+        If the settings name an attribution method, or a setting of one, that does not exist.
     """
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
     notes = []
     if "registration" in stages:
         notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
-    if "training" not in stages:  # registering a few participants needs neither labels nor a split
+    if "training" not in stages:  # registration alone needs neither labels nor a split
         return Ready(Split(()), tuple(notes))
     if cohort.problem:
         raise BadInputError(cohort.problem)
@@ -150,14 +167,16 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         for part in PARTS[:2]:
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
-            require_both_classes(fold.index, part, labels, (config.cohort.negative, config.cohort.positive))
+            require_labels(fold.index, part, labels, task_of(config.cohort))
+    if "attribution" in stages:
+        _require_methods(config)
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes))
 
 
 def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:
-    """A note on scans that would have a volume of our own, were it measured with these settings."""
+    """A note on scans without a volume because it is not measured with these settings."""
     scans, unmeasured = cohort.table.kept, not_measured(settings)
     lacking = [scan for scan in scans if scan.hippocampus_mm3 is None]
     wanted = settings.hippocampus_source == "fill" or len(lacking) == len(scans)
@@ -170,7 +189,7 @@ def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> lis
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:
-    """Notes on scans without the brain mask that the settings ask for, and on a pattern that is not used."""
+    """Notes on scans without the requested brain mask, and on a pattern that is not used."""
     used = settings.brain_extraction in ("auto", "given-mask", "template-mask")
     if settings.mask_pattern and not used:
         return [
@@ -183,11 +202,11 @@ def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:
     if not lacking:
         return []
     where = mask_path(cohort.root, lacking[0], settings.mask_pattern)
-    said = f"no brain mask of {lacking[0].name} at {without_home(where)}"
+    example = f"no brain mask of {lacking[0].name} at {without_home(where)}"
     if len(lacking) == len(scans):
         raise BadInputError(
-            f"registration.mask_pattern = '{settings.mask_pattern}': no scan has a mask; {said}. Put masks there, "
+            f"registration.mask_pattern = '{settings.mask_pattern}': no scan has a mask; {example}. Put masks there, "
             'correct the pattern, or let registration.brain_extraction be "auto" without a pattern.'
         )
-    becomes = "fails" if settings.brain_extraction == "given-mask" else "is extracted without one"
-    return [f"{len(lacking)} of {len(scans)} scans have no brain mask, and each {becomes}: {said}"]
+    consequence = "fails" if settings.brain_extraction == "given-mask" else "is extracted without one"
+    return [f"{len(lacking)} of {len(scans)} scans have no brain mask, and each {consequence}: {example}"]

@@ -1,4 +1,4 @@
-"""Registration with what follows it: figures, volumes, and what becomes of scans in doubt."""
+"""Registration and what follows it: figures, volumes, and decisions on scans in doubt."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pandas as pd
 
 from atlases.catalogue import find_atlas
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.decisions import require_decisions
-from pipeline.registration.flags import flag_reasons
+from pipeline.registration.quality.decisions import require_decisions
+from pipeline.registration.quality.flags import flag_reasons
 from pipeline.registration.settled import settle_scans
 from pipeline.registration.stage import register_scans, table_row
-from pipeline.registration.volume_tables import gather_volumes, hippocampal_volumes, measure_volumes, volume_job
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Job, Outcome, is_done
-from pipeline.run.layout import RunLayout
+from pipeline.registration.volumes.tables import gather_volumes, hippocampal_volumes, measure_volumes, volume_job
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from reports.overviews import draw_overviews, overview_job
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome, is_done
+from reports.page.overviews import draw_overviews, overview_job
 
 
 def register_and_finish(
@@ -32,32 +32,27 @@ def register_and_finish(
     executor: Executor,
     digests: DigestCache,
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """Register scans, draw the overviews, measure volumes, and bring ``scans.tsv`` up to date.
+    """Register scans, draw the overviews, measure volumes, and update ``scans.tsv``.
 
-    The worker that has registered a scan draws its figure and measures its volumes at once; the tables of the group
-    are brought up to date now and then. What depends on the whole cohort comes at the end.
+    The worker that has registered a scan then draws its figure and measures its volumes; the tables of the group are
+    updated from time to time. What depends on the whole cohort comes at the end.
 
     Parameters
     ----------
-    layout : RunLayout
     input_root : Path
         Folder that the image paths of the scans start from.
-    scans : sequence of Scan
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
 
     Returns
     -------
     registrations : list of Outcome
         One per kept scan.
     later : list of Outcome
-        Of what follows.
+        Outcomes of figures, volumes and quality per region.
 
     Raises
     ------
     ResumableError
-        If the settings ask about scans in doubt and decisions are missing.
+        If a person must decide on scans in doubt and decisions are missing.
     """
     settings, atlas = config.registration, config.regions.atlas
     resolution, atlas_digest = settings.resolution_mm, find_atlas(atlas).digest
@@ -71,7 +66,7 @@ def register_and_finish(
 
     followers = functools.partial(_followers, atlas, atlas_digest, resolution)
     registrations, regions = register_scans(
-        layout, input_root, scans, settings, config.seed, executor, digests, atlas, followers, interim_volumes
+        layout, input_root, scans, settings, settings.seed, executor, digests, atlas, followers, interim_volumes
     )
     kept = [scan for scan in scans if scan.kept]
     registered = [scan for scan, outcome in zip(kept, registrations, strict=True) if outcome.ok]
@@ -85,7 +80,7 @@ def register_and_finish(
 def _followers(
     atlas: str, atlas_digest: str, resolution_mm: float, layout: RunLayout, scan: Scan, outcome: Outcome
 ) -> list[Job]:
-    """What the worker that has registered a scan does next; a figure whose flags change later is drawn again."""
+    """Jobs that a worker does after registering a scan; a figure whose flags change later is drawn again."""
     row = table_row(scan, outcome)
     reasons = flag_reasons(pd.DataFrame([row]), [scan.age])[0]
     jobs = [overview_job(layout, scan, row | {"flags": "; ".join(reasons) or None}, resolution_mm)]
@@ -95,11 +90,11 @@ def _followers(
 
 
 def _settle(layout: RunLayout, config: Config) -> None:
-    """Bring ``scans.tsv`` up to date, and stop if a person has to decide."""
+    """Update ``scans.tsv``, and stop if a person has to decide."""
     settings = config.registration
     quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
-    own = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
-    table = settle_scans(ScanTable.read(layout.scans), quality, own, config.regions.atlas, settings)
+    measured = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
+    table = settle_scans(ScanTable.read(layout.scans), quality, measured, config.regions.atlas, settings)
     table.write(layout.scans)
     doubtful = quality[quality["flags"].notna()]
     names = ["_".join(str(part) for part in key if str(part) != "nan")

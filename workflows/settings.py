@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.anonymise import open_disguise
-from pipeline.cohort.manifest import Manifest
 from pipeline.cohort.reading import Selection
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
+from pipeline.cohort.sharing.anonymise import open_disguise
+from pipeline.cohort.sharing.manifest import Manifest
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 
 
@@ -21,10 +21,18 @@ def settings_of(arguments: argparse.Namespace) -> Config:
     cohort: dict[str, Any] = {}
     if arguments.contrast:
         column, _, values = arguments.contrast.partition("=")
-        negative, _, positive = values.partition(",")
-        if not (column and negative and positive):
-            raise UsageError(f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, as diagnosis=CN,AD.")
-        cohort |= {"contrast_column": column, "negative": negative, "positive": positive}
+        classes = values.split(",") if len(values.split(",")) > 2 else values.split(",", 1)
+        if not column or len(classes) < 2 or not all(classes):
+            raise UsageError(
+                f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, such as diagnosis=CN,AD, or more "
+                "classes, such as diagnosis=CN,MCI,AD; the last is the one that is explained."
+            )
+        several = classes if len(classes) > 2 else []
+        cohort |= {"contrast_column": column, "negative": classes[0], "positive": classes[-1], "classes": several}
+    if arguments.target:
+        if arguments.contrast:
+            raise UsageError("--target predicts a number and --contrast classes; give only one of them.")
+        cohort |= {"target": arguments.target, "classes": []}
     if arguments.start_at is not None:
         cohort["start_at"] = arguments.start_at
     if cohort:
@@ -44,19 +52,18 @@ def seed_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequence[Path]) -> Selection:
-    """Which scans a command line asks for, and how they are shown.
+    """Scans selected by a command line, and how they are anonymised.
 
     Parameters
     ----------
     arguments : argparse.Namespace
         With ``participant_label`` and, unless it is the demo, ``manifest`` and ``anonymise``.
-    config : Config
     folders : sequence of Path
-        Input and output: the key of the disguise must lie in neither.
+        Input and output, in which the key must not lie.
     """
     manifest = getattr(arguments, "manifest", None)
     if manifest is not None and "ids" in config.privacy.pseudonyms:
-        raise UsageError("--pseudonymise ids: a manifest names images, and so would its comparison. Leave one out.")
+        raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")
     return Selection(
         participants=tuple(arguments.participant_label),
         manifest=None if manifest is None else Manifest.read(manifest),

@@ -1,6 +1,6 @@
-"""The stages of a run: what each is given, and how it hands its records on.
+"""The stages of a run: their inputs and outputs.
 
-Each stage reads records that earlier stages wrote and writes its own; nothing is computed here.
+Each stage reads the records of earlier stages and writes its own; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from pathlib import Path
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.applied import explain_applied
-from pipeline.attribution.stage import APPLIED_STAGE, explain_scans
-from pipeline.cohort.conversion import convert_scans
+from pipeline.cohort.images.conversion import convert_scans
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.splits import Split
 from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
+from pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
-from pipeline.registration.faces import without_face
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Job, Outcome
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import map_names
-from pipeline.run.steps import run_step
+from pipeline.registration.images.faces import without_face
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from pipeline.statistics.inputs import files_read
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome
+from pipeline.run.work.steps import run_step
+from pipeline.statistics.data.inputs import files_read
 from pipeline.statistics.stage import analyse
 from pipeline.training.application import apply_networks
 from pipeline.training.stage import train_folds
-from reports.build import build_report, report_inputs, written_files
+from reports.page.build import build_report, report_inputs, written_files
 from reports.people.scan_pictures import draw_scans
-from reports.run_record import read_run
+from reports.read.run_record import read_run
 from workflows.registration import register_and_finish
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every stage of a run is given."""
+    """Input of every stage of a run."""
 
     layout: RunLayout
     input_root: Path
@@ -58,28 +58,28 @@ class Work:
 
     @property
     def truth(self) -> Path:
-        """What was planted, where the input is a demo cohort."""
+        """The planted truth, if the input is a demo cohort."""
         return self.input_root / PLANTED
 
     def labelled(self, *stages: str) -> list[Scan]:
-        """Scans of the contrast that failed in none of the given stages, as registration has left them.
+        """Labelled scans that failed in none of the given stages, as updated by registration.
 
-        Registration may drop scans and add volumes, and says so in ``scans.tsv``.
+        Registration may drop scans and add volumes in ``scans.tsv``.
         """
         return [scan for scan in self._unfailed(*stages) if scan.label is not None]
 
     def predicted(self, *stages: str) -> list[Scan]:
-        """Those with an out-of-fold prediction: the scans that a network may be asked to explain."""
+        """Labelled scans with an out-of-fold prediction, which can be explained."""
         names = set(read_table(self.layout.predictions)["scan_id"])
         return [scan for scan in self.labelled("registration", *stages) if scan.scan_id in names]
 
     def outside(self, *stages: str) -> list[Scan]:
-        """Kept scans outside the contrast that networks may be asked about and that failed in none of the stages."""
-        wanted = self.config.cohort.apply_outside_contrast
+        """Kept scans outside the contrast that are to be predicted and failed in none of the stages."""
+        wanted = self.config.cohort.apply_outside_contrast and task_of(self.config.cohort).kind.applies
         return [scan for scan in self._unfailed(*stages) if scan.label is None] if wanted else []
 
     def applied(self, *stages: str) -> list[Scan]:
-        """Those of them with a prediction."""
+        """Scans outside the contrast with a prediction."""
         if not self.layout.predictions_applied.is_file():
             return []
         names = set(read_table(self.layout.predictions_applied)["scan_id"])
@@ -93,7 +93,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Result:
-    """How a stage went: its units of work, and whether a step over the whole group was done."""
+    """Result of a stage: its units of work, and whether a step over the whole group was done."""
 
     outcomes: Sequence[Outcome] = ()
     step_done: bool = False
@@ -123,22 +123,23 @@ def register(work: Work) -> Result:
         faceless if config.privacy.removes_faces else None,
     )  # fmt: skip
     registrations, later = register_and_finish(work.layout, work.input_root, scans, config, work.executor, work.digests)
-    told = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
-    return Result(told, step_done=any(o.status == "done" for o in later))
+    outcomes = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
+    return Result(outcomes, step_done=any(o.status == "done" for o in later))
 
 
 def train(work: Work) -> Result:
-    """Train one network per fold and predict the scans it has not seen, those outside the contrast too."""
+    """Train one network per fold and predict unseen scans, including those outside the contrast."""
     scans, split = work.labelled("registration"), work.split
     outcomes = train_folds(work.layout, scans, split, work.config, work.executor, work.digests)
-    trained = [fold.index for fold, outcome in zip(split.folds, outcomes, strict=True) if outcome.ok]
+    firsts = outcomes[: len(split.folds)]  # further repeats follow, and are only compared
+    trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     outside = work.outside("registration")
-    asked = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
-    return Result([*outcomes, *asked])
+    applied = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
+    return Result([*outcomes, *applied])
 
 
 def explain(work: Work) -> Result:
-    """Make the heatmaps of every scan with the networks that have not seen its participant."""
+    """Explain every scan by networks that were not trained with its participant."""
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     scans, predictions = work.predicted(), read_table(layout.predictions)
@@ -159,21 +160,15 @@ def aggregate(work: Work) -> Result:
     return Result(outcomes, done or others)
 
 
-INFERENCE_PACKAGES = (
-    "pipeline.statistics", "pipeline.evaluation", "pipeline.regions", "pipeline.run.seeds", "pipeline.training.control",
-    "pipeline.cohort.candidates", "pipeline.cohort.clinical", "pipeline.cohort.persons", "pipeline.cohort.records",
-    "pipeline.cohort.splits", "pipeline.cohort.values", "pipeline.registration.settled",
-)  # fmt: skip
-"""Code that the tables of the statistics stage depend on, beside reading and writing."""
-
-
 def infer(work: Work) -> Result:
-    """Test relevance against volume and between groups; on a demo cohort, against what was planted."""
+    """Test relevance against volume and between groups; for a demo cohort, also against the planted truth."""
     layout, config = work.layout, work.config
 
     def statistics() -> list[Path]:
         scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
         written = analyse(layout, scans, predictions, config, work.executor)
+        if task_of(config.cohort).kind.name != TWO_CLASSES:
+            return written  # the planted effects are differences of two classes
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
             written.append(layout.statistics("planted_recovery"))
@@ -186,7 +181,15 @@ def infer(work: Work) -> Result:
 
     inputs = [*files_read(layout), work.truth, work.truth.with_name("effects.json")]
     parameters = [config.statistics, config.cohort, config.attribution, config.training.control, config.seed]
-    done = run_step(layout, "statistics", inputs, parameters, INFERENCE_PACKAGES, statistics, work.digests)
+    done = run_step(
+        layout,
+        "statistics",
+        inputs,
+        parameters,
+        [analyse, evaluate_planted, evaluate_effects],
+        statistics,
+        work.digests,
+    )
     return Result(step_done=done)
 
 
@@ -199,8 +202,7 @@ def report(work: Work) -> Result:
         build_report(layout, executor=work.executor)
         return written_files(layout)
 
-    packages = ["reports", "pipeline.regions"]
-    done = run_step(layout, "report", report_inputs(layout), None, packages, build, work.digests)
+    done = run_step(layout, "report", report_inputs(layout), None, [build_report], build, work.digests)
     return Result(pictures, done)
 
 

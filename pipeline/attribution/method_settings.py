@@ -6,19 +6,17 @@ record itself, such as the masking of a perturbation method, is reached with a p
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import tomllib
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
+from pipeline.run.config.typed_values import from_text, is_plain, options_of, typed_value
 from pipeline.run.errors import UsageError
 
 Setting = bool | int | float | str | tuple[Any, ...]
 
 
-def read_settings(method: str, record: type[Any], texts: Sequence[str]) -> dict[str, Setting]:
+def read_settings(method: str, record: type[Any], texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
     Parameters
@@ -29,6 +27,8 @@ def read_settings(method: str, record: type[Any], texts: Sequence[str]) -> dict[
         A dataclass.
     texts : sequence of str
         ``key=value``.
+    where : str
+        Option or setting that they come from, for messages.
 
     Raises
     ------
@@ -41,12 +41,12 @@ def read_settings(method: str, record: type[Any], texts: Sequence[str]) -> dict[
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise UsageError(f"--setting {text}: write KEY=VALUE, as --setting batch=4.")
+            raise UsageError(f"{where} {text}: write KEY=VALUE, as {where} batch=4.")
         if name not in known:
-            raise UsageError(f"--setting {text}: {method} has no setting {name!r}; {_listed(known)}.")
+            raise UsageError(f"{where} {text}: {method} has no setting {name!r}; {_listed(known)}.")
         if name in found:
-            raise UsageError(f"--setting {name}: given twice.")
-        found[name] = _converted(known[name].kind, value.strip(), f"--setting {text}")
+            raise UsageError(f"{where} {name}: given twice.")
+        found[name] = typed_value(known[name].kind, from_text(value.strip()), f"{where} {name}")
     return {name: value for name, value in found.items() if value != known[name].default}
 
 
@@ -65,7 +65,7 @@ def settable(record: type[Any], prefix: str = "") -> Iterator[tuple[str, Field]]
         kind = hints[field.name]
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             yield from settable(kind, f"{prefix}{field.name}.")
-        elif any(_is_plain(option) for option in _options(kind)):
+        elif any(map(is_plain, options_of(kind))):
             default = field.default
             if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
@@ -93,56 +93,3 @@ def build_record(record: type[Any], settings: Mapping[str, Setting], given: Mapp
 
 def _listed(known: Mapping[str, Field]) -> str:
     return f"it has {', '.join(known)}" if known else "it has none"
-
-
-def _options(kind: Any) -> tuple[Any, ...]:
-    """Members of a union, or the type itself."""
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-
-
-def _is_plain(kind: Any) -> bool:
-    return kind in (bool, int, float, str) or get_origin(kind) in (Literal, tuple)
-
-
-def _converted(kind: Any, text: str, where: str) -> Setting:
-    value: Any = text
-    with contextlib.suppress(ValueError, RecursionError):  # not TOML, too many digits or brackets: text
-        value = tomllib.loads(f"value = {text}")["value"]
-    value = tuple(value) if isinstance(value, list) else value
-    for option in _options(kind):
-        fits, as_typed = _fitted(option, value)
-        if fits:
-            return as_typed
-    raise UsageError(
-        f"{where}: must be {' or '.join(_named(option) for option in _options(kind) if _is_plain(option))}."
-    )
-
-
-def _fitted(kind: Any, value: Any) -> tuple[bool, Setting]:
-    """Whether a value is of a type, and the value as that type; whole numbers are accepted as floats."""
-    if get_origin(kind) is Literal:
-        return value in get_args(kind), value
-    if get_origin(kind) is tuple:
-        kinds = get_args(kind)
-        if not isinstance(value, tuple) or (kinds[-1] is not Ellipsis and len(kinds) != len(value)):
-            return False, value
-        items = [_fitted(kinds[0] if kinds[-1] is Ellipsis else own, item) for own, item in _paired(kinds, value)]
-        return all(fits for fits, _ in items), tuple(item for _, item in items)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return True, float(value)
-    return kind in (bool, int, float, str) and type(value) is kind, value
-
-
-def _paired(kinds: tuple[Any, ...], value: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    return zip(kinds if kinds[-1] is not Ellipsis else kinds[:1] * len(value), value, strict=True)
-
-
-def _named(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(map(str, get_args(kind)))
-    if get_origin(kind) is tuple:
-        kinds = get_args(kind)
-        return (
-            f"a list of {kinds[0].__name__}" if kinds[-1] is Ellipsis else f"a list of {len(kinds)} {kinds[0].__name__}"
-        )
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]

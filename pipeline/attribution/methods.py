@@ -1,20 +1,21 @@
 """One verb for every method: `attribute`.
 
-A *method* is a small frozen record of its settings that makes maps of a `Subject`. Its formula lives in pure functions
-beside it; what surrounds it (precision, checks, the boundary, bringing maps up to the input's grid) lives here, once.
+A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula lives in pure
+functions beside it; what surrounds it (precision, checks, bringing maps up to the input's grid) lives here, once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.ledger import Ledger
+from pipeline.attribution.network_view import NetworkView, explaining
 from pipeline.attribution.records import Attribution
-from pipeline.attribution.subject import Subject, explaining
 from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import to_input_grid
 from pipeline.run.errors import BadInputError, UsageError
@@ -26,8 +27,8 @@ class Method(Protocol):
     name: ClassVar[str]
     """As written in sidecars and on the command line."""
 
-    def maps(self, subject: Subject) -> Tensor:
-        """Maps (B, 1, d, h, w) at the boundary of `subject`, summed over the channels of its features."""
+    def maps(self, view: NetworkView) -> Tensor:
+        """Maps (B, 1, d, h, w) at the boundary of `view`, summed over the channels of its features."""
         ...
 
 
@@ -35,17 +36,19 @@ class Method(Protocol):
 class Conditional(Protocol):
     """A method that is not defined for every network."""
 
-    def require(self, subject: Subject) -> None:
+    def require(self, view: NetworkView) -> None:
         """Raise `UsageError` where it is not, whatever the volumes hold."""
         ...
 
 
 @runtime_checkable
-class Accounting(Protocol):
-    """A method that knows where its relevance went."""
+class Propagation(Protocol):
+    """A method that passes through the network by itself and can make several maps on the way."""
 
-    def maps_and_ledger(self, subject: Subject) -> tuple[Tensor, Ledger]:
-        """Maps as of `Method.maps`, and their ledger."""
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Maps on the grid of the stage, each with its start value, its settings and its ledger if it has one."""
         ...
 
 
@@ -71,8 +74,8 @@ def require_defined(
     if isinstance(method, Conditional):
         weight = next(model.parameters())
         empty = torch.zeros((1, 1, *shape), dtype=weight.dtype, device=weight.device)
-        with explaining(model, empty, 0, stage, start) as subject:
-            method.require(subject)
+        with explaining(model, empty, 0, stage, start) as view:
+            method.require(view)
 
 
 def attribute(
@@ -84,6 +87,19 @@ def attribute(
     start: StartValue = "logit",
     at_input_grid: bool = True,
 ) -> Attribution:
+    """Explain one output by a method that makes one map; of several the first. See `attribute_all`."""
+    return attribute_all(model, volumes, target, method, stage, start, at_input_grid)[0]
+
+
+def attribute_all(
+    model: nn.Module,
+    volumes: Tensor,
+    target: int,
+    method: Method,
+    stage: int | str = 0,
+    start: StartValue = "logit",
+    at_input_grid: bool = True,
+) -> tuple[Attribution, ...]:
     """Explain one output of a model for a batch of volumes.
 
     Parameters
@@ -104,7 +120,8 @@ def attribute(
 
     Returns
     -------
-    Attribution
+    tuple of Attribution
+        One, or one per map of a method that makes several.
 
     Raises
     ------
@@ -113,42 +130,47 @@ def attribute(
     BadInputError
         For volumes that do not fit the model or are not finite, and for maps that would not be.
     """
-    with explaining(model, volumes, target, stage, start) as subject:
-        if subject.features.dim() != 5:
+    if isinstance(method, Propagation) and stage == 0:  # passes through the network once, without a view
+        return tuple(_finite(answer) for answer in method.answers(model, volumes, target, start, stage))
+    with explaining(model, volumes, target, stage, start) as view:
+        if view.features.dim() != 5:
             raise UsageError(
-                f"stage {stage!r}: what leaves it is {tuple(subject.features.shape)} and has no voxels; explain at an "
+                f"stage {stage!r}: what leaves it is {tuple(view.features.shape)} and has no voxels; explain at an "
                 "earlier stage."
             )
-        found, ledger = (
-            method.maps_and_ledger(subject) if isinstance(method, Accounting) else (method.maps(subject), None)
-        )
-        values = found.detach()
-        _require_finite(values, method)
-        if at_input_grid and not subject.at_input:
-            values = to_input_grid(values, subject)
-        with torch.no_grad():
-            start_value = subject.score(subject.features)
-    return Attribution(values, method.name, target, start_value, described(method, stage, start), ledger)
+        if isinstance(method, Propagation):
+            answers = list(method.answers(model, volumes, target, start, stage))
+        else:
+            values = method.maps(view).detach()
+            with torch.no_grad():
+                start_value = view.score(view.features)
+            answers = [Attribution(values, method.name, target, start_value, described(method, stage, start))]
+        answers = [_finite(answer) for answer in answers]
+        if at_input_grid and not view.at_input:
+            answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
+    return tuple(answers)
 
 
-def _require_finite(maps: Tensor, method: Method) -> None:
-    broken = [index for index, one in enumerate(maps) if not bool(torch.isfinite(one).all())]
+def _finite(answer: Attribution) -> Attribution:
+    broken = [index for index, one in enumerate(answer.values) if not bool(torch.isfinite(one).all())]
     if broken:
         raise BadInputError(
-            f"{method.name}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "
+            f"{answer.method}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "
             "overflows or has an infinite slope there; look at the scale of its weights and of the volume."
         )
+    return answer
 
 
-def described(method: Method, stage: int | str, start: StartValue) -> dict[str, str | float]:
+def described(method: object, stage: int | str, start: StartValue) -> dict[str, str | float]:
     """Settings of a method for a sidecar: its fields, the stage and the start value."""
     settings: dict[str, str | float] = {"stage": stage, "start": start}
-    for name in _settings_of(method):
-        value = getattr(method, name)
-        settings[name] = value if isinstance(value, str | int | float) else repr(value)
+    for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
+        value = getattr(method, field.name)
+        settings[field.name] = value if isinstance(value, str | int | float) else repr(value)
     return settings
 
 
-def _settings_of(method: object) -> list[str]:
-    """Names of its fields; `name` is none, the record of the answer carries it as `method`."""
-    return [field.name for field in dataclasses.fields(method)] if dataclasses.is_dataclass(method) else []
+def one_channel(answer: Attribution) -> Attribution:
+    """Sum a map over the channels of its stage; the input has one."""
+    values = answer.values
+    return answer if values.shape[1] == 1 else replace(answer, values=values.sum(1, keepdim=True))

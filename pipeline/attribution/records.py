@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pipeline.attribution.ledger import Ledger
+from pipeline.attribution.lrp.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Attribution:
     values : Tensor
         (B, 1, D, H, W), one value per input voxel, on the grid of the input.
     method : str
-        ``lrp-beta`` or ``guided-backpropagation``.
+        Its name in the registry.
     target : int
         Output unit that was explained.
     start_value : Tensor

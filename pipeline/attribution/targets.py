@@ -19,7 +19,7 @@ StartValue = Literal["logit", "probability"]
 
 
 def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
-    """Value of the target that is explained, one per volume.
+    """Value of the target that is explained, one per volume: (B,).
 
     Parameters
     ----------
@@ -28,11 +28,6 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
     target : int
         Output unit, 0 to K - 1.
     start : {"logit", "probability"}
-
-    Returns
-    -------
-    Tensor
-        (B,).
 
     Raises
     ------

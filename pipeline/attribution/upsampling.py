@@ -13,8 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.pooling import triple
-from pipeline.attribution.subject import Subject
+from pipeline.attribution.graph.planner import carried
+from pipeline.attribution.graph.pooling import triple
+from pipeline.attribution.graph.tracing import Concatenate, Gate, Sum, trace
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 POINTWISE = (
@@ -24,7 +26,10 @@ POINTWISE = (
 """Layers whose outputs lie where their inputs lie."""
 
 
-def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> tuple[tuple[float, float], ...]:
+Centres = tuple[tuple[float, float], ...]
+
+
+def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
     """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
 
     Raises
@@ -37,19 +42,50 @@ def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> tuple[tuple[fl
     >>> receptive_centres([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2))])
     ((1.5, 2.0), (1.5, 2.0), (1.5, 2.0))
     """
-    offsets, steps = [0.0] * 3, [1.0] * 3
+    centres: Centres = ((0.0, 1.0),) * 3
     for name, layer in layers:
-        if isinstance(layer, POINTWISE):
+        centres = _after(name, layer, centres)
+    return centres
+
+
+def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
+    """Centres of the outputs of a layer, given those of its inputs."""
+    if isinstance(layer, POINTWISE):
+        return centres
+    if isinstance(layer, nn.ConstantPad3d):
+        before = layer.padding[-2::-2]  # torch counts from the last axis
+        return tuple((offset - pad * step, step) for (offset, step), pad in zip(centres, before, strict=True))
+    if isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
+        return tuple(
+            (offset + shift * step, step * stride)
+            for (offset, step), (shift, stride) in zip(centres, _window(layer), strict=True)
+        )
+    if any(True for _ in layer.children()):
+        return _after_block(name, layer, centres)
+    raise _unknown(name, layer)
+
+
+def _after_block(name: str, block: nn.Module, centres: Centres) -> Centres:
+    """As `_after`, for a block with branches: where they meet, their outputs must lie in the same places."""
+    program = trace(block)
+    found, features = {program.source: centres}, carried(program)
+    for operation in program.operations:
+        if operation.value not in features:
             continue
-        if not isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
-            raise UsageError(
-                f"layer {name} ({type(layer).__name__}): where its outputs lie in the volume is not known, so its map "
-                "cannot be brought to the input; ask for the map at the layer's own grid."
-            )
-        for axis, (shift, stride) in enumerate(_window(layer)):
-            offsets[axis] += shift * steps[axis]
-            steps[axis] *= stride
-    return tuple(zip(offsets, steps, strict=True))
+        module, before = operation.module, [found[value] for value in operation.inputs if value in found]
+        where = f"{name}.{operation.name}"
+        if module is None or (isinstance(module, Sum | Concatenate) and len(set(before)) != 1):
+            raise _unknown(where, module or block)
+        joins = isinstance(module, Sum | Concatenate | Gate)
+        found[operation.value] = before[0] if joins else _after(where, module, before[0])
+    return found[program.result]
+
+
+def _unknown(name: str, layer: nn.Module) -> UsageError:
+    return UsageError(
+        f"layer {name} ({type(layer).__name__}): where its outputs lie in the volume is not known, so its map cannot "
+        "be brought to the input; ask for the map at the layer's own grid."
+    )
 
 
 def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float, int]]:
@@ -63,7 +99,7 @@ def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float,
     return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
 
 
-def to_input_grid(maps: Tensor, subject: Subject) -> Tensor:
+def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
     """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
 
     Raises
@@ -71,8 +107,8 @@ def to_input_grid(maps: Tensor, subject: Subject) -> Tensor:
     UsageError
         As `receptive_centres`.
     """
-    for axis, (offset, step) in enumerate(receptive_centres(subject.before), start=2):
-        maps = _interpolate_axis(maps, axis, subject.volumes.shape[axis], offset, step)
+    for axis, (offset, step) in enumerate(receptive_centres(view.before), start=2):
+        maps = _interpolate_axis(maps, axis, view.volumes.shape[axis], offset, step)
     return maps
 
 

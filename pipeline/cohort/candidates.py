@@ -1,4 +1,4 @@
-"""From images found to the scans used: one per session, every other one dropped with a reason."""
+"""Selection of scans: one image per session is used, every other is dropped with a reason."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cohort.headers import check_header
+from pipeline.cohort.images.headers import check_header
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
-from pipeline.run.progress import Progress
+from pipeline.run.plain_text import counted, listed
+from pipeline.run.work.progress import Progress
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An image found, its row of the scan table, and what else its source says about it.
+    """An image with its row of the scan table and further values from its source.
 
     Parameters
     ----------
@@ -25,11 +26,11 @@ class Candidate:
     columns : mapping of str to str
         All filled cells of the source tables at the scan's visit; a contrast may use any of them.
     preference : tuple
-        Of several images of one session the one with the smallest is used.
+        The image with the smallest value in its session is used.
     criteria : tuple of str
-        What speaks for an image by position in `preference`, in words; may be shorter.
+        The criteria of `preference` in words; may be shorter.
     follow_up : FollowUp or None
-        What became of someone without dementia after the scan, where the source tells.
+        Follow-up of someone without dementia after the scan, if known.
     """
 
     scan: Scan
@@ -47,14 +48,13 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
 
     Parameters
     ----------
-    candidates : sequence of Candidate
     participants : sequence of str
         With or without ``sub-``, or ADNI's ``002_S_0295``. Empty: all are used.
 
     Raises
     ------
     BadInputError
-        For a participant that the input does not hold.
+        If a participant is not in the input.
     """
     if not participants:
         return list(candidates)
@@ -83,13 +83,12 @@ def _participant_named(name: str, found: set[str]) -> str:
 def with_readable_headers(
     root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
 ) -> tuple[list[Candidate], list[str]]:
-    """Drop images whose header shows that they cannot be used; one already dropped keeps its reason.
+    """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
 
     Parameters
     ----------
-    root : Path
     candidates : sequence of Candidate
-        DICOM series pass: their headers were read when they were found.
+        DICOM series are not checked again: their headers were read when they were found.
     max_voxel_mm : float
         Images with thicker slices are dropped.
 
@@ -97,7 +96,7 @@ def with_readable_headers(
     -------
     candidates : list of Candidate
     notes : list of str
-        Which headers contradict themselves, and what holds.
+        Which headers contradict themselves, and which part is used.
     """
     checked = []
     repaired: dict[str, list[str]] = {}
@@ -115,7 +114,7 @@ def with_readable_headers(
             checked.append(candidate)
             bar.update()
     return checked, [
-        f"headers of {counted(len(names), 'image')} are set right in memory ({kind}): {listed(names, 3)}"
+        f"headers of {counted(len(names), 'image')} are corrected in memory ({kind}): {listed(names, 3)}"
         for kind, names in repaired.items()
     ]
 
@@ -153,7 +152,7 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _why(best: Candidate, beaten: Candidate) -> str:
-    """The scan that is used, and the first point on which the two differ."""
+    """The scan that is used, and the first criterion on which the two differ."""
     pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
     decided = next((words for one, other, words in pairs if one != other), None)
     return best.scan.scan_id + (f" ({decided})" if decided else "")
@@ -165,31 +164,3 @@ def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
 
 def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.scan.kept]
-
-
-def listed(names: Iterable[str], limit: int = 5) -> str:
-    """Names for a message: the first few, and how many more.
-
-    Examples
-    --------
-    >>> listed(["a", "b", "c"], limit=2)
-    'a, b and 1 more'
-    """
-    all_names = list(names)
-    more = len(all_names) - limit
-    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
-    """A count with its noun, and with a verb that agrees with it.
-
-    Examples
-    --------
-    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "row", "repeats")
-    ('1 row', '2 rows are', '1 study has', '3 rows repeat')
-    """
-    verb = verb if n == 1 else _SEVERAL.get(verb, verb.removesuffix("s"))
-    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
-
-
-_SEVERAL = {"is": "are", "has": "have", "": ""}

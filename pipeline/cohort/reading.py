@@ -1,4 +1,4 @@
-"""Read an input folder: which layout it has, which scans it holds, which of them are used and why the others not."""
+"""Read an input folder: its layout, its scans, which of them are used, and why the others are not."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.cohort import adni, bids
-from pipeline.cohort.adni_images import parse_image
-from pipeline.cohort.anonymise import Disguise, capped_ages
-from pipeline.cohort.bids_tables import PARTICIPANTS
+from pipeline.cohort.adni import download as adni
+from pipeline.cohort.adni.images import parse_image
+from pipeline.cohort.bids import dataset as bids
+from pipeline.cohort.bids.derivatives import over_template, with_entries
+from pipeline.cohort.bids.tables import PARTICIPANTS
 from pipeline.cohort.candidates import (
     Candidate,
-    counted,
-    listed,
     one_per_session,
     only_participants,
     with_readable_headers,
     without_duplicates,
 )
-from pipeline.cohort.clinical import Clinical, clinical_table
-from pipeline.cohort.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from pipeline.cohort.derivatives import over_template, with_entries
-from pipeline.cohort.manifest import Manifest, Match, select
-from pipeline.cohort.persons import roll_over_notes
-from pipeline.cohort.ranges import possible_scans
+from pipeline.cohort.cells.ranges import possible_scans
+from pipeline.cohort.images.same_images import same_images, same_images_note
+from pipeline.cohort.people.clinical import Clinical, clinical_table
+from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from pipeline.cohort.people.persons import roll_over_notes
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.same_images import same_images, same_images_note
-from pipeline.cohort.segmented_subjects import with_segmented_volumes
+from pipeline.cohort.segmented.subjects import with_segmented_volumes
+from pipeline.cohort.sharing.anonymise import Disguise, capped_ages
+from pipeline.cohort.sharing.manifest import Manifest, Match, select
 from pipeline.cohort.walking import InputFiles, walk_input
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
 
 DEMO_TRUTH = "truth"
-"""Folder of the demo cohort that holds what was planted; reading it would be cheating."""
+"""Folder of the demo cohort that holds the planted truth, which must not be read as input."""
 PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
@@ -52,15 +52,15 @@ class InputCohort:
     table : ScanTable
         One row per image found.
     notes : tuple of str
-        What no row can say: table rows without a scan, absent columns, links not followed.
+        What the rows do not show: table rows without a scan, absent columns, links not followed.
     problem : str
         Why the cohort has no labels; empty if it has.
     matches : tuple of Match
-        How the images of a manifest were found; empty without one.
+        Results for the images of a manifest; empty without one.
     clinical : Clinical or None
         Further clinical columns of the scans that are used.
     same_images : str
-        Which scans hold the same image; one of the notes. Empty where none do.
+        The note on scans with the same image; empty if there are none.
     """
 
     root: Path
@@ -74,13 +74,13 @@ class InputCohort:
 
     @property
     def synthetic(self) -> bool:
-        """Whether this is a demo cohort: no person is real."""
+        """Whether this is a demo cohort of synthetic people."""
         return (self.root / PLANTED).is_file()
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which scans of an input are wanted, and how they are shown.
+    """Which scans of an input are used, and how they are anonymised.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Selection:
 
 
 def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
-    """Read an ADNI download or a BIDS dataset; nothing is written.
+    """Read an ADNI download or a BIDS dataset without writing anything.
 
     Parameters
     ----------
@@ -114,8 +114,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     Returns
     -------
     InputCohort
-        All images found; none kept is possible, and then every reason is in the table. Scans that cannot be labelled,
-        because the contrast names a column or value that does not occur, are read too: `InputCohort.problem` says why.
+        All images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
+        contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
 
     Raises
     ------
@@ -182,12 +182,12 @@ def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], l
 
 
 def detect_layout(root: Path) -> Literal["adni", "bids"]:
-    """Which layout a folder has.
+    """Detect the layout of a folder.
 
     Raises
     ------
     BadInputError
-        If neither; says what each looks like.
+        If it has neither layout.
     """
     names = {entry.name for entry in root.iterdir()}
     if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
@@ -214,7 +214,7 @@ def _has_participants(files: InputFiles) -> bool:
 def _file_notes(files: InputFiles, layout: str) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
-        notes.append(f"{counted(files.dicom_count, 'DICOM file')} left alone: BIDS holds images as NIfTI; convert them")
+        notes.append(f"{counted(files.dicom_count, 'DICOM file')} ignored: BIDS uses NIfTI; convert them")
     if files.linked_folders:
         notes.append(
             f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
@@ -228,9 +228,9 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
         )
     if files.unwritable:
         notes.append(
-            f"{counted(len(files.unwritable), 'file or folder', 'is', 'files and folders')} left out "
-            "because of names that are not UTF-8 or hold control "
-            f"characters; rename them: {listed(files.unwritable, 3)}"
+            f"{counted(len(files.unwritable), 'file or folder', 'is', 'files and folders')} left out because of names "
+            "that are not UTF-8 or hold control characters; rename them: "
+            f"{listed(files.unwritable, 3)}"
         )
     if files.unreadable:
         notes.append(
@@ -244,7 +244,6 @@ def _foreign_notes(files: InputFiles) -> list[str]:
     if not files.foreign:
         return []
     return [
-        f"{counted(len(files.foreign), 'archive')}, or images neither NIfTI nor DICOM, left alone; unpack "
-        "or convert them: "
-        f"{listed(files.foreign, 3)}"
+        f"{counted(len(files.foreign), 'archive or image', '', 'archives or images')} of unsupported format ignored; "
+        f"unpack or convert them: {listed(files.foreign, 3)}"
     ]

@@ -1,8 +1,8 @@
 """The scan table: one row per scan found, kept or dropped with a reason.
 
-Words: a *participant* is a person, a *session* a visit, a *scan* one T1-weighted image of a session. The *label*
-of a scan is its class in the contrast under study (by default diagnosis, CN against AD); scans outside the
-contrast, such as MCI, are kept and registered but have no label and take no part in training.
+A *participant* is a person, a *session* a visit, a *scan* one T1-weighted image of a session. The *label* of a scan is
+its class in the contrast under study (by default diagnosis, CN against AD). Scans outside the contrast, such as MCI,
+are kept and registered, but have no label and are not used for training.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
+
+OLDEST_AGE = 89.0
+"""Ages above are written as this one (see `pipeline.cohort.sharing.anonymise`)."""
 
 SCAN_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
@@ -50,11 +54,16 @@ SCAN_COLUMNS = {
 LATER_COLUMNS = frozenset(
     {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}
 )
-"""Columns that tables of earlier versions lack; their values are then missing."""
+"""Columns that tables of earlier versions lack; their values are missing then."""
+SCANS_TABLE = Table(
+    "scans", SCAN_COLUMNS, "scan found, kept or dropped", "Which scans were found, and why was one dropped?",
+    stage="cohort", place="scans", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
+    finite=True, later=LATER_COLUMNS,
+)  # fmt: skip
 
 
 ENTRIES = ("scan", "brain", "template")
-"""What an image may be."""
+"""Possible states of an image."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +95,11 @@ class Scan:
     kept: bool = True
     reason: str | None = None
     location: str | None = None
-    """Where the image lies, if `image` must not say so (``--anonymise``); never written."""
+    """Real path of the image if `image` is anonymised; never written."""
 
     @property
     def file(self) -> str:
-        """Path of the image relative to the input folder, for opening it; never for writing it down."""
+        """Path of the image relative to the input folder, for opening it; must never be written to outputs."""
         return self.location or self.image or ""
 
     @property
@@ -99,24 +108,24 @@ class Scan:
         return "_".join(part for part in (self.participant_id, self.session_id) if part)
 
     def dropped(self, reason: str) -> Scan:
-        """The same scan, not used, and why."""
+        """The same scan, marked as not used for a reason."""
         return dataclasses.replace(self, kept=False, reason=reason)
 
 
 @dataclass(frozen=True)
 class FollowUp:
-    """What became of someone without dementia after a scan; months from the diagnosis at the scan.
+    """Follow-up of someone without dementia; months from the diagnosis at the scan.
 
     Parameters
     ----------
     converted : bool
-        AD was diagnosed, and the last diagnosis (before a dementia of another cause) is AD.
+        Whether AD was diagnosed and is the last diagnosis (before a dementia of another cause).
     months_to_conversion : float or None
         Until the first diagnosis of AD; None if there was none.
     months_followed : float
         Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it.
     other_dementia : bool
-        That is how it ended, without AD before: a competing event.
+        Whether a dementia of another cause, without AD before, ended it: a competing event.
     """
 
     converted: bool
@@ -132,7 +141,7 @@ class ScanTable:
     Raises
     ------
     BadInputError
-        If two kept scans share participant and session, or a scan_id: predictions and maps are matched by it.
+        If two kept scans share participant and session, or a scan_id, by which predictions and maps are matched.
     """
 
     scans: tuple[Scan, ...]
@@ -148,7 +157,7 @@ class ScanTable:
             other = by_id.setdefault(scan.scan_id, scan)
             if other is not scan:
                 raise BadInputError(
-                    f"scan_id {scan.scan_id} is that of two scans, {_described(other)} and {_described(scan)}. Remove "
+                    f"scan_id {scan.scan_id} belongs to two scans, {_described(other)} and {_described(scan)}. Remove "
                     "or rename one of the images."
                 )
 
@@ -184,7 +193,7 @@ class ScanTable:
         Raises
         ------
         BadInputError
-            If a column is missing or unknown, a cell holds what its column cannot, or a scan stands there twice.
+            If a column is missing or unknown, a cell has an impossible value, or a scan appears twice.
         """
         text = [f.name for f in dataclasses.fields(Scan) if f.type in ("str", "str | None")]
         required = [name for name in SCAN_COLUMNS if name not in LATER_COLUMNS]

@@ -1,4 +1,4 @@
-"""Which files lie below an input folder, without following links out of it or in circles."""
+"""Find the files in an input folder without following links to folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOREIGN_SUFFIXES = (
     *(".hdr", ".mgz", ".mgh", ".mnc", ".nrrd", ".nhdr", ".head"),
     *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".7z", ".rar"),
 )
-"""Images in formats that are not read, by the file that has the header where there are two, and archives."""
+"""Archives, and images in unsupported formats (the header file if an image has two files)."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class InputFiles:
     tables : tuple of str
         CSV files.
     dicom : mapping of str to tuple of str
-        By folder, the names of its DICOM files: those that end in ``.dcm`` or ``.ima``, and those without an ending
-        of letters that begin as DICOM does.
+        Names of DICOM files by folder: those that end in ``.dcm`` or ``.ima``, and those without a letter ending that
+        begin as DICOM does.
     metadata : tuple of str
         XML files.
     linked_folders : tuple of str
-        Links to folders; not followed, so that no loop is possible.
+        Links to folders; not followed, so that loops are impossible.
     unreadable : tuple of str
         Folders that could not be listed.
     foreign : tuple of str
-        Images of other formats, and archives, in which there may be images.
+        Images of other formats, and archives, which may contain images.
     irregular : tuple of str
-        What is named like one of these and is no file: a named pipe, a socket, a device.
+        Names of tables or XML files that are a named pipe, a socket or a device.
     unwritable : tuple of str
         Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped.
     """
@@ -66,7 +66,6 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
 
     Parameters
     ----------
-    root : Path
     enter : callable
         Whether to enter a folder, given its path relative to `root`.
     """
@@ -100,8 +99,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
             if lower.endswith(IMAGE_SUFFIXES):
                 images.append(prefix + name)
             elif lower.endswith((".csv", ".xml")):
-                told = irregular if _is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
-                told.append(prefix + name)
+                found = irregular if _is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
+                found.append(prefix + name)
             elif lower.endswith(FOREIGN_SUFFIXES):
                 foreign.append(prefix + name)
             elif _is_dicom(folder, name):
@@ -126,7 +125,7 @@ def _is_unwritable(name: str) -> bool:
 
 
 def _is_irregular(folder: str, name: str) -> bool:
-    """Whether a name is that of a named pipe, a socket or a device; what cannot be looked at is left to its reader."""
+    """Whether a name is that of a named pipe, a socket or a device; unreadable files are left to their reader."""
     try:
         return irregular_kind(os.path.join(folder, name)) is not None  # noqa: PTH118 speed
     except OSError:
@@ -136,8 +135,8 @@ def _is_irregular(folder: str, name: str) -> bool:
 def _is_dicom(folder: str, name: str) -> bool:
     """Whether a file is taken for DICOM: by its ending, or without one by the four letters after its preamble.
 
-    Names that end in numbers are common: the file is then called after its UID. One that may not be read is taken for
-    DICOM, so that reading its header says so: it may be a slice.
+    Names that end in numbers are common (UIDs). An unreadable file may be a slice, so it counts as DICOM, and reading
+    its header reports the problem.
     """
     ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 speed
     if ending in DICOM_SUFFIXES:

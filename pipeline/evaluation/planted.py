@@ -21,8 +21,9 @@ import pandas as pd
 from scipy import stats
 
 from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 
 log = logging.getLogger("heatlas")
@@ -49,6 +50,10 @@ RECOVERY_COLUMNS = {
     "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
 }
 """Columns of ``planted_recovery.tsv``."""
+PLANTED_RECOVERY_TABLE = Table(
+    "planted_recovery", RECOVERY_COLUMNS, "map and metric", "Do maps find the regions in which disease was planted?",
+    stage="evaluation", filled=("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

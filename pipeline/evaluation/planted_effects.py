@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 
 ALPHA = 0.05
@@ -50,6 +51,10 @@ EFFECTS_COLUMNS = {
     "note": "Why there is no answer, or what to know of it",
 }
 """Columns of ``planted_effects.tsv``."""
+PLANTED_EFFECTS_TABLE = Table(
+    "planted_effects", EFFECTS_COLUMNS, "planted effect or null", "Are planted effects found, and nulls not?",
+    stage="evaluation", filled=("effect", "verdict"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

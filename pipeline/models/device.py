@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 
 

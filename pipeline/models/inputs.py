@@ -7,7 +7,6 @@ the template grid or on the part of it that holds the brain.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,10 +17,11 @@ from atlases.brain_box import Box, brain_box
 from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid, template_grid
 from atlases.templates import Template, load_template
-from pipeline.models.geometry import covering_side, seen_side
-from pipeline.run.config import Config
+from pipeline.models.families.registry import family_of
+from pipeline.run.config.networks import ModelConfig
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""
@@ -66,23 +66,23 @@ def configured_input(config: Config) -> NetworkInput:
     """The input that a configuration asks for."""
     resolution = config.registration.resolution_mm
     whole = config.model.field_of_view == "template"
-    box = None if whole else covering_box(load_template(resolution), config.model.pools)
+    box = None if whole else covering_box(load_template(resolution), config.model)
     return NetworkInput(resolution, box, "binary-brain" if config.training.control == "binarised" else "minmax-brain")
 
 
-def covering_box(template: Template, pools: Sequence[int]) -> Box:
+def covering_box(template: Template, network: ModelConfig) -> Box:
     """The smallest box around the brain of which the network sees every voxel.
 
-    Pooling rounds down, so in a box of any other size the last voxels of an axis reach no feature, and what lies
+    Where pooling rounds down, the last voxels of an axis reach no feature in a box of any other size, and what lies
     there could never be relevant. The brain sits in the middle, as far as the template grid allows. Where such a box
     is larger than the grid, it is the largest that fits: what then stays unseen is cut evenly from both ends.
     """
-    tight = brain_box(template, MARGIN_MM)
+    family, tight = family_of(network), brain_box(template, MARGIN_MM)
     starts, sides = [], []
     for start, side, limit in zip(tight.start, tight.shape, template.grid.shape, strict=True):
-        wanted = covering_side(side, pools)
-        if wanted > limit:
-            wanted = seen_side(limit, pools)
+        wanted = family.covering_side(side, network)
+        if wanted > limit:  # of a grid that is too small for the network, all: the refusal names the whole grid
+            wanted = family.seen_side(limit, network) if limit >= family.smallest_side(network) else limit
         starts.append(min(max(start - (wanted - side) // 2, 0), limit - wanted))
         sides.append(wanted)
     return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))

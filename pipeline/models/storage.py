@@ -19,16 +19,17 @@ from safetensors import SafetensorError
 
 from atlases.brain_box import Box
 from pipeline.models.contract import StagedModel
-from pipeline.models.founding import FoundingCNN
-from pipeline.models.geometry import seen_shape
+from pipeline.models.families.family import Family
+from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, Normalisation
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles
+from pipeline.run.config.files import network_settings
+from pipeline.run.config.networks import ModelConfig
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import write_json
 
 FORMAT = 1
 """Version of the description file."""
-_SIZES = ("input_shape", "channels", "pools")
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,23 @@ class LoadedModel:
 
     model: StagedModel
     input: NetworkInput
-    classes: tuple[str, str]
+    classes: tuple[str, ...]
+    """Names of the output units: the classes, or the column of the number that is predicted."""
     description: Mapping[str, Any]
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.settings)
+
+    @property
+    def settings(self) -> ModelConfig:
+        """Family by name, and its settings."""
+        assert self.model.architecture is not None
+        return self.model.architecture.settings
 
 
 def save_model(
-    files: FoldFiles, model: FoundingCNN, spec: NetworkInput, classes: tuple[str, str], extra: Mapping[str, Any]
+    files: FoldFiles, model: StagedModel, spec: NetworkInput, classes: tuple[str, ...], extra: Mapping[str, Any]
 ) -> None:
     """Write weights and description.
 
@@ -50,11 +62,12 @@ def save_model(
     ----------
     files : FoldFiles
         Its ``weights`` and ``description`` are written.
-    model : FoundingCNN
+    model : StagedModel
+        Of a family.
     spec : NetworkInput
         What the network was trained on.
     classes : tuple of str
-        Names of output units 0 (negative) and 1 (positive).
+        Names of the output units; of two classes the negative one first.
     extra : mapping
         Further entries of the description, such as participants and seeds.
     """
@@ -62,20 +75,16 @@ def save_model(
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     content = safetensors.torch.save(state)
     _write_bytes(files.weights, content)
+    if model.architecture is None:
+        raise ValueError("a network of no family cannot be stored: nothing says how to build it again.")
+    settings, shape = model.architecture.settings, model.architecture.input_shape
+    family = family_of(settings)
     description = {
         "format": FORMAT,
-        "architecture": {
-            "name": "founding",
-            "input_shape": list(model.input_shape),
-            "channels": list(model.channels),
-            "pools": list(model.pools),
-            "hidden_units": model.hidden_units,
-            "dropout": model.dropout,
-        },
+        "architecture": {"name": family.name, "input_shape": list(shape), **settings.own},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "features": model.features,
         "input": _input_to_json(spec),
-        "seen_shape": list(seen_shape(model.input_shape, model.pools)),
+        "seen_shape": [family.seen_side(side, settings) for side in shape],
         "classes": list(classes),
         "weights": {"file": files.weights.name, "sha256": hashlib.sha256(content).hexdigest()},
     }
@@ -102,16 +111,16 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     try:
         spec = _input_from_json(description["input"])
-        negative, positive = description["classes"]
-        model = _build(description["architecture"])
+        classes = tuple(description["classes"])
+        if not all(isinstance(name, str) for name in classes) or len(set(classes)) != len(classes) or not classes:
+            raise ValueError(f"classes are {' and '.join(map(repr, classes))}")
+        model, shape = _build(description["architecture"], len(classes))
         expected = description["weights"]["sha256"]
-        if not isinstance(negative, str) or not isinstance(positive, str) or negative == positive:
-            raise ValueError(f"classes are {negative!r} and {positive!r}")
-        if tuple(model.input_shape) != tuple(spec.shape):
-            raise ValueError(f"the network takes {model.input_shape}, the input is {tuple(spec.shape)}")
+        if shape != tuple(spec.shape):
+            raise ValueError(f"the network takes {shape}, the input is {tuple(spec.shape)}")
         if not np.allclose(spec.grid.affine, description["input"]["affine"]):
             raise ValueError("resolution_mm, box and affine of the input contradict each other")
-    except BadInputError as error:
+    except (BadInputError, UsageError) as error:
         raise BadInputError(f"{files.description}: {error}") from error
     except (AttributeError, ArithmeticError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
@@ -126,21 +135,36 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     except (SafetensorError, RuntimeError) as error:
         said = " ".join(str(error).split())
         raise BadInputError(
-            f"{files.weights}: weights do not fit the architecture in {files.description.name} ({said})."
+            f"{files.weights}: not the weights of a {description['architecture']['name']} with the settings in "
+            f"{files.description.name}, but of another network ({said}). Restore the file or train the model again."
         ) from error
-    return LoadedModel(model.to(device).eval(), spec, (negative, positive), description)
+    return LoadedModel(model.to(device).eval(), spec, classes, description)
 
 
-def _build(architecture: Mapping[str, Any]) -> FoundingCNN:
-    settings = dict(architecture)
-    name = settings.pop("name")
-    if name != "founding":
-        raise ValueError(f"unknown architecture {name}")
-    settings["input_shape"] = tuple(settings["input_shape"])
-    if not all(isinstance(size, int) and size > 0 for name in _SIZES for size in settings[name]):
-        raise ValueError(f"{' and '.join(_SIZES)} must be whole numbers above 0")
+def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:
+    """Refuse a network of another family than that of the run.
+
+    Raises
+    ------
+    BadInputError
+    """
+    if loaded.settings.architecture != settings.architecture:
+        raise BadInputError(
+            f"{files.description}: the network is a {loaded.settings.architecture}, and the run has model.architecture "
+            f'= "{settings.architecture}". Restore the file or train the model again.'
+        )
+
+
+def _build(architecture: Mapping[str, Any], outputs: int) -> tuple[StagedModel, tuple[int, int, int]]:
+    """The network of a description, and the grid of its input."""
+    values = dict(architecture)
+    sides = values.pop("input_shape")
+    settings = network_settings({"architecture": values.pop("name"), **values}, "architecture")
+    left, back, top = sides
+    if not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError("input_shape must be whole numbers above 0")
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers
-        return FoundingCNN(**settings)
+        return build_network(settings, (left, back, top), outputs), (left, back, top)
 
 
 def _input_to_json(spec: NetworkInput) -> dict[str, Any]:

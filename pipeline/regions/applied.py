@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.cohort.people.unseen import networks_that_answered
 from pipeline.cohort.records import Scan
-from pipeline.cohort.unseen import networks_that_answered
 from pipeline.regions.metrics import density, gain
-from pipeline.regions.stage import PACKAGES, scan_table
+from pipeline.regions.stage import scan_table
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, text_digest
-from pipeline.run.layout import RunLayout
-from pipeline.run.steps import run_step
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, text_digest
+from pipeline.run.work.steps import run_step
 
 STAGE = "regions-applied"
 
@@ -31,6 +32,11 @@ APPLIED_BILATERAL_COLUMNS = {
     "over these networks: the denominator of gain",
 }
 """Columns of ``relevance_applied_bilateral.tsv``."""
+RELEVANCE_APPLIED_TABLE = Table(
+    "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
+    "The same for scans outside the contrast, such as MCI", stage="regions", place="relevance_applied_bilateral",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+)  # fmt: skip
 
 
 def aggregate_applied(
@@ -82,7 +88,7 @@ def aggregate_applied(
         return written
 
     inputs = [*tables, layout.relevance_bilateral, layout.predictions]
-    return run_step(layout, STAGE, inputs, parameters, PACKAGES, write, digests)
+    return run_step(layout, STAGE, inputs, parameters, [applied_bilateral], write, digests)
 
 
 def network_references(layout: RunLayout) -> pd.DataFrame:

@@ -26,9 +26,10 @@ from atlases.brain_box import Box
 from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
-from pipeline.regions.device_sums import ordered_total
-from pipeline.regions.region_sums import REST
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.packed_labels import REST
+from pipeline.regions.region_sums import ordered_total
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 
@@ -61,6 +62,11 @@ AUDIT_COLUMNS = {
     "without voxels or a reference without relevance",
 }
 """Columns of ``relevance_audit.tsv``."""
+RELEVANCE_AUDIT_TABLE = Table(
+    "relevance_audit", AUDIT_COLUMNS, "scan, map and compartment",
+    "How much relevance lies at the rim, outside the brain, in fluid and in vessels?", stage="regions",
+    place="relevance_audit", on_pages=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,23 +122,8 @@ def darkest(volume: NDArray[np.float32], brain: Mask) -> Mask:
 
 
 def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, Mask], voxel_mm: float) -> Compartments:
-    """Cut a scan into compartments.
-
-    Parameters
-    ----------
-    volume : array, shape (D, H, W)
-        What the network sees.
-    brain : array of bool
-        The scan's own mask.
-    tissue : mapping of str to array of bool
-        Voxels of the atlas by tissue: ``CSF`` and ``vessel``; and those of `NO_REGION`.
-    voxel_mm : float
-
-    Notes
-    -----
-    The surface of the mask lies half a voxel from the centres on either side of it.
-    """
-    reach = RIM_MM / voxel_mm + 0.5
+    """Cut what the network sees (D, H, W) by the brain mask and by tissues of the atlas (CSF, vessel, `NO_REGION`)."""
+    reach = RIM_MM / voxel_mm + 0.5  # the surface of the mask lies half a voxel from the centres on either side of it
     inside, beyond = brain & within_reach(~brain, reach), ~brain & within_reach(brain, reach)
     masks = {
         "rim": ("brain_and_rim", inside | beyond),
@@ -147,15 +138,7 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
 
 
 def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str, object]]:
-    """Shares of |relevance| of each map in each compartment.
-
-    Parameters
-    ----------
-    maps : mapping of str to Tensor
-        (D, H, W) by name, all on one device.
-    parts : Compartments
-        Of the same shape.
-    """
+    """Shares of |relevance| of each map (D, H, W, by name, all on one device) in each compartment."""
     rows: list[dict[str, object]] = []
     if not maps:
         return rows
@@ -186,27 +169,14 @@ def write_audit_table(
     maps: Mapping[str, Tensor],
     volume: NDArray[np.float32],
     brain_mask: Path,
-    territory: Territory,
+    atlas: PackedAtlas,
     grid: Grid,
     box: Box | None,
 ) -> None:
     """Write the table of one scan and its data dictionary.
 
-    Parameters
-    ----------
-    path : Path
-    scan : Scan
-    maps : mapping of str to Tensor
-        (D, H, W) by name, on the grid of `box`.
-    volume : array
-        What the network saw, on the grid of `box`.
-    brain_mask : Path
-        The scan's own, on `grid`.
-    territory : Territory
-    grid : Grid
-        Template grid.
-    box : Box or None
-        Part of `grid` that the network sees; None for all of it.
+    Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
+    `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
 
     Raises
     ------
@@ -215,9 +185,9 @@ def write_audit_table(
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)
-    labels = territory.labels_in(box)
+    labels = atlas.labels_in(box)
     tissue = {
-        name: np.isin(labels, [region.number for region in territory.regions.regions if region.tissue == name])
+        name: np.isin(labels, [region.number for region in atlas.regions.regions if region.tissue == name])
         for name in (FLUID, VESSEL)
     } | {NO_REGION: labels == REST}
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
+from pipeline.run.declared import Table
 
 MIN_PROBABILITY = 0.9
 GROUPS = 25
@@ -34,6 +35,10 @@ FINGERPRINT_COLUMNS = {
     "n_candidates": "Participants the pair was chosen from",
     "note": "Why there is no pair",
 }
+FINGERPRINTS_TABLE = Table(
+    "fingerprints", FINGERPRINT_COLUMNS, "map, patient of the pair and bilateral group",
+    "Which two patients have the least alike maps?", stage="regions",
+)  # fmt: skip
 
 
 def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:

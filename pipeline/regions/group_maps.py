@@ -1,4 +1,4 @@
-"""Mean maps over both classes and over the four outcomes.
+"""Mean maps over both classes and over the four outcomes, or over all scans where a number is predicted.
 
 As in the founding study, a mean is over scans, so that it is the map whose regions one would sum; the tables, which
 carry the inference, weigh participants equally. Maps are added one by one in float64, never held together: each part
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from atlases.images import write_template_image
 from atlases.spaces import Grid
 from pipeline.regions.partial_sums import add_part
-from pipeline.regions.tables import OUTCOMES
-from pipeline.run.scan_files import sidecar
+from pipeline.regions.tables import ALL, OUTCOMES
+from pipeline.run.layout.scan_files import sidecar
 from pipeline.run.tables import write_json
 
 
@@ -73,7 +73,7 @@ def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str
     >>> groups_of(["TP", "TN", "TP"], "CN", "AD")
     {'AD': ('TP', 'FN'), 'CN': ('TN', 'FP'), 'TP': ('TP',), 'TN': ('TN',)}
     """
-    parts = {positive: ("TP", "FN"), negative: ("TN", "FP")} | {name: (name,) for name in OUTCOMES}
+    parts = {positive: ("TP", "FN"), negative: ("TN", "FP")} | {name: (name,) for name in (*OUTCOMES, ALL)}
     return {name: part for name, part in parts.items() if set(part) & set(outcomes)}
 
 

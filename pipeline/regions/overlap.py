@@ -8,6 +8,8 @@ from itertools import product
 import pandas as pd
 
 from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
 
 TOP = 10
 
@@ -20,6 +22,10 @@ OVERLAP_COLUMNS = {
     "overlap": "Percentage of the groups that are in both lists",
     "note": "Why there is no overlap",
 }
+BETA_OVERLAP_TABLE = Table(
+    "beta_overlap", OVERLAP_COLUMNS, "pair of LRP maps and metric", "Does another beta put the same regions first?",
+    stage="regions", forms={"overlap": Form.VALUE}, filled=("map_a", "map_b", "metric", "top"),
+)  # fmt: skip
 
 
 def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:

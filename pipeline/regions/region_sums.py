@@ -1,141 +1,152 @@
-"""Sums of a map over the regions of an atlas, keyed by label number.
+"""Region sums where the maps are made: on the device, before anything is written.
 
-Position never identifies a region: every region of the table keeps its row, one without a voxel has a sum of 0 over
-0 voxels, and what lies in no region is a row of its own, so that the rows add to the total of the map.
-
-nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels, and resamples
-and standardises on the way. Here an index is made once per atlas: labelled voxels in memory order, cut into runs of one
-label (about ten voxels each at 1 mm), so that a map costs one gather, one sum per run and one short `numpy.bincount`.
+nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels. Maps cover the
+network's box; everything outside it is 0. Scatter-adds (`Tensor.index_add`, `torch.bincount`) are no use: on a GPU
+their order of addition changes from call to call. Here the labelled voxels are gathered region by region into rows of
+fixed length, rows are added, then the rows of a region: two dense sums, of one order on any call, in float64.
 """
 
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from atlases.brain_box import Box
+from pipeline.regions.packed_labels import PackedLabels, unpack_rows
 from pipeline.run.errors import BadInputError
 
-REST = 0
-"""Number that stands for the unlabelled rest; no atlas uses it for a region."""
+ROW = 512
+"""Voxels per row: with 136 regions padding adds few per cent, and a whole brain is a few thousand rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class LabelIndex:
-    """A label volume, ready to sum over.
+class DeviceLabels:
+    """A label volume cut to a box, laid out for summing on a device.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the volume.
+        Of the box.
     numbers : tuple of int
-        Label number of each row of a result: `REST`, then the regions in the order of their table.
-    voxels : array of intp, shape (labelled voxels,)
-        Positions of labelled voxels in Fortran order, in which NIfTI arrays lie in memory.
-    run_starts : array of intp, shape (runs,)
-        Where in `voxels` a run of one label begins.
-    run_rows : array of intp, shape (runs,)
-        Row of each run.
-    n_voxels : array of int64, shape (rows,)
+        Label number of each sum: the unlabelled rest, then the regions in the order of their table.
+    n_voxels : array of int64, shape (numbers,)
+        On the whole grid: voxels outside the box count, with a relevance of 0.
+    voxels : Tensor of int64, shape (rows, `ROW`)
+        Positions in the flattened box, the voxels of one region in each row.
+    filled : Tensor of bool, shape (rows, `ROW`)
+        False where a row is padded.
+    rows : Tensor of int64, shape (numbers, most rows of a region)
+        Rows of each region; the number of rows stands for "none".
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int, int, int]
     numbers: tuple[int, ...]
-    voxels: NDArray[np.intp]
-    run_starts: NDArray[np.intp]
-    run_rows: NDArray[np.intp]
     n_voxels: NDArray[np.int64]
+    voxels: Tensor
+    filled: Tensor
+    rows: Tensor
 
 
-@dataclass(frozen=True)
-class PackedLabels:
-    """A label volume small enough to travel with a job: about 0.3 MB for 1 mm, against 34 MB."""
-
-    shape: tuple[int, ...]
-    numbers: tuple[int, ...]
-    compressed: bytes
-
-
-def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLabels:
-    """Compress a label volume.
+def lay_out_labels(packed: PackedLabels, box: Box | None, device: torch.device) -> DeviceLabels:
+    """Labels of a box, on a device.
 
     Parameters
     ----------
-    labels : array of int
-        0 = unlabelled.
-    numbers : sequence of int
-        All regions of the table, in the order wanted, whether they have voxels or not.
+    packed : PackedLabels
+        On the template grid.
+    box : Box or None
+        Part of that grid that maps cover; None for all of it.
+    device : torch.device
 
     Raises
     ------
     BadInputError
-        If a voxel has a label that no region of the table has.
+        If the box reaches beyond the labels.
     """
-    known = np.array([REST, *numbers])
-    unknown = np.setdiff1d(np.unique(labels), known)
-    if unknown.size:
-        raise BadInputError(
-            f"the atlas has label {', '.join(map(str, unknown[:5]))} without a row in its region table. Add the row."
-        )
-    if len(set(known.tolist())) != len(known):
-        raise BadInputError("the region table names a label number twice, or uses 0, which means unlabelled.")
-    lookup = np.zeros(known.max() + 1, np.uint16)
-    lookup[known] = np.arange(len(known))
-    rows = lookup[labels].ravel(order="F")
-    return PackedLabels(tuple(labels.shape), tuple(known.tolist()), zlib.compress(rows.tobytes(), 1))
-
-
-def unpack_rows(packed: PackedLabels) -> NDArray[np.uint16]:
-    """The label volume with each voxel's place in ``packed.numbers`` for its label."""
-    return np.frombuffer(zlib.decompress(packed.compressed), np.uint16).reshape(packed.shape, order="F")
+    whole = unpack_rows(packed)
+    inside = whole if box is None else box.crop(whole)
+    flat = inside.ravel(order="C")
+    order = np.argsort(flat, kind="stable")
+    counts = np.bincount(flat, minlength=len(packed.numbers))
+    order = order[counts[0] :]  # the unlabelled rest comes first
+    counts[0] = 0
+    n_rows = -(-counts // ROW)
+    ends = np.cumsum(counts)
+    voxels = np.zeros((n_rows.sum(), ROW), np.int64)
+    filled = np.zeros(voxels.shape, bool)
+    rows = np.full((len(counts), max(int(n_rows.max(initial=0)), 1)), len(voxels), np.int64)
+    first = 0
+    for region in np.flatnonzero(counts):
+        own, last = order[ends[region] - counts[region] : ends[region]], first + n_rows[region]
+        voxels[first:last].reshape(-1)[: len(own)] = own
+        filled[first:last].reshape(-1)[: len(own)] = True
+        rows[region, : n_rows[region]] = np.arange(first, last)
+        first = last
+    on_device = (torch.from_numpy(array).to(device) for array in (voxels, filled, rows))
+    shape = (inside.shape[0], inside.shape[1], inside.shape[2])
+    return DeviceLabels(shape, packed.numbers, np.bincount(whole.ravel(), minlength=len(counts)), *on_device)
 
 
 @functools.lru_cache(maxsize=1)
-def unpack_labels(packed: PackedLabels) -> LabelIndex:
-    """Index of packed labels; the last one is kept, since maps of one atlas follow each other."""
-    rows = unpack_rows(packed).ravel(order="F")
-    voxels = np.flatnonzero(rows)
-    labelled = rows[voxels].astype(np.intp)
-    run_starts = np.flatnonzero(np.diff(labelled, prepend=0))
-    n_voxels = np.bincount(rows, minlength=len(packed.numbers))
-    return LabelIndex(packed.shape, packed.numbers, voxels, run_starts, labelled[run_starts], n_voxels)
+def device_labels(packed: PackedLabels, box: Box | None, device: torch.device) -> DeviceLabels:
+    """As `lay_out_labels`; the last one is kept, since all jobs of a worker share an atlas, a box and a device."""
+    return lay_out_labels(packed, box, device)
 
 
-def index_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> LabelIndex:
-    """Index of a label volume; arguments and errors as `pack_labels`."""
-    return unpack_labels(pack_labels(labels, numbers))
-
-
-def region_sums(values: NDArray[np.floating], index: LabelIndex) -> NDArray[np.float64]:
-    """Sum of a map over each region, in float64.
+def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
+    """Sum of each map over each region, in float64.
 
     Parameters
     ----------
-    values : array, shape ``index.shape``
-        Raw map: neither clamped nor normalised.
-    index : LabelIndex
+    maps : Tensor
+        (M, D, H, W) or (M, V), on the device and the box of `labels`; V counts in C order. Float32 or float64.
+    labels : DeviceLabels
 
     Returns
     -------
-    array, shape (rows,)
-        In the order of ``index.numbers``; they add to the total of `values`.
+    Tensor of float64, (M, numbers)
+        In the order of ``labels.numbers``; they add to the total of each map. The same on every call.
+
+    Raises
+    ------
+    BadInputError
+        If a map holds NaN or infinite values.
 
     Examples
     --------
-    >>> labels = np.array([[[0, 7, 7, 2]]])
-    >>> index = index_labels(labels, [2, 5, 7])
-    >>> dict(zip(index.numbers, region_sums(np.array([[[1.0, 2.0, 3.0, 4.0]]]), index).tolist()))
+    >>> from pipeline.regions.packed_labels import pack_labels
+    >>> packed = pack_labels(np.array([[[0, 7, 7, 2]]]), [2, 5, 7])
+    >>> labels = lay_out_labels(packed, None, torch.device("cpu"))
+    >>> sums = device_region_sums(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), labels)
+    >>> dict(zip(labels.numbers, sums[0].tolist()))
     {0: 1.0, 2: 4.0, 5: 0.0, 7: 5.0}
     """
-    if values.shape != index.shape:
-        raise ValueError(f"map of shape {values.shape}, labels of shape {index.shape}")
-    flat = values.ravel(order="F")
-    runs = np.add.reduceat(flat[index.voxels].astype(np.float64), index.run_starts)
-    # numpy.bincount forgets the type of its weights when there are none.
-    sums = np.bincount(index.run_rows, runs, len(index.numbers)).astype(np.float64, copy=False)
-    sums[0] = flat.sum(dtype=np.float64) - sums.sum()  # cheaper than visiting the background voxel by voxel
-    return sums
+    expected = labels.shape if maps.dim() == 4 else (int(np.prod(labels.shape)),)
+    if tuple(maps.shape[1:]) != expected:
+        raise ValueError(f"maps of shape {tuple(maps.shape[1:])}, labels of shape {labels.shape}")
+    sums = []
+    for number, volume in enumerate(maps):  # one at a time: what is gathered is as large as a map
+        flat = volume.reshape(-1)
+        total = ordered_total(flat)
+        if not bool(torch.isfinite(total)):
+            raise BadInputError(
+                f"map {number + 1} of {len(maps)} holds NaN or infinite relevance; check the network's weights."
+            )
+        gathered = flat.index_select(0, labels.voxels.view(-1))
+        in_rows = torch.where(labels.filled, gathered.view(labels.voxels.shape), 0).sum(1, dtype=torch.float64)
+        of_regions = torch.cat([in_rows, in_rows.new_zeros(1)])[labels.rows].sum(1)
+        of_regions[0] = total - of_regions.sum()  # cheaper than gathering the background
+        sums.append(of_regions)
+    return torch.stack(sums) if sums else maps.new_zeros((0, len(labels.numbers)), dtype=torch.float64)
+
+
+def ordered_total(flat: Tensor) -> Tensor:
+    """Sum of a flat tensor in float64, in an order that does not depend on how many threads there are."""
+    whole = flat.numel() // ROW * ROW
+    rows = flat[:whole].view(-1, ROW).sum(1, dtype=torch.float64)
+    return torch.cat([rows, flat[whole:].double()]).sum()

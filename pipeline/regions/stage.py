@@ -27,20 +27,18 @@ from pipeline.regions.tables import (
     bilateral_rows,
     predictions_of,
 )
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, canonical_json, text_digest, unit_key
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import lrp_map_name
-from pipeline.run.scan_files import ScanFiles
-from pipeline.run.steps import run_step
+from pipeline.run.layout.map_names import lrp_map_name
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
+from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from pipeline.run.work.steps import run_step
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"
-PACKAGES = ("pipeline.regions", "atlases.images", "atlases.spaces", "atlases.brain_box")
-"""Code whose change makes tables and mean maps stale."""
 
 
 def aggregate_relevance(
@@ -93,7 +91,7 @@ def aggregate_relevance(
         STAGE,
         [*tables, *audits],
         [relevant, list(map_names), lrp_names],
-        PACKAGES,
+        [_write_tables],
         lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names),
         digests,
     )
@@ -163,7 +161,8 @@ def _map_jobs(
     if kept == "none":
         return []
     outcome_of = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
-    groups = groups_of(list(outcome_of.values()), config.cohort.negative, config.cohort.positive)
+    negative = config.cohort.negative if len(config.cohort.labels) == 2 else f"not {config.cohort.positive}"
+    groups = groups_of(list(outcome_of.values()), negative, config.cohort.positive)
     versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
     jobs = []
     for name in map_names:
@@ -173,7 +172,7 @@ def _map_jobs(
             parts = _partial_sums(layout, scans, config)
         outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
         parameters = [name, [[part.sources, part.outcome] for part in parts], groups, _grid_facts(grid)]
-        key = unit_key(versions, parameters, *PACKAGES)
+        key = unit_key(versions, parameters, average_maps)
         task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
     return jobs

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from atlases.regions import RegionTable
 from pipeline.regions.metrics import density, gain, negative_class_reference
-from pipeline.regions.region_sums import REST
+from pipeline.regions.packed_labels import REST
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 
 REST_NAME = "unlabelled rest"
@@ -34,6 +35,11 @@ RELEVANCE_COLUMNS = {
     "density": "Sum divided by voxels; n/a for an empty region",
 }
 """Columns of ``relevance.tsv``."""
+RELEVANCE_REGIONS_TABLE = Table(
+    "relevance_regions", RELEVANCE_COLUMNS, "scan, map and region", "How much relevance lies in each region?",
+    stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
+    on_pages=False,
+)  # fmt: skip
 
 BILATERAL_COLUMNS = {
     **_SCAN_COLUMNS,
@@ -45,8 +51,15 @@ BILATERAL_COLUMNS = {
     "gain": "Sum divided by reference_sum; n/a where reference_sum is not above 0",
 }
 """Columns of ``relevance_bilateral.tsv``."""
+RELEVANCE_TABLE = Table(
+    "relevance", BILATERAL_COLUMNS, "scan, map and bilateral group",
+    "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
+    place="relevance_bilateral", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+)  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
+ALL = "all"
+"""Outcome of every scan where a number is predicted."""
 PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 """Columns of the predictions that this room needs."""
 
@@ -75,7 +88,7 @@ def scan_rows(
         ``participant_id``, ``session_id`` and ``scan_id``.
     sums : mapping of str to array
         Region sums by map name, in the order of ``index.numbers``.
-    index : LabelIndex or DeviceLabels
+    index : Rows
     regions : RegionTable
         Joined by label number.
     """
@@ -121,6 +134,19 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
     )
 
 
+def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with an outcome each, and a target of 0 (negative), 1 (the class explained) or -1 (another class).
+
+    Predictions of a number have none: all scans form one group, and no scan is negative, so that there is no gain.
+    """
+    if "prediction" in predictions:
+        return predictions.assign(outcome=ALL, probability=float("nan"), target=1)
+    if any(str(name).startswith("probability_") for name in predictions):
+        target = (predictions["target"] == 0).map({True: 0, False: -1})
+        return predictions.assign(target=target.mask(predictions["outcome"].isin(["TP", "FN"]), 1))
+    return predictions
+
+
 def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
     """Rows of some scans.
 
@@ -129,6 +155,7 @@ def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.Dat
     BadInputError
         If a column is missing, a scan has no row, or two, or an outcome is not one of the four.
     """
+    predictions = with_outcomes(predictions)
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:
         raise BadInputError(f"predictions.tsv: column {', '.join(missing)} is missing. Run training again.")
@@ -139,7 +166,7 @@ def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.Dat
     twice = own["scan_id"][own["scan_id"].duplicated()]
     if len(twice):
         raise BadInputError(f"predictions.tsv: scan {twice.iloc[0]} has two rows. Run training again.")
-    unknown = sorted(set(own["outcome"]) - set(OUTCOMES))
+    unknown = sorted(set(own["outcome"]) - {*OUTCOMES, ALL})
     if unknown:
         raise BadInputError(f"predictions.tsv: outcome {unknown[0]!r}; known are {', '.join(OUTCOMES)}.")
     return own

@@ -1,7 +1,7 @@
-"""ANTs: finding the transform from template to scan, and carrying images through it.
+"""ANTs: estimate the transform from template to scan, and resample images.
 
-ITK counts millimetres to the left, to the back and up (LPS); everything outside this module is RAS. Importing ANTs
-takes seconds and only workers need it, so the functions that use it import it themselves.
+ITK uses millimetres to the left, back and up (LPS); everything outside this module is RAS. Importing ANTs takes seconds
+and only workers need it, so functions that use it import it themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
 BOTH_METRICS = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
 LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
-"""Iterations of SyN at each width of voxel. A set that counts levels in voxels of the template stops at 4 mm where the
+"""Iterations of SyN by voxel size. ANTs' own sets count levels in voxels of the template and stop at 4 mm if the
 template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
 
 _LOOK = "Look at the scan: it may not be a head, or be cut."
@@ -36,7 +36,7 @@ class RegistrationError(HeatlasError):
 
 @dataclass(frozen=True)
 class Volume:
-    """An array and the affine (4x4, voxel indices to world RAS+ in mm) it lives in."""
+    """An array and the affine (4x4, voxel indices to world RAS+ in mm) of its grid."""
 
     data: np.ndarray
     affine: np.ndarray
@@ -73,16 +73,16 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
     fixed, moving : Volume
         Template and scan.
     transform : str
-        Parameter set (`pipeline.run.config.RegistrationConfig`).
+        Parameter set (`pipeline.run.config.settings.RegistrationConfig`).
     seed : int
         For the sampling of the metric. With one thread it makes the result repeatable to the bit.
     prefix : Path
-        Start of the names of all files that ANTs writes; in a folder of the caller, who removes it.
+        Start of the names of all files that ANTs writes; in a folder that the caller removes.
 
     Raises
     ------
     RegistrationError
-        If ANTs finds none.
+        If ANTs finds no transform.
     RuntimeError
         If ITK would run with more than one thread.
     """
@@ -100,11 +100,11 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
 
 
 def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: Any) -> None:
-    """Call ANTs once, or, for a set that ANTs has no name for, for the linear stages and then for SyN.
+    """Call ANTs once or, for `BOTH_METRICS`, once for the linear stages and once for SyN.
 
-    Cross-correlation of neighbourhoods places most regions better, mutual information the ventricles, whose borders
-    stand out; together they do both (docs/registration.md). Ten iterations with steps of half a voxel reach what fifty
-    reach with steps of a fifth. ANTs writes affine and warp under the same names either way.
+    Cross-correlation of neighbourhoods places most regions better, mutual information the ventricles with their sharp
+    borders (docs/registration.md). Ten iterations with steps of half a voxel do as well as fifty with steps of a fifth.
+    The names of the affine and warp files are the same either way.
     """
     import ants
 
@@ -116,7 +116,7 @@ def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: An
         fixed,
         moving,
         "SyNOnly",
-        initial_transform=f"{prefix}0GenericAffine.mat",  # its own list names what an earlier call left there too
+        initial_transform=f"{prefix}0GenericAffine.mat",  # the list that ANTs returns includes files of earlier calls
         outprefix=prefix,
         grad_step=0.5,
         syn_metric="CC",
@@ -128,7 +128,7 @@ def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: An
 
 
 def iterations(voxel_mm: float) -> tuple[int, ...]:
-    """Iterations of SyN from the coarsest level to the template's own voxels, each half as wide as the one before.
+    """Iterations of SyN from the coarsest level to the template's voxels, halving the width at each level.
 
     Each level gets the iterations of the nearest width in `LEVELS_MM`, and none below 1.4 mm.
 
@@ -149,13 +149,12 @@ def resample(
     affine: np.ndarray,
     interpolation: Literal["linear", "genericLabel"] = "linear",
 ) -> np.ndarray:
-    """Carry a scan, or an image in its space, to a grid of template space in one interpolation.
+    """Resample a scan, or an image in its space, on a grid of template space in one interpolation.
 
     Parameters
     ----------
     moving : Volume
-        Axes and orientation as stored; any.
-    transforms : Transforms
+        In any orientation.
     shape, affine
         The grid.
     interpolation : {"linear", "genericLabel"}
@@ -165,7 +164,7 @@ def resample(
     Returns
     -------
     numpy.ndarray
-        float32; 0 where the grid leaves the scan. Each voxel is its own sum, so threads do not change it.
+        float32; 0 outside the scan. Voxels are computed independently, so the number of threads does not matter.
     """
     import ants
 
@@ -181,7 +180,7 @@ def resample(
 
 
 def to_ants(volume: Volume) -> Any:
-    """An ANTs image of a volume, in the same place of the world."""
+    """Convert a volume to an ANTs image at the same world position."""
     import ants
 
     lps = LPS_FROM_RAS @ volume.affine
@@ -218,14 +217,14 @@ def read_displacement(path: Path) -> np.ndarray:
 
 
 def require_one_thread() -> None:
-    """Refuse to go on if ITK would use several threads: their sums differ from run to run.
+    """Raise an error if ITK would use several threads, whose sums differ from run to run.
 
-    ITK reads the variable when ANTs is loaded, so it must be set before; `pipeline.run.executors` does.
+    ITK reads the variable when ANTs is loaded, so it must be set before; `pipeline.run.work.executors` does.
     """
     if os.environ.get(THREADS_VARIABLE) != "1":
         raise RuntimeError(
             f"{THREADS_VARIABLE} must be 1 for repeatable registration; start workers through "
-            "pipeline.run.executors.open_executor."
+            "pipeline.run.work.executors.open_executor."
         )
 
 

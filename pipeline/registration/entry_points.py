@@ -1,7 +1,7 @@
-"""Images that others have worked on: brains already extracted, and brains already in template space.
+"""Preprocessed images: brains already extracted, and brains already in template space.
 
-Where an image enters is decided when the input is read (`pipeline.cohort.derivatives`) and stands in ``scans.tsv``.
-Here it is held to what was said of it: a brain must have the size of one, an image in template space must lie there.
+Where an image enters is decided when the input is read (`pipeline.cohort.bids.derivatives`) and recorded in
+``scans.tsv``. Here it is verified: a brain must have a plausible size, an image in template space must overlap it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import scipy.ndimage
 
 from atlases.spaces import Grid
 from atlases.templates import Template
-from pipeline.cohort.derivatives import template_space_problem
+from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.registration.ants_transform import Volume
-from pipeline.registration.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
-from pipeline.registration.images import T1wImage
-from pipeline.registration.quality import correlation, dice
-from pipeline.registration.resolution import coarsen
+from pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
+from pipeline.registration.images.resolution import coarsen
+from pipeline.registration.images.t1w import T1wImage
+from pipeline.registration.quality.measures import correlation, dice
 from pipeline.run.errors import BadInputError
 
 MIN_DICE = 0.8
-"""Even brains brought to the template by an affine map alone overlap with it more than this."""
+"""Even brains registered by an affine map alone overlap more with the template."""
 
 
 @dataclass(frozen=True)
 class PlacedScan:
-    """A scan that others have brought to template space.
+    """A scan that came in template space.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class PlacedScan:
     source_grid : Grid
         Grid of the image as given.
     correlation, dice : float
-        As `pipeline.registration.quality.RegistrationQuality`.
+        As `pipeline.registration.quality.measures.RegistrationQuality`.
     """
 
     t1w: np.ndarray
@@ -55,45 +55,43 @@ class PlacedScan:
 
     @property
     def resampled(self) -> bool:
-        """Whether the image lay on another grid of template space."""
+        """Whether the image was on another grid of template space."""
         return not self.source_grid.same_as(self.grid)
 
 
 def stated_brain(image: T1wImage) -> BrainMask:
-    """Brain of an image that is said to hold nothing else.
+    """Brain mask of an image that is declared brain-extracted.
 
     Raises
     ------
     BadInputError
-        If what is not 0 is no brain by its size.
+        If the voxels that are not 0 do not have the volume of a brain.
     """
     mask = nonzero_brain(image.data)
     volume = litres(mask, image.affine)
     if not STRIPPED_LITRES[0] <= volume <= STRIPPED_LITRES[1]:
         raise BadInputError(
-            f"{image.path}: is said to be brain-extracted (desc-brain, SkullStripped or --start-at brain), but "
+            f"{image.path}: is declared brain-extracted (desc-brain, SkullStripped or --start-at brain), but "
             f"{volume:.2f} litres of it are not 0. Set what is not brain to 0, or start at scan (--start-at scan)."
         )
     return BrainMask(mask, "stripped", volume)
 
 
 def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> PlacedScan:
-    """Bring an image that lies in template space to the template grid, through its affine alone.
+    """Resample an image in template space on the template grid, by its affine alone.
 
-    An image on the template grid keeps its values; on another grid it is smoothed to the template's voxel where its
-    own is finer, and interpolated linearly.
+    An image on the template grid is not changed. On another grid, it is smoothed to the template's voxel size if its
+    voxels are finer, and interpolated linearly.
 
     Parameters
     ----------
-    image : T1wImage
     brain : BrainMask
         On the voxels of the image.
-    template : Template
 
     Raises
     ------
     BadInputError
-        If the image does not reach over the template's brain, or its brain does not lie there.
+        If the image does not cover the template's brain, or its brain lies elsewhere.
     """
     i, j, k = image.data.shape
     source = Grid((i, j, k), image.affine)
@@ -109,8 +107,8 @@ def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> 
     overlap = dice(mask, template.brain_mask)
     if overlap < MIN_DICE:
         raise BadInputError(
-            f"{image.path}: is said to be in the space of {template.name}, but its brain overlaps with the template's "
-            f"by a Dice coefficient of {overlap:.2f} only. Give the scan itself, to be registered here."
+            f"{image.path}: is declared to be in the space of {template.name}, but its brain overlaps the template's "
+            f"by a Dice coefficient of only {overlap:.2f}. Give the scan itself, to be registered here."
         )
     inside = template.brain_mask
     alike = correlation(t1w[inside], template.t1w[inside])

@@ -1,8 +1,8 @@
 """One scan, from its file to arrays in template space.
 
-The registration runs on the box of the template that holds the brain (`atlases.brain_box`): the displacement is 0
-outside it, and so is the registered brain. Images are interpolated once, from the data as acquired; only the copy
-that drives the registration is coarser (`pipeline.registration.resolution`).
+Registration runs on the box of the template that contains the brain (`atlases.brain_box`); outside it the displacement
+and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
+the transform is coarser (`pipeline.registration.images.resolution`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pipeline.registration.ants_transform import (
     register,
     resample,
 )
-from pipeline.registration.bias_field import correct_bias_field
-from pipeline.registration.brain_extraction import BrainMask, find_brain
 from pipeline.registration.entry_points import stated_brain
-from pipeline.registration.images import T1wImage, load_t1w
-from pipeline.registration.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.quality import RegistrationQuality, assess
-from pipeline.registration.resolution import around_brain, closest_ras, coarsen
-from pipeline.run.config import RegistrationConfig
+from pipeline.registration.images.bias_field import correct_bias_field
+from pipeline.registration.images.brain_extraction import BrainMask, find_brain
+from pipeline.registration.images.resolution import around_brain, closest_ras, coarsen
+from pipeline.registration.images.t1w import T1wImage, load_t1w
+from pipeline.registration.quality.measures import RegistrationQuality, assess
+from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from pipeline.run.config.settings import RegistrationConfig
 
 BRAIN_MARGIN_MM = 10.0
 DRIVING_VOXEL = 0.75
-"""Voxel of the image that drives the registration, as a share of the template's. Three OASIS brains at 2 mm, mean
-Dice of the warped manual labels with the atlas, and time: 1 mm voxels 0.603, 15.6 s; 1.5 mm 0.604, 13.5 s; 2 mm 0.594,
-12.4 s."""
+"""Voxel size of the image from which the transform is estimated, relative to the template's. Three OASIS brains at 2
+mm, mean Dice of the warped manual labels with the atlas, and time: 1 mm voxels 0.603, 15.6 s; 1.5 mm 0.604, 13.5 s; 2
+mm 0.594, 12.4 s."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class RegisteredScan:
     t1w : numpy.ndarray
         (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`.
     brain_mask : numpy.ndarray
-        (X, Y, Z), bool, the scan's own mask (the template's for ``template-mask``).
+        (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``).
     log_jacobian : numpy.ndarray
-        (X, Y, Z), float32; see `pipeline.registration.jacobian.log_jacobian`. Outside the box, where the
+        (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
         displacement is 0, it is the logarithm of the affine part alone.
     grid : Grid
         The template grid.
     transforms : Transforms
     quality : RegistrationQuality
     brain : BrainMask
-        The brain in the scan's own space.
+        The brain in scan space.
     orientation : str
-        See `pipeline.registration.images.T1wImage`.
+        See `pipeline.registration.images.t1w.T1wImage`.
     """
 
     t1w: np.ndarray
@@ -89,14 +89,12 @@ def register_image(
         T1-weighted NIfTI image; only read.
     template : Template
         On the grid of the result.
-    config : RegistrationConfig
-    seed : int
     prefix : Path
         Start of the names of the transform files, in a folder that exists.
     entry : {"scan", "brain"}
-        ``brain`` for an image that is said to be brain-extracted (`pipeline.cohort.records.Scan.entry`).
+        ``brain`` for an image that is declared brain-extracted (`pipeline.cohort.records.Scan.entry`).
     mask_path : Path, optional
-        Where a mask of this scan lies, if there is one (`pipeline.registration.given_masks`).
+        Path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks`).
 
     Raises
     ------
@@ -118,14 +116,14 @@ def register_image(
     moving = coarsen(masked, DRIVING_VOXEL * float(fixed.voxel_sizes.min()))
     transforms = register(fixed, moving, config.transform, seed, prefix)
     values = resample(scan, transforms, fixed.data.shape, fixed.affine)
-    own_mask = resample(mask, transforms, fixed.data.shape, fixed.affine) >= 0.5
-    keep = box.crop(template.brain_mask) if config.brain_extraction == "template-mask" else own_mask
+    scan_mask = resample(mask, transforms, fixed.data.shape, fixed.affine) >= 0.5
+    keep = box.crop(template.brain_mask) if config.brain_extraction == "template-mask" else scan_mask
     values[~keep] = 0
     linear = read_affine(transforms.affine)[:3, :3]
     displacement = read_displacement(transforms.warp)
     determinant = jacobian_determinant(displacement, fixed.affine)
     quality = assess(
-        values, own_mask, fixed.data, box.crop(template.brain_mask), determinant, displacement, linear,
+        values, scan_mask, fixed.data, box.crop(template.brain_mask), determinant, displacement, linear,
         float(fixed.voxel_sizes[0]),
     )  # fmt: skip
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)

@@ -1,4 +1,4 @@
-"""The unit of work of one scan: register it, or take it over registered, and write its files."""
+"""The unit of work of one scan: register it, or copy it if it is in template space, and write its files."""
 
 from __future__ import annotations
 
@@ -10,33 +10,22 @@ from typing import Any
 from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
-from pipeline.registration.brain_extraction import find_brain, sidecar_of
 from pipeline.registration.entry_points import PlacedScan, place_in_template
-from pipeline.registration.given_masks import mask_path
-from pipeline.registration.images import load_t1w
+from pipeline.registration.images.brain_extraction import find_brain, sidecar_of
+from pipeline.registration.images.given_masks import mask_path
+from pipeline.registration.images.t1w import load_t1w
 from pipeline.registration.scan import RegisteredScan, register_image
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.group_layout import TEMPLATE
-from pipeline.run.jobs import Job
-from pipeline.run.layout import RunLayout
-from pipeline.run.private_paths import shown_as
-from pipeline.run.provenance import package_versions
-from pipeline.run.seeds import derived_seed
+from pipeline.run.config.settings import RegistrationConfig
+from pipeline.run.layout.group_layout import TEMPLATE
+from pipeline.run.layout.private_paths import shown_as
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job
+from pipeline.run.work.provenance import package_versions
+from pipeline.run.work.seeds import derived_seed
 
 STAGE = "registration"
-PACKAGES = (
-    "pipeline.registration",
-    "pipeline.cohort.derivatives",
-    "pipeline.run.seeds",
-    "atlases.templates",
-    "atlases.spaces",
-    "atlases.brain_box",
-    "atlases.carriers",
-    "atlases.images",
-)
-"""Code whose change makes registrations stale; of the atlases only what the template is read and written with."""
 
 
 def registration_job(
@@ -48,7 +37,7 @@ def registration_job(
     digests: DigestCache,
     template_digest: str,
 ) -> Job:
-    """Unit of work of one scan: to be registered, or taken over as it is."""
+    """Unit of work of one scan, by `register_one` or, for an image in template space, `place_one`."""
     files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
     source = scan.image or ""
     image = input_root / scan.file
@@ -72,7 +61,7 @@ def registration_job(
         "inverse_warp": files.inverse_warp,
         "quality": files.quality,
     }
-    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], *PACKAGES)
+    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry], register_one)
     if scan.entry == "template":
         placed = {name: outputs[name] for name in ("t1w", "t1w_sidecar", "brain_mask", "quality")}
         return Job(STAGE, files.name, key, placed, place_one, (image, source, config, mask))
@@ -80,8 +69,10 @@ def registration_job(
 
 
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
-    """The settings that a registration depends on; files stand in its key by their digests."""
-    return dataclasses.replace(config, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model="")
+    """The settings that a registration depends on; files enter its key by their digests."""
+    return dataclasses.replace(
+        config, seed=-1, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
+    )
 
 
 def register_one(
@@ -104,12 +95,10 @@ def register_one(
         The scan.
     source : str
         Path of the scan relative to the input folder, for the sidecar.
-    config : RegistrationConfig
-    seed : int
     entry : {"scan", "brain"}
         As `Scan.entry`.
     mask : Path, optional
-        Where a brain mask of this scan lies, if there is one.
+        Path of a brain mask of this scan, existing or not.
     """
     prefix = outputs["t1w"].with_name("ants_")
     with shown_as(image, source):
@@ -135,7 +124,7 @@ def register_one(
 def place_one(
     outputs: dict[str, Path], image: Path, source: str, config: RegistrationConfig, mask: Path | None = None
 ) -> Mapping[str, Any]:
-    """Job: take over a scan that others have registered; gives its row of ``registration.tsv``.
+    """Job: copy a scan that came in template space; gives its row of ``registration.tsv``.
 
     Parameters
     ----------
@@ -164,7 +153,7 @@ def place_one(
 
 def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
     """BIDS sidecar of the image in template space."""
-    versions = package_versions()  # deepbet may be absent: stripped images do without
+    versions = package_versions()  # deepbet may be absent: stripped images do not need it
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,

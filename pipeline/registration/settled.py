@@ -1,4 +1,4 @@
-"""The scan table after registration: doubtful scans dropped where so decided, own volumes where they are wanted."""
+"""The scan table after registration: doubtful scans dropped if so decided, and measured volumes added."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.decisions import DROP, dropped_reason
-from pipeline.run.config import RegistrationConfig
+from pipeline.registration.quality.decisions import DROP, dropped_reason
+from pipeline.run.config.settings import RegistrationConfig
 
 JACOBIAN_SOURCE = "Jacobian of the registration"
 COARSEST_MM = 2.0
@@ -17,7 +17,7 @@ COARSEST_MM = 2.0
 RELIABILITY = (
     "r with manual volumes 0.95 and 2 % too small on average in 5 adults of OASIS at 1 mm, 0.91 and 4 % in 7 at 2 mm"
 )
-"""How good these volumes are (docs/benchmarks/registration.md); it goes wherever they are used."""
+"""Accuracy of these volumes (docs/benchmarks/registration.md), stated wherever they are used."""
 NOT_MEASURED = "none: "
 """Start of a source that says why there is no volume."""
 MASK_SOURCE = "brain mask of the registration"
@@ -30,7 +30,7 @@ def settle_scans(
     atlas: str,
     settings: RegistrationConfig,
 ) -> ScanTable:
-    """Bring the scan table up to date with what registration found.
+    """Update the scan table with the results of registration.
 
     Parameters
     ----------
@@ -39,24 +39,24 @@ def settle_scans(
     quality : pandas.DataFrame
         ``registration.tsv``.
     hippocampi : mapping of str to (float, float)
-        Own volumes of the left and right hippocampus in mm³, by ``scan_id``.
+        Measured volumes of the left and right hippocampus in mm³, by ``scan_id``.
     atlas : str
         Name of the atlas they come from.
     settings : RegistrationConfig
-        `hippocampus_source` says which volumes are used; there are none of our own where `not_measured` says why. A
-        missing intracranial volume is treated alike, with any settings: the brain mask gives it, with ``auto`` only
-        where no scan has one from the input.
+        `hippocampus_source` says which volumes are used; none are measured if `not_measured` says why. A missing
+        intracranial volume is filled from the brain mask in the same way, with any settings (with ``auto`` only if no
+        scan of the input has one).
 
     Returns
     -------
     ScanTable
-        The same scans. Where our own volume is wanted and not measured, ``hippocampus_source`` says why.
+        The same scans. If a volume is needed but not measured, ``hippocampus_source`` says why.
     """
     source = settings.hippocampus_source
     hippocampi = {} if not_measured(settings) else hippocampi
     rows = {str(row["scan_id"]): row for row in quality.to_dict("records")}
     fill = source in ("fill", "jacobian")
-    # Volumes of two kinds are not mixed unless asked for: they differ by more than atrophy does.
+    # Volumes of two kinds are mixed only on request: they differ by more than atrophy.
     hippocampus = fill or (source == "auto" and all(scan.hippocampus_mm3 is None for scan in scans.kept))
     intracranial = fill or (source == "auto" and all(scan.tiv_mm3 is None for scan in scans.kept))
     settled = []
@@ -74,7 +74,7 @@ def settle_scans(
 
 
 def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, settings: RegistrationConfig) -> Scan:
-    """The scan with our volumes where it has none; with ``jacobian``, in place of those it has."""
+    """Add measured volumes to a scan without any; with ``jacobian``, replace existing ones."""
     replace = settings.hippocampus_source == "jacobian"
     if scan.hippocampus_mm3 is not None and not replace:
         return scan
@@ -86,7 +86,7 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
             hippocampus_right_mm3=sides[1],
             hippocampus_source=f"{JACOBIAN_SOURCE} without fluid, {atlas} ({RELIABILITY})",
         )
-    # Volumes of another kind beside ours would be compared with them, so those are cleared.
+    # Existing volumes are cleared, since they must not be compared with measured ones.
     return dataclasses.replace(
         scan,
         hippocampus_mm3=None,
@@ -97,7 +97,7 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
 
 
 def not_measured(settings: RegistrationConfig) -> str | None:
-    """Why a run with these settings has no hippocampal volumes of its own; None if it has.
+    """Why a run with these settings does not measure hippocampal volumes; None if it does.
 
     Examples
     --------
@@ -107,15 +107,17 @@ def not_measured(settings: RegistrationConfig) -> str | None:
     >>> not_measured(RegistrationConfig(transform="antsRegistrationSyNQuick[s]"))
     'none: hippocampi were not compared with manual volumes with antsRegistrationSyNQuick[s]'
     """
-    said = []
+    reasons = []
     if settings.resolution_mm > COARSEST_MM:
-        said.append(f"at {settings.resolution_mm:g} mm")
+        reasons.append(f"at {settings.resolution_mm:g} mm")
     if settings.transform != RegistrationConfig().transform:
-        said.append(f"with {settings.transform}")
-    return f"{NOT_MEASURED}hippocampi were not compared with manual volumes {' and '.join(said)}" if said else None
+        reasons.append(f"with {settings.transform}")
+    return (
+        f"{NOT_MEASURED}hippocampi were not compared with manual volumes {' and '.join(reasons)}" if reasons else None
+    )
 
 
 def _with_brain_volume(scan: Scan, brain_mm3: float, brain_extraction: str) -> Scan:
-    if scan.tiv_mm3 is not None or not brain_mm3 > 0:  # NaN where the image came registered
+    if scan.tiv_mm3 is not None or not brain_mm3 > 0:  # NaN if the image came in template space
         return scan
     return dataclasses.replace(scan, tiv_mm3=float(brain_mm3), tiv_source=f"{MASK_SOURCE} ({brain_extraction})")

@@ -9,31 +9,27 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from atlases.catalogue import find_atlas
-from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
-from pipeline.registration.ants_transform import Transforms, Volume, resample
-from pipeline.registration.doubt import DOUBT_COLUMNS, add_doubt
-from pipeline.registration.images import load_labels
-from pipeline.registration.quality import QUALITY_COLUMNS
-from pipeline.registration.region_quality import (
+from pipeline.registration.images.synthstrip import require_synthstrip
+from pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
+from pipeline.registration.quality.measures import QUALITY_COLUMNS
+from pipeline.registration.quality.region_quality import (
     gather_region_quality,
     measure_regions,
     region_quality_job,
 )
 from pipeline.registration.scan_jobs import registration_job
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config import RegionsConfig, RegistrationConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Job, Outcome, is_done, run_jobs
-from pipeline.run.layout import RunLayout
-from pipeline.run.pacing import Paced
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
+from pipeline.run.declared import Table
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+from pipeline.run.work.pacing import Paced
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -49,9 +45,13 @@ REGISTRATION_COLUMNS = {
     **DOUBT_COLUMNS,
 }
 """Columns of ``registration.tsv``."""
+REGISTRATION_TABLE = Table(
+    "registration", REGISTRATION_COLUMNS, "scan", "Does each scan lie on the template?", stage="registration",
+    place="registration_quality", filled=("participant_id", "scan_id", "status"), finite=True,
+)  # fmt: skip
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
-"""Units of later stages that a scan is ready for, given how its registration ended."""
+"""Units of later stages that can follow the registration of a scan."""
 
 
 def register_scans(
@@ -68,32 +68,29 @@ def register_scans(
 ) -> tuple[list[Outcome], list[Outcome]]:
     """Register every kept scan to template space and write the tables of quality numbers.
 
-    The tables hold the scans that are finished, and are brought up to date while others are under way.
+    The tables are updated with finished scans while others are still being registered.
 
     Parameters
     ----------
-    layout : RunLayout
     input_root : Path
         Folder that the image paths of the scans start from; only read.
     scans : sequence of Scan
         Dropped scans are passed over.
-    config : RegistrationConfig
     seed : int
-        Seed of the run; each scan derives its own from its name.
+        Seed of the run; the seed of each scan is derived from it and its name.
     executor : concurrent.futures.Executor
-        Workers with one ITK thread (`pipeline.run.executors.open_executor`).
-    digests : DigestCache
+        Workers with one ITK thread (`pipeline.run.work.executors.open_executor`).
     atlas : str
-        Whose regions are looked at one by one; as `atlases.labels.load_atlas`.
+        For the quality per region; as `atlases.labels.load_atlas`.
     followers : callable, optional
         Units that the worker does right after each registration; picklable.
     on_tables : callable, optional
-        Called with the scans registered so far whenever the tables are brought up to date before the end.
+        Called with the scans registered so far whenever the tables are updated before the end.
 
     Returns
     -------
     registrations : list of Outcome
-        One per kept scan, in their order; a failed scan does not touch the others.
+        One per kept scan, in their order; a failed scan does not affect the others.
     regions : list of Outcome
         Of the quality per region, one per registered scan.
     """
@@ -126,11 +123,11 @@ def register_scans(
 
     paced = Paced(interim)
 
-    def told(outcome: Outcome) -> None:
+    def finish(outcome: Outcome) -> None:
         finished[outcome.job.unit] = outcome
         paced()
 
-    outcomes = run_jobs(layout, jobs, executor, "registration", told)
+    outcomes = run_jobs(layout, jobs, executor, "registration", finish)
     registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
     regions = measure_regions(layout, registered, atlas, resolution, executor, digests)
     _write_quality(layout, kept, outcomes, config)
@@ -146,9 +143,9 @@ def _after(
     layout: RunLayout,
     outcome: Outcome,
 ) -> list[Job]:
-    """What a worker does once it has registered a scan."""
-    own = region_quality_job(layout, scan, atlas, atlas_digest, resolution_mm)
-    return [own, *(followers(layout, scan, outcome) if followers is not None else ())]
+    """Units that a worker does after registering a scan."""
+    quality = region_quality_job(layout, scan, atlas, atlas_digest, resolution_mm)
+    return [quality, *(followers(layout, scan, outcome) if followers is not None else ())]
 
 
 def _write_quality(
@@ -158,7 +155,7 @@ def _write_quality(
     config: RegistrationConfig,
     decided: bool = True,
 ) -> None:
-    """Write ``registration.tsv``; ``region_quality.tsv`` is there."""
+    """Write ``registration.tsv``; ``region_quality.tsv`` must exist."""
     rows = [table_row(scan, outcome) for scan, outcome in zip(scans, outcomes, strict=True)]
     regions = read_table(layout.region_quality, text_columns=["name", "group"])
     frame = pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS))
@@ -167,32 +164,8 @@ def _write_quality(
     )
 
 
-def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:
-    """Carry a label image in the space of a scan to template space, through the scan's stored transforms.
-
-    Parameters
-    ----------
-    labels_path : Path
-        Label image on any grid, in the world space of the scan.
-    files : ScanFiles
-        Of a registered scan.
-    grid : Grid
-        Grid of the result, in template space.
-
-    Returns
-    -------
-    numpy.ndarray
-        int32, shape of `grid`; each voxel the label with the largest share, 0 outside the image.
-    """
-    labels, affine = load_labels(labels_path)
-    transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
-    # Labels travel as float32, which holds whole numbers up to 2**24 exactly.
-    warped = resample(Volume(labels, affine), transforms, grid.shape, grid.affine, "genericLabel")
-    return np.asarray(np.rint(warped), dtype=np.int32)
-
-
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
-    """Row of a scan in ``registration.tsv``, but for what the other scans say of it (`DOUBT_COLUMNS`)."""
+    """Row of a scan in ``registration.tsv`` without `DOUBT_COLUMNS`, which depend on the other scans."""
     row: dict[str, Any] = dict.fromkeys(REGISTRATION_COLUMNS)
     row.update(
         participant_id=scan.participant_id,

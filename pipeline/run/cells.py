@@ -1,4 +1,4 @@
-"""Cells of a run's own tables that the run cannot have written: refused by file, line, column and value."""
+"""Checks of tables of a run; a wrong cell is a `BadInputError` with file, line, column and value."""
 
 from __future__ import annotations
 
@@ -16,62 +16,37 @@ _LONGEST = 40
 
 
 def require_whole(path: Path) -> None:
-    """Refuse a table whose last line has no end: a number that was cut looks like another number.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse a table whose last line has no end, since a truncated number looks like another number."""
     with path.open("rb") as handle:
         handle.seek(-1, os.SEEK_END)
         if handle.read(1) != b"\n":
-            raise BadInputError(f"{path}: its last line has no end, so the file was cut short. {REMEDY}")
+            raise BadInputError(f"{path}: its last line has no end, so the file was truncated. {REMEDY}")
 
 
 def require_filled(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Refuse an empty cell.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse an empty cell."""
     for column in columns:
         _refuse(path, frame, column, frame[column].isna(), "is missing")
 
 
 def require_known(path: Path, frame: pd.DataFrame, column: str, known: Collection[object]) -> None:
-    """Refuse a cell that is none of a few values; empty cells are not looked at.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse a cell that is not one of the known values; empty cells are skipped."""
     listed = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in known)
     wrong = frame[column].notna() & ~frame[column].isin(list(known))
     _refuse(path, frame, column, wrong, f"is not one of {listed}")
 
 
 def require_digests(path: Path, frame: pd.DataFrame, column: str, remedy: str) -> None:
-    """Refuse a cell that is no SHA-256; empty cells are not looked at.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse a cell that is not a SHA-256; empty cells are skipped."""
     wrong = frame[column].notna() & ~frame[column].astype(str).str.fullmatch("[0-9a-f]{64}")
     _refuse(path, frame, column, wrong, "is not a SHA-256 (64 hexadecimal digits)", remedy)
 
 
 def require_numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], whole: bool = False) -> None:
-    """Refuse a cell that is no finite number, or no whole one; empty cells are not looked at.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse a cell that is not a finite number, or not a whole one; empty cells are skipped."""
     for column in columns:
         cells = frame[column]
-        if cells.dtype == object or cells.dtype == bool:  # true and false are no numbers
+        if cells.dtype == object or cells.dtype == bool:  # true and false are not numbers
             cells = cells.map(lambda cell: str(cell) if isinstance(cell, bool | np.bool_) else cell)
         numbers = pd.to_numeric(cells.astype(object), errors="coerce").astype(float)
         wrong = cells.notna() & ~np.isfinite(numbers)
@@ -86,7 +61,7 @@ def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why:
 
 
 def first_wrong(frame: pd.DataFrame, column: str, wrong: pd.Series, why: str) -> str:
-    """A sentence on the first wrong cell of a column, by line and text."""
+    """A sentence on the first wrong cell of a column, with line and text."""
     row = int(wrong.to_numpy(bool).argmax())
     above = frame.iloc[:row].select_dtypes(["object", "str"])
     line = row + 2 + sum(str(cell).count("\n") for cell in above.to_numpy().ravel())  # a cell may hold line breaks

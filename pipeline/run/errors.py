@@ -1,7 +1,7 @@
-"""What can end a run, and with which exit code.
+"""Errors that can end a run, and their exit codes.
 
-Every error a user can cause or repair is one of these classes; its message is one readable line that names the
-file, column or module and the remedy. Anything else is a defect of this program (exit code 70).
+Every error that a user can cause or fix has one of these classes; its message is one readable line that names the
+file, column or module and the remedy. Any other error is a bug (exit code 70).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BadInputError(HeatlasError):
 
 
 class MissingDataError(HeatlasError):
-    """A file that an installed data package should carry is absent or altered."""
+    """A file that an installed package should contain is missing or altered."""
 
     exit_code = EXIT_USAGE
 

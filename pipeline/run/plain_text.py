@@ -1,25 +1,25 @@
-"""Text of others on a terminal and in logs: shown, never obeyed."""
+"""Text from inputs on a terminal and in logs: control characters are shown, not executed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tab and line feed, marks that turn the direction of writing, halves of characters."""
+"""Control characters except tab and line feed, marks of writing direction, and lone surrogates."""
 
 
 def plain(text: str, lines: bool = True) -> str:
-    r"""A text in which characters that a terminal obeys, or cannot show, are written as Python writes them.
+    r"""Escape characters that a terminal would execute or cannot show, as Python does.
 
     Parameters
     ----------
-    text : str
     lines : bool
-        Whether line feeds and tabs may stay.
+        Whether to keep line feeds and tabs.
 
     Examples
     --------
@@ -30,21 +30,34 @@ def plain(text: str, lines: bool = True) -> str:
     return shown if lines else shown.replace("\n", r"\n").replace("\t", r"\t")
 
 
-class PlainStream:
-    """A text stream that writes only plain text, and to which work is not lost; otherwise the stream it is made from.
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a message: the first few, and how many more.
 
-    Characters that its encoding lacks are escaped. When it cannot be written to any more, because a disk is full or the
-    reader has gone, what follows is thrown away and the work goes on.
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    all_names = list(names)
+    more = len(all_names) - limit
+    return ", ".join(all_names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+class PlainStream:
+    """A text stream that writes only plain text and ignores write errors; otherwise like the stream it wraps.
+
+    Characters that its encoding lacks are escaped. If it can no longer be written to, because the disk is full or the
+    reader is gone, further text is discarded and the work continues.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        said = plain(text)
+        shown = plain(text)
         encoding = self._stream.encoding or "utf-8"
         try:
-            self._stream.write(said.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.write(shown.encode(encoding, "backslashreplace").decode(encoding))
             self._stream.flush()
         except OSError:
             self._lose()
@@ -57,7 +70,7 @@ class PlainStream:
             self._lose()
 
     def _lose(self) -> None:
-        """Let the file behind the stream be none, since Python tries again when it ends."""
+        """Redirect the file of the stream to nowhere, since Python writes to it again at exit."""
         nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # to the end of the process
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has no file
             os.dup2(nowhere.fileno(), self._stream.fileno())
@@ -65,3 +78,18 @@ class PlainStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
+    """A count with its noun and an agreeing verb.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2, "row", "is"), counted(1, "study", "has", "studies"), counted(3, "row", "repeats")
+    ('1 row', '2 rows are', '1 study has', '3 rows repeat')
+    """
+    verb = verb if n == 1 else _SEVERAL.get(verb, verb.removesuffix("s"))
+    return " ".join(filter(None, [str(n), noun if n == 1 else plural or f"{noun}s", verb]))
+
+
+_SEVERAL = {"is": "are", "has": "have", "": ""}

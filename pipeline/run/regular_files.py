@@ -1,4 +1,4 @@
-"""Only files are opened: reading a named pipe waits for ever, a device may never end."""
+"""Open only regular files: reading a named pipe may block forever, and a device may be endless."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KINDS = {
 
 
 def irregular_kind(path: Path | str) -> str | None:
-    """What a path is instead of a file or a link to one, such as ``a named pipe``; None for a file.
+    """Kind of a path that is not a file or a link to one, such as ``a named pipe``; None for a file.
 
     Raises
     ------
     OSError
-        If there is nothing there, or it may not be looked at.
+        If it does not exist or cannot be accessed.
     """
     return _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode))
 
@@ -32,7 +32,7 @@ def read_regular(path: Path) -> bytes:
     Raises
     ------
     OSError
-        If it cannot be read, or is no file: ``strerror`` says what it is instead.
+        If it cannot be read or is not a file; ``strerror`` says what it is instead.
     """
     kind = irregular_kind(path)
     if kind is not None:

@@ -1,10 +1,10 @@
-"""Tables as BIDS writes them: tab-separated, UTF-8, ``n/a`` for missing, a JSON data dictionary beside.
+"""Tables as BIDS writes them: tab-separated, UTF-8, ``n/a`` for missing, with a JSON data dictionary.
 
-Floats are written with their shortest exact representation, so equal numbers give equal bytes and reading a table
-returns the very numbers that were written.
+Floats are written with their shortest exact representation, so equal numbers give equal bytes and reading returns the
+numbers that were written.
 
-A spreadsheet runs a cell that begins like a formula (``=``, ``+``, ``-``, ``@``). Text that does, and is no number, is
-written with an apostrophe before it, the spreadsheets' own mark of plain text; `read_table` takes it away again.
+Spreadsheets run cells that begin like a formula (``=``, ``+``, ``-``, ``@``). Such text, unless it is a number, is
+written after an apostrophe, the spreadsheets' mark of plain text; `read_table` removes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLASS_COLUMNS = frozenset({"label", "predicted"})
 """Columns that hold class names, in every table; ``0``, ``1.5`` or ``true`` may be one."""
 
 _FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
-"""How a cell begins that a spreadsheet would run: OWASP's list, with the full-width forms."""
+"""First characters of cells that a spreadsheet would run: OWASP's list, with the full-width forms."""
 _RUNS = re.compile(f"'*{_FORMULA}")
 _GUARDED = re.compile(f"'+{_FORMULA}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -40,7 +40,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically: a reader sees the old file or the new one, never half of it.
 
-    A file that holds this text already is left alone, its time included.
+    A file that already holds this text is not touched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file() and path.read_bytes() == text.encode():
@@ -79,13 +79,13 @@ def write_table(path: Path, frame: pd.DataFrame, columns: Mapping[str, str] | No
         frame = frame.assign(**{column: frame[column].map({True: "true", False: "false"})})
     frame = _with_text(frame, guarded)
     text = frame.to_csv(sep="\t", index=False, na_rep=MISSING, lineterminator="\n")
-    if "\r" in text:  # ends a line for most readers, and is not quoted without being asked for
+    if "\r" in text:  # ends a line for most readers, and is not quoted by default
         text = frame.to_csv(sep="\t", index=False, na_rep=MISSING, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     write_text(path, text)
 
 
 def guarded(text: str) -> str:
-    """A cell's text as a spreadsheet shows it and does not run it; `unguarded` gives it back.
+    """Protect the text of a cell from being run by a spreadsheet; `unguarded` reverses it.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def unguarded(text: str) -> str:
 
 
 def _with_text(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """The table with its texts and column names changed; each distinct text is looked at once."""
+    """Change all texts and column names of a table; each distinct text is processed once."""
     frame = frame.rename(columns={name: change(name) for name in frame.columns if isinstance(name, str)})
     for column in frame.columns[[str(kind) in ("object", "str", "string") for kind in frame.dtypes]]:
         changed = {t: change(t) for t in frame[column].unique() if isinstance(t, str) and change(t) != t}
@@ -115,12 +115,11 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
 
     Parameters
     ----------
-    path : Path
     required : sequence of str
-        Columns that must be there.
+        Columns that must exist.
     text_columns : sequence of str
         Columns kept as text even where they look like numbers (identifiers such as ``0012``) or truth values; every
-        ``*_id`` column and those of `CLASS_COLUMNS` are text without being asked.
+        ``*_id`` column and those of `CLASS_COLUMNS` are always text.
 
     Raises
     ------
@@ -143,8 +142,8 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
             encoding="utf-8-sig",
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
-        said = str(error).strip().replace("\n", " ")
-        raise BadInputError(f"{path}: not a readable tab-separated table ({said}).") from error
+        reason = str(error).strip().replace("\n", " ")
+        raise BadInputError(f"{path}: not a readable tab-separated table ({reason}).") from error
     frame = _with_text(frame, unguarded)
     missing = [name for name in required if name not in frame.columns]
     if missing:

@@ -11,17 +11,17 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.clinical import IDENTITY, MEASURES, TIMES, Clinical
+from pipeline.cohort.cells.values import code_text
+from pipeline.cohort.people.clinical import IDENTITY, MEASURES, TIMES, Clinical
 from pipeline.cohort.records import Scan
-from pipeline.cohort.values import code_text
-from pipeline.run.config import Config
+from pipeline.run.config.nearest import did_you_mean, nearest
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.map_names import map_names
-from pipeline.run.nearest import did_you_mean, nearest
+from pipeline.run.layout.map_names import map_names
 from pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
-from pipeline.statistics.covariates import CovariateColumns, refuse_class
-from pipeline.statistics.everyone import with_facts
+from pipeline.statistics.data.everyone import with_facts
 from pipeline.statistics.groups.levels import COURSE
+from pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
 
 _NUMBERS = ("target", "logit_negative", "logit_positive", "probability")
 _WORDS = ("fold", "predicted", "outcome", "control")

@@ -1,7 +1,7 @@
 """The statistics stage: tables of inference from tables of relevance.
 
 Everything is computed from tables; no image is read. Each analysis is one function from `StatisticsInputs` to tables
-with their data dictionaries; this module lists them, keeps them apart and writes. Data that do not allow an analysis
+that are declared beside it; this module lists them, keeps them apart and writes. Data that do not allow an analysis
 leave a row in ``statistics/notes.tsv`` and the other analyses their tables; a defect of the program ends the stage.
 """
 
@@ -16,31 +16,53 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, task_of
 from pipeline.cohort.records import Scan
-from pipeline.run.config import Config
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
-from pipeline.statistics.associations.associations import associations_tables
-from pipeline.statistics.comparison.rankings import ranking_agreement_tables
-from pipeline.statistics.demographics import demographics_tables
-from pipeline.statistics.groups.comparisons import comparisons_tables
-from pipeline.statistics.groups.fairness import fairness_tables
-from pipeline.statistics.groups.interactions import interactions_tables
-from pipeline.statistics.groups.subgroups import subgroups_tables
-from pipeline.statistics.harmonisation.tables import harmonisation_tables
-from pipeline.statistics.inputs import StatisticsInputs, read_inputs
-from pipeline.statistics.main_effects import main_effects_tables
-from pipeline.statistics.normative.tables import normative_tables
-from pipeline.statistics.performance import performance_tables
-from pipeline.statistics.progression.tables import progression_tables, trajectories_tables
-from pipeline.statistics.region_effects import region_effects_tables
-from pipeline.statistics.region_summary import region_summary_tables
-from pipeline.statistics.shortcuts.tables import shortcuts_tables, site_prediction_tables
-from pipeline.statistics.volume_association import volume_association_tables
+from pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
+from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
+from pipeline.statistics.associations.volume_association import (
+    VOLUME_ASSOCIATION_TABLE,
+    VOLUME_POINTS_TABLE,
+    volume_association_tables,
+)
+from pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE, ranking_agreement_tables
+from pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
+from pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
+from pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
+from pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
+from pipeline.statistics.groups.region_effects import REGION_EFFECTS_TABLE, region_effects
+from pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
+from pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
+from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
+from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
+from pipeline.statistics.performance.classification import PERFORMANCE_TABLE, ROC_TABLE, performance_tables
+from pipeline.statistics.performance.demographics import (
+    DEMOGRAPHIC_TESTS_TABLE,
+    DEMOGRAPHICS_TABLE,
+    demographics_tables,
+)
+from pipeline.statistics.performance.number import PERFORMANCE_NUMBER_TABLE, number_tables
+from pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
+from pipeline.statistics.performance.several_classes import (
+    CONFUSION_TABLE,
+    PERFORMANCE_CLASSES_TABLE,
+    classes_tables,
+)
+from pipeline.statistics.progression.cox import COX_TABLE
+from pipeline.statistics.progression.prediction import PROGRESSION_TABLE
+from pipeline.statistics.progression.tables import progression_tables
+from pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
+from pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut_table
+from pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table
 
-Tables = Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]
-"""Table by name, each with its data dictionary."""
+Tables = Mapping[str, pd.DataFrame]
+"""By the names of their declarations."""
 
 DATA_PROBLEMS = (BadInputError, np.linalg.LinAlgError)
 """What data can do to an analysis; any other exception is a defect of the program."""
@@ -50,54 +72,68 @@ NOTES_COLUMNS = {
     "tables": "Tables that are missing because of it; n/a where none is",
     "reason": "Why, and what can be done",
 }
+NOTES_TABLE = Table(
+    "notes", NOTES_COLUMNS, "analysis that could not be made, or contradiction of inputs", "Why is a table missing?",
+    filled=("analysis", "reason"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A function from inputs to tables, and the tables it may write."""
+    """A function from inputs to its table, or to several by name.
+
+    Parameters
+    ----------
+    name : str
+    function : callable
+    tables : tuple of Table
+        What it may write.
+    tasks : frozenset of str
+        Kinds of tasks that it is defined for.
+    """
 
     name: str
-    tables: tuple[str, ...]
-    function: Callable[[StatisticsInputs], Tables]
+    function: Callable[[StatisticsInputs], pd.DataFrame | Tables]
+    tables: tuple[Table, ...]
+    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})
 
 
+EVERY_TASK = frozenset(KINDS)
 ANALYSES = (
-    Analysis("demographics", ("demographics", "demographic_tests"), demographics_tables),
-    Analysis("performance", ("performance", "roc", "precision_recall", "calibration"), performance_tables),
-    Analysis("region_summary", ("region_summary",), region_summary_tables),
-    Analysis("region_effects", ("region_effects",), region_effects_tables),
-    Analysis("volume_association", ("volume_points", "volume_association"), volume_association_tables),
-    Analysis("associations", ("associations",), associations_tables),
-    Analysis("group_comparisons", ("group_comparisons",), comparisons_tables),
-    Analysis("subgroups", ("subgroups",), subgroups_tables),
-    Analysis("interactions", ("interactions",), interactions_tables),
-    Analysis("main_effects", ("main_effects",), main_effects_tables),
-    Analysis("fairness", ("fairness",), fairness_tables),
-    Analysis("progression", ("cox", "progression"), progression_tables),
-    Analysis("trajectories", ("trajectories",), trajectories_tables),
-    Analysis("shortcuts", ("shortcuts",), shortcuts_tables),
-    Analysis("site_prediction", ("site_prediction",), site_prediction_tables),
-    Analysis("ranking_agreement", ("ranking_agreement",), ranking_agreement_tables),
+    Analysis("demographics", demographics_tables, (DEMOGRAPHICS_TABLE, DEMOGRAPHIC_TESTS_TABLE), EVERY_TASK),
     Analysis(
-        "harmonisation",
-        ("harmonised_relevance", "harmonised_volumes", "harmonisation_models", "site_effects"),
-        harmonisation_tables,
+        "performance", performance_tables, (PERFORMANCE_TABLE, ROC_TABLE, PRECISION_RECALL_TABLE, CALIBRATION_TABLE)
     ),
     Analysis(
-        "normative",
-        (
-            "w_scores",
-            "w_norms",
-            "w_calibration",
-            "w_fingerprints",
-            "subtypes",
-            "subtype_numbers",
-            "subtype_comparison",
-        ),
-        normative_tables,
+        "performance_classes",
+        classes_tables,
+        (PERFORMANCE_CLASSES_TABLE, CONFUSION_TABLE),
+        frozenset({SEVERAL_CLASSES}),
     ),
+    Analysis("performance_number", number_tables, (PERFORMANCE_NUMBER_TABLE,), frozenset({NUMBER})),
+    Analysis("performance_repeats", repeats_tables, (PERFORMANCE_REPEATS_TABLE,), EVERY_TASK),
+    Analysis(
+        "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})
+    ),
+    Analysis("region_effects", region_effects, (REGION_EFFECTS_TABLE,)),
+    Analysis("volume_association", volume_association_tables, (VOLUME_POINTS_TABLE, VOLUME_ASSOCIATION_TABLE)),
+    Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,), EVERY_TASK),
+    Analysis("group_comparisons", comparisons_tables, (GROUP_COMPARISONS_TABLE,)),
+    Analysis("subgroups", subgroups_tables, (SUBGROUPS_TABLE,)),
+    Analysis("interactions", interactions_tables, (INTERACTIONS_TABLE,)),
+    Analysis("main_effects", main_effects_tables, (MAIN_EFFECTS_TABLE,)),
+    Analysis("fairness", fairness_tables, (FAIRNESS_TABLE,)),
+    Analysis("progression", progression_tables, (COX_TABLE, PROGRESSION_TABLE)),
+    Analysis("trajectories", trajectory_table, (TRAJECTORIES_TABLE,)),
+    Analysis("shortcuts", shortcut_table, (SHORTCUTS_TABLE,)),
+    Analysis("site_prediction", site_prediction_table, (SITE_PREDICTION_TABLE,)),
+    Analysis("ranking_agreement", ranking_agreement_tables, (RANKING_AGREEMENT_TABLE,)),
+    Analysis("harmonisation", harmonisation_tables, HARMONISATION_TABLES),
+    Analysis("normative", normative_tables, NORMATIVE_TABLES),
 )
 """All analyses, in order. A new one is one line here."""
+STATISTICS_TABLES = (*(table for analysis in ANALYSES for table in analysis.tables), NOTES_TABLE)
+"""All tables of the stage."""
 
 
 def analyse(
@@ -138,11 +174,11 @@ def analyse(
     written = []
     for analysis, (tables, problem) in zip(ANALYSES, _attempts(inputs, executor), strict=True):
         if problem:
-            notes.append((analysis.name, ", ".join(analysis.tables), problem))
-        for name in analysis.tables:
-            path = layout.statistics(name)
-            if name in tables:
-                write_table(path, *tables[name])
+            notes.append((analysis.name, ", ".join(table.name for table in analysis.tables), problem))
+        for table in analysis.tables:
+            path = table.path(layout)
+            if table.name in tables:
+                write_table(path, tables[table.name], table.meanings)
                 written.append(path)
             else:  # what an earlier run wrote is no longer true
                 path.unlink(missing_ok=True)
@@ -160,12 +196,17 @@ def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple
 
 def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:
     """Tables of one analysis, or why there are none."""
+    kind = task_of(inputs.config.cohort).kind
+    if kind.name not in analysis.tasks:
+        defined = TWO_CLASSES in analysis.tasks and kind.undefined
+        return {}, f"not defined for this task. {defined}" if defined else None
     try:
-        tables = analysis.function(inputs)
+        found = analysis.function(inputs)
     except DATA_PROBLEMS as error:
         said = str(error).replace(f"{inputs.layout.root}{os.sep}", "")  # tables name files as the run folder does
         return {}, " ".join(said.split()) or type(error).__name__
-    undeclared = set(tables) - set(analysis.tables)
+    tables = {analysis.tables[0].name: found} if isinstance(found, pd.DataFrame) else found
+    undeclared = set(tables) - {table.name for table in analysis.tables}
     if undeclared:
         raise ValueError(f"analysis {analysis.name}: tables not declared in ANALYSES: {sorted(undeclared)}")
     return tables, None

@@ -5,7 +5,7 @@ network left, that of the fold that tests them; everyone else has all folds' net
 and their answers are averaged:
 the mean of the logits, and the mean of the softmax probabilities (a vote of the networks). With the mean logit, or the
 mean probability, as start value the explanation of the average is the average of the explanations; see
-`pipeline.attribution.ensemble`.
+`pipeline.explaining.ensemble`.
 
 One unit of work per fold: its network, all scans it may be asked about.
 """
@@ -21,18 +21,19 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Split
-from pipeline.cohort.unseen import networks_for, require_unseen
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, unit_key
+from pipeline.models.storage import load_model, require_family
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import positive_probability
 from pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
@@ -65,6 +66,11 @@ APPLIED_COLUMNS = {
     "control": PREDICTION_COLUMNS["control"],
 }
 """Columns of ``predictions_applied.tsv``."""
+PREDICTIONS_APPLIED_TABLE = Table(
+    "predictions_applied", APPLIED_COLUMNS, "kept scan outside the contrast",
+    "What do the networks say of scans outside the contrast, such as MCI?", stage="training",
+    place="predictions_applied", filled=("participant_id", "scan_id", "probability"), finite=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         inputs[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
-    key = unit_key(inputs, parameters, "pipeline.models", "pipeline.training")
+    key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
     task = NetworkTask(layout, fold, scans, config)
     return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,))
@@ -210,6 +216,7 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     model = task.layout.fold(task.fold)
     device = chosen_device(task.config.training)
     loaded = load_model(model, device)
+    require_family(loaded, task.config.model, model)
     require_unseen(loaded.description, str(model.description), [scan.participant_id for scan in task.scans])
     rows = []
     for scan in task.scans:

@@ -8,6 +8,7 @@ cohort in which validation says nothing. Averaging the first batches with equal 
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 MOMENTUM = 0.1
 """PyTorch's default: share of the newest batch in the long run."""
@@ -16,5 +17,5 @@ MOMENTUM = 0.1
 def prepare_step(model: nn.Module) -> None:
     """Set the share of the next batch: 1/n for batch n, never less than `MOMENTUM`."""
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm3d) and module.num_batches_tracked is not None:
+        if isinstance(module, _BatchNorm) and module.num_batches_tracked is not None:
             module.momentum = max(MOMENTUM, 1 / (int(module.num_batches_tracked) + 1))

@@ -24,13 +24,16 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Numbers of one epoch. Training values are those of the passes that trained, with dropout and augmentation."""
+    """Numbers of one epoch. Training values are those of the passes that trained, with dropout and augmentation.
+
+    The score is that of the objective: balanced accuracy, or the MAE in the unit of the target.
+    """
 
     epoch: int
     train_loss: float
-    train_balanced_accuracy: float
+    train_score: float
     validation_loss: float
-    validation_balanced_accuracy: float
+    validation_score: float
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,16 @@ def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
         index, _, entry = name.partition("/")
         moments.setdefault(int(index), {})[entry] = value
     return Checkpoint(selection, history, _below(tensors, "weights/"), _below(tensors, "best/"), moments)
+
+
+def read_history(path: Path) -> tuple[EpochRecord, ...]:
+    """Epochs done so far, from the header of the checkpoint; none where there is none that can be read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            history = json.loads(file.metadata()["state"])["history"]
+        return tuple(EpochRecord(**record) for record in history)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return ()
 
 
 def remove_checkpoint(path: Path) -> None:

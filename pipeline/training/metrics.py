@@ -1,28 +1,34 @@
-"""How well a classifier does, from targets and logits."""
+"""How well a network does, from targets and outputs."""
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.metrics import balanced_accuracy_score
 
 
 def balanced_accuracy(targets: np.ndarray, logits: np.ndarray) -> float:
-    """Mean of sensitivity and specificity.
+    """Mean over classes of the share of their scans that is recognised (of two: of sensitivity and specificity).
 
     Parameters
     ----------
     targets : array of int, shape (N,)
-        0 (negative) or 1 (positive); both must occur.
-    logits : array, shape (N, 2)
-        The larger one decides; the negative class where they are equal.
+        Class numbers; all must occur.
+    logits : array, shape (N, classes)
+        The largest decides; the first of those that are equal.
     """
     return float(balanced_accuracy_score(targets, predicted_class(logits)))
 
 
 def predicted_class(logits: np.ndarray) -> np.ndarray:
-    """0 or 1 per row of logits; 0 where both are equal."""
-    classes: np.ndarray = (logits[:, 1] > logits[:, 0]).astype(int)
+    """Class per row of logits; the first of those that are equal."""
+    classes: np.ndarray = logits.argmax(axis=1)
     return classes
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Softmax per row of logits, in float64 and without overflow."""
+    return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 
 def positive_probability(logits: np.ndarray) -> np.ndarray:

@@ -60,7 +60,11 @@ def kept_memory() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
-def mixed_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Bfloat16 where a GPU computes in it; its range is that of float32, so gradients need no scaling."""
+def mixed_precision(device: torch.device, precision: str = "auto") -> AbstractContextManager[None]:
+    """Bfloat16 where it is asked for; its range is that of float32, so gradients need no scaling.
+
+    ``auto`` asks for it where a GPU computes in it.
+    """
     native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=native)
+    enabled = native if precision == "auto" else precision == "bfloat16-mixed"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)

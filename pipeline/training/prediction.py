@@ -1,21 +1,27 @@
-"""Predictions for scans that a network has not seen."""
+"""Predictions for scans that a network has not seen, and the tables of each task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.splits import Fold, require_disjoint
+from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, require_disjoint
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import CLASSES, Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.training.age_gap import GAP_COLUMNS
 from pipeline.training.control import NO_CONTROL
-from pipeline.training.metrics import outcome, positive_probability, predicted_class
+from pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
 
 PREDICTION_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
@@ -32,19 +38,80 @@ PREDICTION_COLUMNS = {
     "control": "none; or what makes this a control run, from which nothing follows about the disease: binarised "
     "(networks saw brain masks), shuffled labels, or both",
 }
-"""Columns of ``predictions.tsv`` and their descriptions."""
+"""Columns of ``predictions.tsv`` for two classes, and their descriptions."""
+_KNOWN = ("participant_id", "scan_id", "fold", "target")
+_CLASSES = {"label": (CLASSES,), "predicted": (CLASSES,), "outcome": ("TP", "FP", "TN", "FN")}
+PREDICTIONS_TABLE = Table(
+    "predictions", PREDICTION_COLUMNS, "scan with a class of the contrast",
+    "What does a network say of a scan it has not seen?", stage="training", place="predictions",
+    forms={"target": Form.COUNT}, filled=(*_KNOWN, "label", "predicted", "outcome", "probability"), values=_CLASSES,
+    finite=True,
+)  # fmt: skip
+
+_FIRST = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id", "fold")}
+
+
+def prediction_columns(task: Task) -> dict[str, str]:
+    """Columns of ``predictions.tsv`` for a task, and their descriptions."""
+    if task.kind.name == TWO_CLASSES:
+        return PREDICTION_COLUMNS
+    if task.is_number:
+        return {
+            **_FIRST,
+            "label": f"True {task.column}, as text",
+            "target": f"True {task.column}",
+            "prediction": f"Predicted {task.column}",
+            **GAP_COLUMNS,
+            "control": PREDICTION_COLUMNS["control"],
+        }
+    return {
+        **_FIRST,
+        "label": "True class",
+        "target": f"True class as the number of its output unit: {_numbered(task)}",
+        **{f"logit_{name}": f"Output of unit {unit} before softmax" for unit, name in enumerate(task.outputs)},
+        **{f"probability_{name}": f"Softmax probability of {name}; uncalibrated" for name in task.outputs},
+        "probability": f"Softmax probability of {task.explained}, the class that maps explain",
+        "predicted": "Class with the largest logit",
+        "outcome": f"TP, FP, TN or FN; positive is {task.explained}, negative any other class",
+        "control": PREDICTION_COLUMNS["control"],
+    }
+
+
+def _numbered(task: Task) -> str:
+    return ", ".join(f"{unit} {name}" for unit, name in enumerate(task.outputs))
+
+
+PREDICTIONS_CLASSES_TABLE = replace(
+    PREDICTIONS_TABLE,
+    name="predictions_classes",
+    meanings={name: meaning for name, meaning in PREDICTION_COLUMNS.items() if not name.startswith("logit_")}
+    | {
+        "label": "True class",
+        "target": "True class as the number of its output unit",
+        "probability": "Softmax probability of the class that maps explain",
+        "outcome": "TP, FP, TN or FN; positive is the class that maps explain, negative any other",
+    },
+    rows="scan with one of several classes",
+    question="What does a network say of a scan it has not seen? Each class has a logit and a probability too, "
+    "in columns that bear its name.",
+)
+PREDICTIONS_NUMBER_TABLE = Table(
+    "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
+    "What number does a network give a scan it has not seen? Here the number is age.", stage="training",
+    place="predictions", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
+)  # fmt: skip
 
 
 @torch.inference_mode()
 def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
-    """Logits (B, 2) of volumes (B, 1, D, H, W) in full float32."""
+    """Outputs (B, outputs) of volumes (B, 1, D, H, W) in full float32."""
     with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
         logits: np.ndarray = loaded.model(volumes).float().cpu().numpy()
     return logits
 
 
 def predict_test_part(
-    layout: RunLayout, loaded: LoadedModel, fold: Fold, scans: Sequence[Scan], device: torch.device
+    layout: RunLayout, loaded: LoadedModel, task: Task, fold: Fold, scans: Sequence[Scan], device: torch.device
 ) -> pd.DataFrame:
     """Predict every labelled scan of the test participants of a fold.
 
@@ -55,6 +122,7 @@ def predict_test_part(
     ----------
     layout : RunLayout
     loaded : LoadedModel
+    task : Task
     fold : Fold
     scans : sequence of Scan
         Labelled and registered; those of other participants are passed over.
@@ -64,7 +132,7 @@ def predict_test_part(
     Returns
     -------
     pandas.DataFrame
-        With the columns of `PREDICTION_COLUMNS`.
+        With the columns of `prediction_columns`.
 
     Raises
     ------
@@ -80,39 +148,26 @@ def predict_test_part(
         files = layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, loaded.input)).to(device)
         control = str(loaded.description.get("control", NO_CONTROL))
-        rows.append(_row(scan, fold, loaded.classes, logits_of(loaded, volume[None, None]), control))
-    return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS))
+        identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, scan.label]
+        answer = _answer(scan, task, loaded, logits_of(loaded, volume[None, None]))
+        rows.append([*identity, *answer, control])
+    return pd.DataFrame(rows, columns=list(prediction_columns(task)))
 
 
-def _row(scan: Scan, fold: Fold, classes: tuple[str, str], logits: np.ndarray, control: str) -> list[object]:
-    target, predicted = target_of(scan, classes), int(predicted_class(logits)[0])
-    return [
-        scan.participant_id,
-        scan.session_id,
-        scan.scan_id,
-        fold.index,
-        scan.label,
-        target,
-        float(logits[0, 0]),
-        float(logits[0, 1]),
-        float(positive_probability(logits)[0]),
-        classes[predicted],
-        outcome(target, predicted),
-        control,
-    ]
-
-
-def target_of(scan: Scan, classes: tuple[str, str]) -> int:
-    """Number of the output unit of a scan's label.
-
-    Raises
-    ------
-    BadInputError
-        If the label is not one of the classes.
-    """
-    if scan.label not in classes:
-        raise BadInputError(f"{scan.name}: label {scan.label!r} is not one of {classes[0]!r}, {classes[1]!r}.")
-    return classes.index(scan.label)
+def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> list[object]:
+    """Cells between the label and the control, as the columns of the task have them."""
+    target = task.value(scan.label, scan.name)
+    if task.is_number:
+        scale = loaded.description["objective"]
+        predicted = float(output[0, 0]) * scale["target_sd"] + scale["target_mean"]
+        return [target, predicted, predicted - target, *[np.nan] * (len(GAP_COLUMNS) - 1)]
+    unit = int(predicted_class(output)[0])
+    name, logits = task.outputs[unit], [float(one) for one in output[0]]
+    if task.kind.name == TWO_CLASSES:
+        return [target, *logits, float(positive_probability(output)[0]), name, outcome(int(target), unit)]
+    shares = [float(one) for one in probabilities(output)[0]]
+    cell = outcome(int(target == task.unit), int(unit == task.unit))
+    return [target, *logits, *shares, shares[task.unit], name, cell]
 
 
 def _require_unseen(loaded: LoadedModel, fold: Fold) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,20 @@ class Selection:
     stale_epochs : int
         Epochs since then.
     best_epoch : int or None
-        Epoch to keep: highest validation balanced accuracy, among equals the lowest validation loss, then the first.
-    best_accuracy, best_loss : float or None
-        Its numbers.
+        Epoch to keep: best validation score, among equals the lowest validation loss, then the first.
+    best_score, best_loss : float or None
+        Its numbers; a higher score is better.
     """
 
     epoch: int = 0
     lowest_loss: float | None = None
     stale_epochs: int = 0
     best_epoch: int | None = None
-    best_accuracy: float | None = None
+    best_score: float | None = None
     best_loss: float | None = None
 
-    def after(self, loss: float, accuracy: float, config: TrainingConfig) -> Selection:
-        """The state after one more epoch with this validation loss and balanced accuracy.
+    def after(self, loss: float, score: float, config: TrainingConfig) -> Selection:
+        """The state after one more epoch with this validation loss and score (the higher, the better).
 
         An epoch counts if more than ``min_epochs`` are done, or if it is the last one allowed.
         """
@@ -49,14 +49,14 @@ class Selection:
             state = dataclasses.replace(state, lowest_loss=loss, stale_epochs=0)
         else:
             state = dataclasses.replace(state, stale_epochs=self.stale_epochs + 1)
-        if self._is_better(loss, accuracy):
-            state = dataclasses.replace(state, best_epoch=state.epoch, best_accuracy=accuracy, best_loss=loss)
+        if self._is_better(loss, score):
+            state = dataclasses.replace(state, best_epoch=state.epoch, best_score=score, best_loss=loss)
         return state
 
-    def _is_better(self, loss: float, accuracy: float) -> bool:
-        if self.best_accuracy is None or self.best_loss is None:
+    def _is_better(self, loss: float, score: float) -> bool:
+        if self.best_score is None or self.best_loss is None:
             return True
-        return (accuracy, -loss) > (self.best_accuracy, -self.best_loss)
+        return (score, -loss) > (self.best_score, -self.best_loss)
 
     @property
     def improved(self) -> bool:

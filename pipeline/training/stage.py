@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
+from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split, require_both_classes, require_disjoint
+from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
-from pipeline.run.config import Config
-from pipeline.run.digests import DigestCache, unit_key
-from pipeline.run.jobs import Job, Outcome, run_jobs
-from pipeline.run.layout import FoldFiles, RunLayout
-from pipeline.run.seeds import derived_seed
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.seeds import derived_seed
+from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
+from pipeline.training.curve import CurveOnTerminal
 from pipeline.training.numerics import kept_memory, repeatable
-from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part, target_of
-from pipeline.training.trainer import Resumption, Trained, class_weights, train
+from pipeline.training.objectives.of_task import objective_of
+from pipeline.training.objectives.records import Objective
+from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
+from pipeline.training.prediction import PREDICTION_COLUMNS, PREDICTIONS_TABLE, predict_test_part, prediction_columns
+from pipeline.training.selection import Selection
+from pipeline.training.trainer import Resumption, Trained, train
 from pipeline.training.volumes import LabelledVolumes, load_volumes
 
 STAGE = "training"
@@ -41,7 +51,28 @@ HISTORY_COLUMNS = {
     "validation_balanced_accuracy": "Balanced accuracy over the validation part after the epoch",
     "best": "true for the epoch whose weights are kept",
 }
-"""Columns of ``history.tsv`` and their descriptions."""
+"""Columns of ``history.tsv`` for classes, and their descriptions."""
+HISTORIES_TABLE = Table(
+    "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training go?", stage="training",
+    place="fold.history",
+)  # fmt: skip
+NUMBER_HISTORY_COLUMNS = {
+    "epoch": HISTORY_COLUMNS["epoch"],
+    "train_loss": "Loss over the training part during the epoch (with dropout and augmentation), in squared standard "
+    "deviations of the target",
+    "train_mae": "Mean absolute error over the training part during the epoch, in units of the target",
+    "validation_loss": "Loss over the validation part after the epoch",
+    "validation_mae": "Mean absolute error over the validation part after the epoch, in units of the target",
+    "best": HISTORY_COLUMNS["best"],
+}
+"""Columns of ``history.tsv`` for a number, and their descriptions."""
+HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
+REPEAT_COLUMN = {"repeat": "Which of the trainings of the fold, from 1; the first is that of predictions.tsv"}
+PREDICTIONS_REPEATS_TABLE = replace(
+    PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTION_COLUMNS},
+    rows="scan and training of its fold; columns are those of predictions.tsv",
+    question="What do networks trained with other seeds say?", place="predictions_repeats", on_pages=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +88,9 @@ class FoldTask:
     spec : NetworkInput
     config : Config
     seed : int
-        Of this fold.
+        Of this fold and repeat.
+    repeat : int
+        From 1.
     """
 
     layout: RunLayout
@@ -66,11 +99,15 @@ class FoldTask:
     spec: NetworkInput
     config: Config
     seed: int
+    repeat: int
 
     @property
-    def classes(self) -> tuple[str, str]:
-        """Labels of output units 0 and 1."""
-        return self.config.cohort.negative, self.config.cohort.positive
+    def task(self) -> Task:
+        return task_of(self.config.cohort)
+
+    @property
+    def checkpoint(self) -> Path:
+        return checkpoint_path(self.layout.fold(self.fold.index, self.repeat).folder)
 
     def part(self, participants: Sequence[str]) -> tuple[Scan, ...]:
         return tuple(scan for scan in self.scans if scan.participant_id in participants)
@@ -84,7 +121,7 @@ def train_folds(
     executor: Executor,
     digests: DigestCache,
 ) -> list[Outcome]:
-    """Train one network per fold and predict its test participants.
+    """Train one network per fold and repeat, and predict its test participants.
 
     Parameters
     ----------
@@ -99,7 +136,8 @@ def train_folds(
     Returns
     -------
     list of Outcome
-        One per fold. Predictions of the folds that succeeded are in ``layout.predictions``.
+        One per fold, and then those of further repeats. Predictions of the folds that succeeded are in
+        ``layout.predictions``, and those of all repeats, where there are several, in ``layout.predictions_repeats``.
 
     Raises
     ------
@@ -108,22 +146,28 @@ def train_folds(
         participant is in two parts of a fold.
     """
     spec = configured_input(config)
-    _build_network(config, spec, seed=0)  # refuses a grid that is too small before work starts
+    family_of(config.model).require_fits(spec.shape, config.model)
     for fold in split.folds:
         require_disjoint(fold)
     versions = {scan.name: _registered_version(layout, scan, config, digests) for scan in scans}
-    jobs = [_job(layout, fold, scans, spec, config, versions) for fold in split.folds]
-    outcomes = run_jobs(layout, jobs, executor, "Training")
-    for result, fold in zip(outcomes, split.folds, strict=True):
+    repeats = range(1, config.training.repeats + 1)
+    jobs = [_job(layout, fold, repeat, scans, spec, config, versions) for repeat in repeats for fold in split.folds]
+    with CurveOnTerminal([(job.unit, job.arguments[0].checkpoint) for job in jobs], config.training.max_epochs):
+        outcomes = run_jobs(layout, jobs, executor, "Training")
+    tables: dict[int, list[Path]] = {repeat: [] for repeat in repeats}
+    for result in outcomes:
         if result.ok:
-            remove_checkpoint(checkpoint_path(layout.fold(fold.index).folder))
-    _collect_predictions(layout, [fold for result, fold in zip(outcomes, split.folds, strict=True) if result.ok])
+            task = result.job.arguments[0]
+            remove_checkpoint(task.checkpoint)
+            tables[task.repeat].append(layout.fold(task.fold.index, task.repeat).predictions)
+    _collect_predictions(layout, tables, task_of(config.cohort))
     return outcomes
 
 
 def _job(
     layout: RunLayout,
     fold: Fold,
+    repeat: int,
     scans: Sequence[Scan],
     spec: NetworkInput,
     config: Config,
@@ -131,77 +175,105 @@ def _job(
 ) -> Job:
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
-    task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, STAGE, fold.index))
-    targets = {scan.name: target_of(scan, task.classes) for scan in own}
-    parameters = [fold, targets, task.classes, config.model, config.training, config.registration.resolution_mm]
+    names: list[str | int] = [STAGE, fold.index]
+    names += ["repeat", repeat] if repeat > 1 else []
+    task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, *names), repeat)
+    kind = task.task
+    targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
+    training = dataclasses.replace(config.training, repeats=1)  # how many there are changes none of them
+    parameters = [
+        fold,
+        targets,
+        kind.outputs,
+        kind.explained,
+        config.model,
+        training,
+        config.registration.resolution_mm,
+    ]
     parameters.append(control_of(config))
     key = unit_key(
         {scan.name: versions[scan.name] for scan in own},
         [*parameters, task.seed],
-        "pipeline.models",
-        "pipeline.training",
-        "pipeline.run.seeds",
+        train_fold,
     )
-    files = layout.fold(fold.index)
+    files = layout.fold(fold.index, repeat)
+    unit = f"fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
     outputs |= {f"{name}_columns": outputs[name].with_suffix(".json") for name in ("history", "predictions")}
-    return Job(STAGE, files.folder.name, key, outputs, train_fold, (task, key))
+    return Job(STAGE, unit, key, outputs, train_fold, (task, key))
 
 
 def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[str, Any]:
     """Train one fold and predict its test part; the function of a `Job`."""
+    config = task.config.training
+    if config.devices == 1:
+        _train_fold(ALONE, outputs, task, key)
+    else:
+        in_processes(config.devices, chosen_device(config), _train_fold, outputs, task, key)
+    description = json.loads(outputs["description"].read_text(encoding="utf-8"))
+    best = description[f"validation_{task.task.kind.score}"]
+    return {"epochs": description["epochs"], "best_epoch": description["best_epoch"], "best_score": best}
+
+
+def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str) -> None:
+    """Train with all processes; the first writes."""
     files = FoldFiles(outputs["weights"].parent)
-    config = task.config
-    device = chosen_device(config.training)
-    with kept_memory(), repeatable(device, task.seed, config.training.threads):
+    config, kind = task.config.training, task.task
+    device = device_of_rank(chosen_device(config), ranks)
+    with kept_memory(), repeatable(device, task.seed, config.threads):
         training = _load(task, "training", task.fold.train, device)
         validation = _load(task, "validation", task.fold.validation, device)
-        model = _build_network(config, task.spec, task.seed).to(device)
-        path = checkpoint_path(task.layout.fold(task.fold.index).folder)
-        trained = train(model, training, validation, config.training, task.seed, Resumption(path, key))
+        objective = objective_of(kind, config, training.targets)
+        model = _fresh_network(task).to(device)
+        shared = synchronised(model, ranks, device)
+        resumption = Resumption(task.checkpoint, key)
+        trained = train(shared, training, validation, objective, config, task.seed, resumption, ranks=ranks)
+        if not ranks.leads:
+            return
+        model = _fresh_network(task).to(device)
         model.load_state_dict(trained.weights)
-        save_model(files, model, task.spec, task.classes, _description(task, trained, training, device))
-        write_table(files.history, _history(trained), HISTORY_COLUMNS)
+        save_model(files, model, task.spec, kind.outputs, _description(task, trained, objective, device))
+        columns = NUMBER_HISTORY_COLUMNS if kind.is_number else HISTORY_COLUMNS
+        write_table(files.history, _history(trained, objective), columns)
         loaded = load_model(files, device)
-        predictions = predict_test_part(task.layout, loaded, task.fold, task.scans, device)
-    write_table(files.predictions, predictions, PREDICTION_COLUMNS)
-    selection = trained.selection
-    return {"epochs": selection.epoch, "best_epoch": selection.best_epoch, "best_accuracy": selection.best_accuracy}
+        predictions = predict_test_part(task.layout, loaded, kind, task.fold, task.scans, device)
+    write_table(files.predictions, predictions, prediction_columns(kind))
 
 
 def _load(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
-    scans = task.part(participants)
-    targets = [target_of(scan, task.classes) for scan in scans]
-    require_both_classes(task.fold.index, name, [scan.label for scan in scans], task.classes)
+    scans, kind = task.part(participants), task.task
+    require_labels(task.fold.index, name, [scan.label for scan in scans], kind)
+    values = [kind.value(scan.label, scan.name) for scan in scans]
+    targets = torch.as_tensor(values, dtype=torch.float32 if kind.is_number else torch.int64)
     files = [task.layout.scan(s.participant_id, s.session_id, task.spec.resolution_mm) for s in scans]
     return load_volumes(files, targets, task.spec, device, task.config.training.threads)
 
 
-def _build_network(config: Config, spec: NetworkInput, seed: int) -> FoundingCNN:
+def _fresh_network(task: FoldTask) -> StagedModel:
     """A freshly initialised network; the same for the same seed."""
-    settings = config.model
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "weights"))
-        return FoundingCNN(spec.shape, settings.channels, settings.pools, settings.hidden_units, settings.dropout)
+        torch.manual_seed(derived_seed(task.seed, "weights"))
+        return build_network(task.config.model, task.spec.shape, len(task.task.outputs))
 
 
-def _description(task: FoldTask, trained: Trained, training: LabelledVolumes, device: torch.device) -> dict[str, Any]:
+def _description(task: FoldTask, trained: Trained, objective: Objective, device: torch.device) -> dict[str, Any]:
     """What the description file says beyond the network itself."""
     fold, config, selection = task.fold, task.config, trained.selection
     parts = {"train": fold.train, "validation": fold.validation, "test": fold.test}
     early = selection.stopped_early(config.training)
     return {
         "fold": fold.index,
+        "repeat": task.repeat,
         "control": control_of(config),
         "participants": {name: sorted(members) for name, members in parts.items()},
         "scans": {name: [scan.name for scan in task.part(members)] for name, members in parts.items()},
-        "class_weights": class_weights(training.targets, config.training.balance_classes).tolist(),
+        "objective": {"name": objective.name, **objective.facts},
         "training": dataclasses.asdict(config.training),
         "seed": config.seed,
         "fold_seed": task.seed,
         "epochs": selection.epoch,
         "best_epoch": selection.best_epoch,
-        "validation_balanced_accuracy": selection.best_accuracy,
+        f"validation_{objective.score}": _best_score(selection, objective),
         "validation_loss": selection.best_loss,
         "ended_by": "early stopping" if early else "max_epochs",
         "converged": early or config.training.learning_rate_schedule == "cosine",
@@ -209,22 +281,38 @@ def _description(task: FoldTask, trained: Trained, training: LabelledVolumes, de
     }
 
 
-def _history(trained: Trained) -> pd.DataFrame:
-    rows = [dataclasses.asdict(record) for record in trained.history]
-    frame = pd.DataFrame(rows)
-    return frame.assign(best=frame["epoch"] == trained.selection.best_epoch)
+def _best_score(selection: Selection, objective: Objective) -> float | None:
+    return None if selection.best_score is None else objective.score_sign * selection.best_score
 
 
-def _collect_predictions(layout: RunLayout, folds: Sequence[Fold]) -> None:
-    """Write the predictions of all given folds as one table, sorted as the scan table is."""
-    tables = [read_table(layout.fold(fold.index).predictions, list(PREDICTION_COLUMNS), ["label"]) for fold in folds]
-    filled = [table for table in tables if len(table)]
-    if not filled:
-        layout.predictions.unlink(missing_ok=True)
+def _history(trained: Trained, objective: Objective) -> pd.DataFrame:
+    frame = pd.DataFrame([dataclasses.asdict(record) for record in trained.history])
+    names = {f"{part}_score": f"{part}_{objective.score}" for part in ("train", "validation")}
+    return frame.rename(columns=names).assign(best=frame["epoch"] == trained.selection.best_epoch)
+
+
+def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]], task: Task) -> None:
+    """Write the predictions of all given folds as one table, and those of all repeats, sorted as the scan table is."""
+    columns = prediction_columns(task)
+    collected = {}
+    for repeat, paths in tables.items():
+        filled = [table for path in paths if len(table := read_table(path, list(columns)))]
+        if filled:
+            frame = pd.concat(filled, ignore_index=True)
+            frame = frame.sort_values(["participant_id", "session_id", "scan_id"], na_position="first")
+            collected[repeat] = with_corrected_gaps(frame) if task.is_number else frame
+    _write_or_remove(layout.predictions, collected.get(1), columns)
+    every = [frame.assign(repeat=repeat) for repeat, frame in collected.items()] if len(tables) > 1 else []
+    joined = pd.concat(every, ignore_index=True)[[*REPEAT_COLUMN, *columns]] if every else None
+    _write_or_remove(layout.predictions_repeats, joined, {**REPEAT_COLUMN, **columns})
+
+
+def _write_or_remove(path: Path, frame: pd.DataFrame | None, columns: Mapping[str, str]) -> None:
+    if frame is not None:
+        write_table(path, frame, columns)
         return
-    frame = pd.concat(filled, ignore_index=True)
-    frame = frame.sort_values(["participant_id", "session_id", "scan_id"], na_position="first")
-    write_table(layout.predictions, frame, PREDICTION_COLUMNS)
+    path.unlink(missing_ok=True)
+    path.with_suffix(".json").unlink(missing_ok=True)
 
 
 def _registered_version(layout: RunLayout, scan: Scan, config: Config, digests: DigestCache) -> str:

@@ -1,4 +1,4 @@
-"""Training of one network: epochs of Adam on a weighted cross-entropy, resumed from the last finished epoch.
+"""Training of one network: epochs of Adam on an objective, resumed from the last finished epoch.
 
 Everything random in an epoch (order, augmentation, dropout) is drawn from the seed and the number of the epoch, so
 an epoch is the same whether the training came there in one go or was killed and resumed.
@@ -7,25 +7,28 @@ an epoch is the same whether the training came there in one go or was killed and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional
+from torch import nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
-from pipeline.run.seeds import derived_seed, generator
+from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.training.augmentation import augment
 from pipeline.training.batch_statistics import prepare_step
 from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
-from pipeline.training.metrics import balanced_accuracy
+from pipeline.training.further_augmentation import FurtherAugmentation
 from pipeline.training.numerics import mixed_precision
+from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from pipeline.training.parallel import ALONE, Ranks
 from pipeline.training.selection import Selection
 from pipeline.training.volumes import LabelledVolumes
+
+NOTHING = Context()
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,26 @@ class Trained:
     weights: Mapping[str, torch.Tensor]
 
 
-def class_weights(targets: torch.Tensor, balance: bool) -> torch.Tensor:
-    """Weight of each class in the loss; with `balance`, each class weighs the same and scans weigh 1 on average.
+@dataclass(frozen=True)
+class Lesson:
+    """What stays the same over the epochs of a training.
 
-    Examples
-    --------
-    >>> class_weights(torch.tensor([0, 0, 0, 1]), balance=True)
-    tensor([0.6667, 2.0000])
+    Parameters
+    ----------
+    objective : Objective
+    context : Context
+        For the objective.
+    config : TrainingConfig
+    seed : int
+    ranks : Ranks
+        The processes that share it.
     """
-    if not balance:
-        return torch.ones(2, device=targets.device)
-    counts = torch.bincount(targets, minlength=2)
-    return len(targets) / (2 * counts.to(torch.float32))
+
+    objective: Objective
+    context: Context
+    config: TrainingConfig
+    seed: int
+    ranks: Ranks
 
 
 def learning_rate(config: TrainingConfig, epoch: int) -> float:
@@ -86,121 +97,140 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
 
 
 def train(
-    model: StagedModel,
+    model: nn.Module,
     training: LabelledVolumes,
     validation: LabelledVolumes,
+    objective: Objective,
     config: TrainingConfig,
     seed: int,
     resumption: Resumption,
+    context: Context = NOTHING,
+    ranks: Ranks = ALONE,
 ) -> Trained:
     """Train until the validation loss stops falling or the epochs are used up.
 
     Parameters
     ----------
-    model : StagedModel
+    model : nn.Module
         Freshly initialised, on the device of the data; changed in place.
     training, validation : LabelledVolumes
-        Both classes in each.
+        With all classes in each, or more than one value of a number.
+    objective : Objective
     config : TrainingConfig
     seed : int
     resumption : Resumption
         A checkpoint there is continued and replaced after every epoch.
+    context : Context
+        For the objective.
+    ranks : Ranks
+        The processes that train it together, each called with the same arguments.
 
     Raises
     ------
     UsageError
         If the loss is no longer a number.
     """
+    lesson = Lesson(objective, context, config, seed, ranks)
     model.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
     optimiser = torch.optim.Adam(model.parameters(), config.learning_rate, weight_decay=config.weight_decay)
-    weights = class_weights(training.targets, config.balance_classes)
     selection, history, best = Selection(), [], {}
     known = read_checkpoint(resumption.path, resumption.key)
     if known is not None:
         model.load_state_dict(known.weights)
         _restore_moments(optimiser, known.moments)
         selection, history, best = known.selection, list(known.history), dict(known.best_weights)
+    network = ranks.wrapped(model)
     while not selection.finished(config):
-        record = _epoch(model, optimiser, training, validation, weights, config, seed, selection.epoch + 1)
+        record = ranks.agreed(_epoch(network, optimiser, training, validation, lesson, selection.epoch + 1))
+        if not (math.isfinite(record.train_loss) and math.isfinite(record.validation_loss)):
+            raise UsageError(
+                f"training: the loss is not a finite number in epoch {record.epoch}. Lower training.learning_rate "
+                f"(now {config.learning_rate:g})."
+            )
         history.append(record)
-        selection = selection.after(record.validation_loss, record.validation_balanced_accuracy, config)
+        selection = selection.after(record.validation_loss, objective.score_sign * record.validation_score, config)
         if selection.improved:
             best = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        moments = optimiser.state_dict()["state"]
-        write_checkpoint(
-            resumption.path, resumption.key, Checkpoint(selection, tuple(history), model.state_dict(), best, moments)
-        )
+        if ranks.leads:
+            moments = optimiser.state_dict()["state"]
+            state = Checkpoint(selection, tuple(history), model.state_dict(), best, moments)
+            write_checkpoint(resumption.path, resumption.key, state)
     return Trained(selection, tuple(history), best)
 
 
 def _epoch(
-    model: StagedModel,
+    network: nn.Module,
     optimiser: torch.optim.Optimizer,
     training: LabelledVolumes,
     validation: LabelledVolumes,
-    weights: torch.Tensor,
-    config: TrainingConfig,
-    seed: int,
+    lesson: Lesson,
     epoch: int,
 ) -> EpochRecord:
     """One pass over the training part and one over the validation part."""
-    train_loss, train_accuracy = _train_epoch(model, optimiser, training, weights, config, seed, epoch)
-    loss, accuracy = _evaluate(model, validation, weights, config)
-    if not (math.isfinite(train_loss) and math.isfinite(loss)):
-        raise UsageError(
-            f"training: the loss is not a finite number in epoch {epoch}. Lower training.learning_rate "
-            f"(now {config.learning_rate:g})."
-        )
-    return EpochRecord(epoch, train_loss, train_accuracy, loss, accuracy)
+    trained = _train_epoch(network, optimiser, training, lesson, epoch)
+    # Each process evaluates the whole part: what is kept must not depend on how scans are shared.
+    alone = network.module if lesson.ranks.count > 1 else network
+    validated = _evaluate(alone, validation, lesson)  # type: ignore[arg-type]
+    return EpochRecord(epoch, trained.loss, trained.score, validated.loss, validated.score)
 
 
 def _train_epoch(
-    model: StagedModel,
-    optimiser: torch.optim.Optimizer,
-    data: LabelledVolumes,
-    weights: torch.Tensor,
-    config: TrainingConfig,
-    seed: int,
-    epoch: int,
-) -> tuple[float, float]:
-    device = data.volumes.device
+    network: nn.Module, optimiser: torch.optim.Optimizer, data: LabelledVolumes, lesson: Lesson, epoch: int
+) -> Measures:
+    config, seed, ranks = lesson.config, lesson.seed, lesson.ranks
     random = generator(seed, "epoch", epoch)
-    torch.manual_seed(derived_seed(seed, "dropout", epoch))
+    torch.manual_seed(derived_seed(seed, "dropout", epoch, *([ranks.rank] if ranks.rank else [])))
+    further = FurtherAugmentation(config.augmentation, seed, epoch)
     for group in optimiser.param_groups:
         group["lr"] = learning_rate(config, epoch)
-    model.train()
-    losses, logits, targets = [], [], []
-    for indices in batches(random.permutation(len(data)), config.batch_size):
-        volumes, classes = data.batch(indices)
-        inputs = augment(volumes, config, random).float()
-        prepare_step(model)
-        with mixed_precision(device):
-            output = model(inputs)
-        loss = _weighted_losses(output, classes, weights)
-        loss.mean().backward()  # type: ignore[no-untyped-call]
+    network.train()
+    logged = []
+    for step in batches(random.permutation(len(data)), config.batch_size * config.accumulate):
+        volumes, _ = data.batch(step)
+        volumes = augment(volumes, config, random)
+        places = np.arange(len(step))
+        for part in np.array_split(places, math.ceil(len(step) / config.batch_size)):
+            share = ranks.share(part)
+            own = share if len(share) else part[:1]  # a process without a scan joins in with no weight
+            inputs = further(volumes[own].float(), step[own])
+            losses, values = _forward(network, inputs, data, step[own], lesson)
+            weight = len(share) * ranks.count / len(step)
+            (losses * weight).backward()  # type: ignore[no-untyped-call]
+            logged.append({name: value.detach()[: len(share)] for name, value in values.items()})
         optimiser.step()
         optimiser.zero_grad()
-        losses.append(loss.detach())
-        logits.append(output.detach().float())
-        targets.append(classes)
-    return _summary(losses, logits, targets, weights)
+    return lesson.objective.measures(ranks.gathered(_joined(logged)))
 
 
 @torch.inference_mode()
-def _evaluate(
-    model: StagedModel, data: LabelledVolumes, weights: torch.Tensor, config: TrainingConfig
-) -> tuple[float, float]:
-    """Weighted loss and balanced accuracy of the network as it would be used."""
-    model.eval()
-    losses, logits, targets = [], [], []
-    for indices in batches(np.arange(len(data)), config.batch_size):
-        volumes, classes = data.batch(indices)
-        with mixed_precision(data.volumes.device):
-            output = model(volumes.float())
-        losses.append(_weighted_losses(output, classes, weights))
-        logits.append(output.float())
-        targets.append(classes)
-    return _summary(losses, logits, targets, weights)
+def _evaluate(network: nn.Module, data: LabelledVolumes, lesson: Lesson) -> Measures:
+    """Loss and score of the network as it would be used."""
+    network.eval()
+    logged = []
+    for indices in batches(np.arange(len(data)), lesson.config.batch_size):
+        inputs = data.batch(indices)[0].float()
+        logged.append(_forward(network, inputs, data, indices, lesson, train=False)[1])
+    return lesson.objective.measures(_joined(logged))
+
+
+def _forward(
+    network: nn.Module,
+    inputs: torch.Tensor,
+    data: LabelledVolumes,
+    indices: np.ndarray,
+    lesson: Lesson,
+    train: bool = True,
+) -> tuple[torch.Tensor, Logged]:
+    """The objective of some scans."""
+    if train:
+        prepare_step(network)
+    scans = torch.as_tensor(indices, device=data.targets.device)
+    with mixed_precision(data.volumes.device, lesson.config.precision):
+        return lesson.objective.loss(network, Batch(inputs, data.targets[scans], scans), lesson.context)
+
+
+def _joined(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([values[name] for values in logged]) for name in logged[0]}
 
 
 def batches(order: np.ndarray, size: int) -> list[np.ndarray]:
@@ -214,20 +244,6 @@ def batches(order: np.ndarray, size: int) -> list[np.ndarray]:
     [3, 3, 3]
     """
     return np.array_split(order, math.ceil(len(order) / size))
-
-
-def _weighted_losses(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of each scan times the weight of its class."""
-    return functional.cross_entropy(logits.float(), targets, reduction="none") * weights[targets]
-
-
-def _summary(
-    losses: list[torch.Tensor], logits: list[torch.Tensor], targets: list[torch.Tensor], weights: torch.Tensor
-) -> tuple[float, float]:
-    """Weighted mean loss and balanced accuracy over all batches."""
-    classes = torch.cat(targets)
-    loss = torch.cat(losses).sum() / weights[classes].sum()
-    return float(loss), balanced_accuracy(classes.cpu().numpy(), torch.cat(logits).cpu().numpy())
 
 
 def _restore_moments(optimiser: torch.optim.Optimizer, moments: Mapping[int, Mapping[str, torch.Tensor]]) -> None:

@@ -16,20 +16,20 @@ import torch
 
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.run.errors import UsageError
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 
 STORED = torch.float16
 
 
 @dataclass(frozen=True)
 class LabelledVolumes:
-    """Volumes and their classes.
+    """Volumes and what is to be said of them.
 
     Parameters
     ----------
     volumes : Tensor of float16, shape (N, D, H, W)
-    targets : Tensor of int64, shape (N,)
-        0 negative, 1 positive; on the same device.
+    targets : Tensor, shape (N,)
+        Class numbers (int64; of two classes 0 negative, 1 positive) or numbers (float32); on the same device.
     """
 
     volumes: torch.Tensor
@@ -45,15 +45,15 @@ class LabelledVolumes:
 
 
 def load_volumes(
-    files: Sequence[ScanFiles], targets: Sequence[int], spec: NetworkInput, device: torch.device, threads: int
+    files: Sequence[ScanFiles], targets: torch.Tensor, spec: NetworkInput, device: torch.device, threads: int
 ) -> LabelledVolumes:
     """Read registered scans into the memory of the device.
 
     Parameters
     ----------
     files : sequence of ScanFiles
-    targets : sequence of int
-        Class of each scan.
+    targets : Tensor
+        Class or number of each scan.
     spec : NetworkInput
     device : torch.device
     threads : int
@@ -80,4 +80,4 @@ def load_volumes(
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(read, range(len(files))))
-    return LabelledVolumes(volumes, torch.as_tensor(list(targets), dtype=torch.int64, device=device))
+    return LabelledVolumes(volumes, targets.to(device))

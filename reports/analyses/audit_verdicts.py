@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 
 from pipeline.regions.audit import NO_REGION
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
-from reports.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
-from reports.run_record import RunRecord
-from reports.volume_sources import OWN
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
+from reports.words.volume_sources import OWN
 
 MARGIN = 1.1
 """Enrichment from which it is worth a word, where its interval, if it has one, lies above 1."""

@@ -1,6 +1,6 @@
 """The sections of the statistics stage's analyses: what each asks, and which rows and columns answer it.
 
-Adding an analysis to the report is adding a view here and its table to `reports.run_record.STATISTICS`.
+Adding an analysis to the report is adding a view here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from reports.analyses import audit_verdicts, planted_verdict, verdicts
 from reports.analyses.charts import Intervals
 from reports.analyses.views import Analysis, View
-from reports.run_record import OUTCOMES
+from reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
 _CI = ("ci_low", "ci_high")
@@ -43,6 +43,56 @@ ASSOCIATIONS = Analysis(
         ),
     ),
     verdicts.associations,
+)  # fmt: skip
+
+_MEASURED = ("fold", "metric", "estimate", *_CI, *_N)
+
+NUMBER_PERFORMANCE = Analysis(
+    "number-performance",
+    "How well is the number predicted?",
+    "Performance",
+    "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
+    "What a network must beat is the mean of the target. The gap (predicted minus true) falls with the target wherever "
+    "prediction is imperfect; the corrected gap has this trend taken out by a line fitted to the other folds (de Lange "
+    "& Cole 2020). It uses the true value, so it is a measure of a person, not of the prediction.",
+    (
+        View(
+            "performance_number", "Out-of-fold predictions of all folds together.", _MEASURED, where={"fold": ["all"]}
+        ),
+        View("performance_number", "Test participants of each fold.", _MEASURED, shown=40),
+    ),
+)
+CLASSES_PERFORMANCE = Analysis(
+    "classes-performance", "How well are the classes told apart?", "Performance",
+    "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
+    "The balanced accuracy is the mean over classes of the share of their scans that is recognised.",
+    (
+        View("performance_classes", "Predictions of all folds together.", _MEASURED, where={"fold": ["all"]}),
+        View(
+            "confusion", "Scans by true and predicted class, all folds together.",
+            ("label", "predicted", "n_scans", "n_participants", "share"), where={"fold": ["all"]}, shown=100,
+        ),
+    ),
+)  # fmt: skip
+REPEATS = Analysis(
+    "repeats", "Does the performance depend on the seed of the training?", "Repeats",
+    "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
+    "those of the first training.",
+    (
+        View("performance_repeats", "Out-of-fold predictions of each training, and mean and standard deviation.",
+             ("repeat", "metric", "estimate", *_N), shown=40),
+    ),
+)  # fmt: skip
+NUMBER_ASSOCIATIONS = Analysis(
+    "number-associations", "Does relevance follow the number?", "Relevance and the number",
+    "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
+    "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
+    "of all regions and maps of a question at once. Maps explain the predicted number, so that regions whose relevance "
+    "follows the target are those that the prediction is made of.",
+    (
+        View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
+             where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
+    ),
 )  # fmt: skip
 
 _COMPARED = (

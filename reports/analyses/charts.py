@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pandas as pd
 from markupsafe import Markup
 
-from reports.analyses.columns import CODED, worded
-from reports.numbers import fixed, is_missing, listing, number, shortened
+from pipeline.run.columns import Form, column_of
+from reports.analyses.columns import worded
 from reports.vector.intervals import IntervalRow, draw_intervals
+from reports.words.numbers import fixed, is_missing, listing, number, shortened
 
 DRAWN = 20
 """Rows of a chart."""
@@ -76,4 +77,4 @@ def _told_apart(rows: pd.DataFrame, spec: Intervals) -> tuple[list[str], str]:
 
 
 def _said(name: str, value: object) -> str:
-    return shortened(worded(value) if name in CODED else value)
+    return shortened(worded(value) if column_of(name, "").form is Form.CODE else value)

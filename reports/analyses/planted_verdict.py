@@ -6,8 +6,8 @@ import pandas as pd
 
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where
-from reports.numbers import count, listing, number
-from reports.run_record import RunRecord
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, listing, number
 
 NEARLY_ALL = 0.9
 """Share of regions from which an effect that is found says nothing of place."""

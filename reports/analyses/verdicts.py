@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import correction, worded
-from reports.analyses.wording import level_in_words, variable_in_words
-from reports.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value, shortened
-from reports.run_record import RunRecord
-from reports.volume_sources import biomarker_in_words
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value, shortened
+from reports.words.volume_sources import biomarker_in_words
+from reports.words.wording import level_in_words, variable_in_words
 
 CLEAR = 0.05
 """A corrected p below this survives correction."""

@@ -14,11 +14,17 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from reports.analyses.charts import Intervals, chart_of
 from reports.analyses.columns import column_of, correction, worded
 from reports.analyses.verdicts import Verdict
-from reports.analyses.wording import (
+from reports.page.material import Material
+from reports.page.tables import Column, PageTable, page_table
+from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
+from reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
+from reports.words.volume_sources import OWN, biomarker_in_words
+from reports.words.wording import (
     contrast_in_words,
     covariates_in_words,
     level_in_words,
@@ -26,11 +32,6 @@ from reports.analyses.wording import (
     variable_in_words,
     without_codes,
 )
-from reports.material import Material
-from reports.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
-from reports.run_record import RunRecord
-from reports.tables import Column, PageTable, page_table
-from reports.volume_sources import OWN, biomarker_in_words
 
 SHOWN = 12
 """Rows of a table on the page, unless its view says otherwise."""
@@ -43,7 +44,7 @@ class View:
     Parameters
     ----------
     table : str
-        Name of `reports.run_record.TABLES`.
+        Name of `reports.read.written_tables.TABLES`.
     caption : str
     columns : sequence of str
         In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out.
@@ -106,7 +107,7 @@ def show_view(view: View, material: Material) -> ShownView | None:
         return None
     named = _named(chosen, material)
     wanted = view.columns or [name for name in chosen.columns]
-    columns = [_titled(column_of(name), wanted, said) for name in wanted if name in named]
+    columns = [_titled(column_of(TABLES[view.table], name), wanted, said) for name in wanted if name in named]
     dictionary = run.dictionary(view.table)
     described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
     file = f"group/statistics/{view.table}.tsv"
@@ -241,7 +242,7 @@ class Analysis:
     Parameters
     ----------
     id, title, short : str
-        See `reports.specification.Section`.
+        See `reports.page.specification.Section`.
     lead : str
         What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes,
         ``{horizon}`` the months within which MCI may convert.

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.tables import MISSING, unguarded
-from reports.components import Component, embedded_json
-from reports.explorer.table import BILATERAL, EXPLORER_COLUMNS
-from reports.figures.brain import Plane
-from reports.fragments import fragment, source
-from reports.numbers import number, p_cell
+from pipeline.statistics.groups.region_explorer import BILATERAL, EXPLORER_COLUMNS
+from reports.figures.slices import Plane
+from reports.page.components import Component, embedded_json
+from reports.page.fragments import fragment, source
 from reports.viewer.atlas import LIBRARY
 from reports.viewer.volumes import packed
+from reports.words.numbers import number, p_cell
 
 CORTICAL: tuple[tuple[Plane, float], ...] = (
     ("sagittal", -52.0), ("sagittal", -6.0), ("sagittal", 6.0), ("sagittal", 52.0), ("coronal", -60.0), ("axial", 46.0),

@@ -6,17 +6,17 @@ import pandas as pd
 
 from pipeline.run.cells import require_numbers, require_whole
 from pipeline.run.errors import HeatlasError
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from pipeline.run.tables import read_table, write_table
+from pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table, method_and_beta
 from reports.analyses.verdicts import rows_where
-from reports.components import Component
 from reports.explorer.component import Explored, explorer_component
-from reports.explorer.table import EXPLORER_COLUMNS, explorer_table, method_and_beta
 from reports.figures.style import OUTCOME_NAMES
-from reports.material import Material
-from reports.numbers import count
-from reports.run_record import OUTCOMES, RunRecord
+from reports.page.components import Component
+from reports.page.material import Material
+from reports.read.run_record import OUTCOMES, RunRecord
 from reports.viewer.of_run import space_of
+from reports.words.numbers import count
 
 TABLE = "region_explorer.tsv"
 

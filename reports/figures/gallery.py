@@ -1,8 +1,7 @@
-"""Where figures go: files with a stable name in the run folder, and the same bytes inlined into the page.
+"""Where figures go: files with a stable name in a folder, and the same bytes inlined into the page.
 
-Charts are SVG and brain slices PNG: that is what the page shows and what a run writes. ``heatlas report --figures``
-writes every figure in every format there is use for (SVG, PNG at 300 dpi, PDF with fonts). It is not done by default
-because nobody looks at most of these files and each costs as long as the figure itself.
+In the report charts are SVG and pictures of brains PNG. ``heatlas figures`` writes the same figures in the formats that
+a journal asks for (SVG, PDF with fonts, PNG at 300 dpi).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from reports.figures.palette import reduced
+from reports.figures.pictures import reduced
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 FORMATS = ("svg", "png", "pdf")
@@ -65,20 +64,20 @@ class Gallery:
     ----------
     folder : Path
         Made when the first figure is written.
-    all_formats : bool
-        Whether each figure is written in all of `FORMATS`, for publication.
+    forms : tuple of str
+        Formats of `FORMATS` for publication. Without any, figures are those of the page: one format each.
     """
 
     folder: Path
-    all_formats: bool = False
+    forms: tuple[str, ...] = ()
 
     @property
     def density(self) -> int:
         """Pixels per inch that pictures of brains should have."""
-        return PRINT_DPI if self.all_formats else PAGE_DPI
+        return PRINT_DPI if self.forms else PAGE_DPI
 
     def add(self, figure: Figure, name: str, alt: str, caption: str, form: str = "svg") -> Picture:
-        """Write a figure and give it back as a picture.
+        """Write a figure and give it back as a picture; one for publication belongs to no page and has no source.
 
         Parameters
         ----------
@@ -87,28 +86,28 @@ class Gallery:
             Stable file name without suffix.
         alt, caption : str
         form : str
-            ``svg`` for charts, ``png`` for brain slices.
+            Format on the page: ``svg`` for charts, ``png`` for pictures of brains.
         """
-        content = rendered(figure, form, reduce=form == "png")
-        width = round(figure.get_figwidth() * 96)
+        source = ""
+        for wanted in self.forms or (form,):
+            content = rendered(figure, wanted, self.density, reduce=form == "png")
+            self._write(content, f"{name}.{wanted}")
+            source = "" if self.forms else inlined(content, form)
         dark = sum(to_rgb(figure.get_facecolor())) < 1
-        for other in FORMATS if self.all_formats else ():
-            if other != form:
-                self._write(rendered(figure, other, PRINT_DPI), f"{name}.{other}")
-        return self._keep(content, name, form, alt, caption, width, dark)
+        return Picture(f"{name}.{form}", source, alt, caption, round(figure.get_figwidth() * 96), dark)
 
     def add_png(self, content: bytes, name: str, alt: str, caption: str) -> Picture:
-        """Add brain slices that are drawn already, on black."""
-        width = int.from_bytes(content[16:20], "big")  # of the IHDR chunk, which comes first
-        if self.all_formats:
-            buffer = io.BytesIO()
-            Image.open(io.BytesIO(content)).convert("RGB").save(buffer, "PDF", resolution=PAGE_DPI)
-            self._write(buffer.getvalue(), f"{name}.pdf")
-        return self._keep(content, name, "png", alt, caption, width, True)
-
-    def _keep(self, content: bytes, name: str, form: str, alt: str, caption: str, width: int, dark: bool) -> Picture:
-        self._write(content, f"{name}.{form}")
-        return Picture(f"{name}.{form}", inlined(content, form), alt, caption, width, dark)
+        """Add slices that the run has drawn already, on black."""
+        with Image.open(io.BytesIO(content)) as picture:
+            pixels = picture.convert("RGB")
+        if self.forms:
+            figure = Figure(figsize=(pixels.width / PAGE_DPI, pixels.height / PAGE_DPI), facecolor="black")
+            axes = figure.add_axes((0, 0, 1, 1))
+            axes.set_axis_off()
+            axes.imshow(pixels, aspect="auto")
+            return self.add(figure, name, alt, caption, "png")
+        self._write(content, f"{name}.png")
+        return Picture(f"{name}.png", inlined(content, "png"), alt, caption, pixels.width, True)
 
     def _write(self, content: bytes, name: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from matplotlib.backend_bases import RendererBase
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
-from pipeline.run.map_names import map_title
-from reports.figures.brain import (
-    AXIS,
-    COORDINATE,
-    HIPPOCAMPAL_CUTS,
-    OVERVIEW_CUTS,
+from pipeline.run.layout.map_names import map_title
+from reports.figures.pictures import NIGHT
+from reports.figures.slices import (
     Backdrop,
     ColourScale,
     Cut,
     MapView,
-    draw_colour_bar,
+    Pixels,
+    Plan,
+    coloured,
+    grey_panel,
+    slice_name,
+    with_map,
 )
-from reports.figures.panels import Pixels, Plan, empty_panel, grey_panel, with_map
 from reports.figures.style import new_figure
 
-NIGHT = "#0b0f14"
+DARK = tuple(channel / 255 for channel in NIGHT)
+LIGHT = "#dfe5ec"
+"""Background and lettering of figures of brains, for matplotlib."""
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
 _LARGEST_CELL = 1.7
+_FILLED = 0.98
+"""Share of a cell that its panel takes."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ def draw_map_grid(
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
+    All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
+
     Parameters
     ----------
     rows : sequence of MapRow
@@ -80,125 +87,76 @@ def draw_map_grid(
     density : int
         Pixels of the slices per inch: that at which the figure will be drawn, so that nothing is resampled.
     """
-    columns = len(blocks) * len(cuts)
-    cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / columns, _LARGEST_CELL)
-    widths = [_LABEL]
-    for _ in blocks:
-        widths += [cell] * len(cuts) + [_GAP]
-    total = sum(widths[:-1])
-    height = _HEAD + len(rows) * (cell + _BAR)
-    figure = new_figure(total, height, facecolor=NIGHT)
+    cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), _LARGEST_CELL)
+    block_width = cell * len(cuts) + _GAP
+    width, height = _LABEL + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (cell + _BAR)
+    figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
-    sheet = Sheet.blank(total, height, density)
-    lefts = np.cumsum([0.0, *widths[:-1]])
-    plans = [Plan.of(cut, sheet.pixels(0.98 * cell)) for cut in cuts]
-    under = [anatomy(plan, backdrop) for plan in plans]
-    for index, row in enumerate(rows):
-        bottom = height - _HEAD - (index + 1) * (cell + _BAR) + _BAR
-        figure.text(0.08 / total, (bottom + cell / 2) / height, row.title, color="white", fontsize=8.5, va="center")
-        for column in range(columns):
-            block, cut = divmod(column, len(cuts))
-            left, view = lefts[1 + column + block], row.views[block]
-            picture = under[cut]
-            if view is not None:
-                picture = with_map(picture, plans[cut], view.slices[cuts[cut]], view.affine, row.scale)
-            elif cut == 0:
-                middle = (bottom + 0.5 * cell) / height
-                figure.text((left + 0.06) / total, middle, "no map", color="white", fontsize=8.5, va="center")
-            sheet.paste(picture, left, height - bottom - 0.98 * cell)
-            _name_slice(figure, cuts[cut], left / total, bottom / height, 0.98 * cell / height)
-        bar = figure.add_axes((_LABEL / total, (bottom - 0.1) / height, 1.6 / total, 0.07 / height))
-        draw_colour_bar(bar, row.scale, "")
-        figure.text(
-            (_LABEL + 1.75) / total, (bottom - 0.1) / height, row.unit, color="#dfe5ec", fontsize=6.5, va="center"
-        )
-    sheet.show(figure)
+    sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
+    plans = [Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
+    under = [_anatomy(plan, backdrop) for plan in plans]
+
+    def write(left: float, top: float, text: str, **style: Any) -> None:
+        figure.text(left / width, 1 - top / height, text, **{"color": LIGHT, "fontsize": 6.5, **style})
+
     for block, title in enumerate(blocks):
-        left = lefts[1 + block * (len(cuts) + 1)]
-        figure.text(left / total, 1 - 0.2 / height, title, color="white", fontsize=8.5, weight="bold", va="center")
+        write(_LABEL + block * block_width, 0.2, title, color="white", fontsize=8.5, weight="bold", va="center")
+    for number, row in enumerate(rows):
+        bottom = _HEAD + (number + 1) * (cell + _BAR) - _BAR
+        write(0.08, bottom - cell / 2, row.title, color="white", fontsize=8.5, va="center")
+        for block, view in enumerate(row.views):
+            for place, plan in enumerate(plans):
+                left, top = _LABEL + block * block_width + place * cell, bottom - _FILLED * cell
+                panel = under[place] if view is None else with_map(under[place], plan, view, row.scale)
+                _paste(sheet, panel, round(top * density), round(left * density))
+                write(left + 0.02, bottom - 0.02, slice_name(plan.cut))
+                if plan.cut[0] != "sagittal":
+                    write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
+            if view is None:
+                write(_LABEL + block * block_width + 0.06, bottom - cell / 2, "no map", fontsize=8.5, va="center")
+        bar = figure.add_axes((_LABEL / width, 1 - (bottom + 0.1) / height, 1.6 / width, 0.07 / height))
+        draw_colour_bar(bar, row.scale, "")
+        write(_LABEL + 1.75, bottom + 0.1, row.unit, va="center")
+    axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
+    axes.set_axis_off()
+    axes.imshow(sheet, aspect="auto", interpolation="nearest")
     return figure
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """All panels of a figure as one picture, which is drawn in one stroke.
-
-    Parameters
-    ----------
-    picture : array of uint8, shape (rows, columns, 3)
-    density : int
-        Pixels per inch.
-    """
-
-    picture: Pixels
-    density: int
-
-    @classmethod
-    def blank(cls, width: float, height: float, density: int) -> Sheet:
-        """A sheet of a figure's size in inches."""
-        shape = (int(height * density), int(width * density), 3)
-        night = tuple(int(NIGHT[place : place + 2], 16) for place in (1, 3, 5))
-        return cls(np.full(shape, night, dtype=np.uint8), density)
-
-    def pixels(self, inches: float) -> int:
-        return round(inches * self.density)
-
-    def paste(self, panel: Pixels, left: float, top: float) -> None:
-        """Put a panel at a place in inches from the upper left corner."""
-        row, column = max(self.pixels(top), 0), self.pixels(left)
-        part = self.picture[row : row + panel.shape[0], column : column + panel.shape[1]]
-        part[:] = panel[: part.shape[0], : part.shape[1]]
-
-    def show(self, figure: Figure) -> None:
-        axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
-        axes.set_axis_off()
-        image = _Pixels(axes, extent=(0, 1, 0, 1), interpolation="antialiased")
-        image.set_data(self.picture)
-        axes.add_image(image)
+def _paste(sheet: Pixels, panel: Pixels, row: int, column: int) -> None:
+    part = sheet[row : row + panel.shape[0], column : column + panel.shape[1]]
+    part[:] = panel[: part.shape[0], : part.shape[1]]
 
 
-class _Pixels(AxesImage):
-    """A picture that fills its figure; a canvas of its own size takes the pixels as they are."""
-
-    def draw(self, renderer: RendererBase) -> None:
-        rows, columns = self.get_size()
-        if renderer.option_scale_image() or renderer.get_canvas_width_height() != (columns, rows):
-            super().draw(renderer)
-            return
-        opaque = np.dstack([np.asarray(self.get_array()), np.full((rows, columns), 255, np.uint8)])
-        renderer.draw_image(renderer.new_gc(), 0, 0, np.asarray(opaque)[::-1])
-
-
-def anatomy(plan: Plan, backdrop: Backdrop | None) -> Pixels:
+def _anatomy(plan: Plan, backdrop: Backdrop | None) -> Pixels:
     """The template under a panel; night where it is not installed."""
     if backdrop is None:
-        return empty_panel(plan)
-    image = backdrop.image
-    return grey_panel(plan, image.slice(*plan.cut), image.affine, backdrop.ceiling)
+        return np.full((len(plan.up), len(plan.across), 3), NIGHT, dtype=np.uint8)
+    return grey_panel(plan, backdrop.image, backdrop.ceiling)
 
 
-def slice_name(cut: Cut) -> str:
-    """Coordinate of a slice.
+def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
+    """A colour bar with units; two-sided where the map is."""
+    axes.set(xticks=[], yticks=[], frame_on=False)
+    axes.tick_params(colors=LIGHT, labelsize=6.5, length=2, pad=1)
+    if scale.empty:
+        axes.text(0.5, 0.5, "no relevance", ha="center", va="center", fontsize=7, color=LIGHT)
+        return
+    ramp = np.linspace(scale.low, scale.high, 128)
+    marks: dict[float, str] = {0: _tick(scale.low), 1: _tick(scale.high)}
+    if scale.signed:
+        ramp = np.concatenate([-ramp[::-1], ramp])
+        marks = {0: _tick(-scale.high), 0.5: f"±{_tick(scale.low)}", 1: _tick(scale.high)}
+    axes.imshow(coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
+    axes.set_xticks(list(marks), list(marks.values()))
+    first, *_, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+    axes.set_xlabel(unit, fontsize=6.5, color=LIGHT, labelpad=1)
 
-    Examples
-    --------
-    >>> slice_name(("coronal", -20.0))
-    'y = −20'
-    """
-    plane, mm = cut
-    return f"{COORDINATE[AXIS[plane]]} = {mm:g}".replace("-", "−")
 
-
-def _name_slice(figure: Figure, cut: Cut, left: float, bottom: float, height: float) -> None:
-    """Coordinate below, side of the person above, in parts of the figure."""
-    figure.text(left + 0.002, bottom + 0.02 * height, slice_name(cut), fontsize=6.5, color="#c9d2dc")
-    if cut[0] != "sagittal":
-        figure.text(left + 0.002, bottom + 0.98 * height, "L", fontsize=7, color="#c9d2dc", va="top")
-
-
-def draw_overview(row: MapRow, title: str, backdrop: Backdrop | None, density: int) -> Figure:
-    """One map in eight axial slices, from the temporal lobes to the vertex."""
-    return draw_map_grid([row], [title], OVERVIEW_CUTS, backdrop, density)
+def _tick(value: float) -> str:
+    return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+00", "")
 
 
 def group_rows(
@@ -225,7 +183,3 @@ def group_rows(
             unit = f"{map_unit(name)} per voxel"
             rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
     return rows
-
-
-MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)
-"""All slices any figure of maps needs."""

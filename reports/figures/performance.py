@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.figures.style import BLUE, GREY, INK, new_figure
-from reports.numbers import count, percent
+from reports.words.numbers import count, percent
 
 
 def draw_confusion(counts: pd.DataFrame, people: pd.DataFrame) -> Figure:

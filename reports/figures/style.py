@@ -49,6 +49,7 @@ _STYLE: Mapping[str, object] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "auto",
     "svg.hashsalt": "heatlas",
+    "text.parse_math": False,  # a name may hold a dollar sign
     "svg.fonttype": "path",
 }
 

@@ -6,66 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
-from pipeline.cohort.persons import name_of_person
-from pipeline.statistics.relevance_columns import with_shares
-from reports.run_record import RunRecord
-
-FEWEST_CONTROLS = 5
-"""Controls without whom a person is compared with nobody."""
-CONTROLS_OF_A_FOLD = 10
-"""Controls of the person's own fold from which they are enough to be compared with."""
-
-
-BAND = (0.05, 0.25, 0.75, 0.95)
-"""Quantiles of the controls that a fingerprint shows."""
-
-
-@dataclass(frozen=True)
-class Controls:
-    """Participants of the negative class whom a person is compared with.
-
-    Parameters
-    ----------
-    values : DataFrame
-        Mean share of the map, one row per participant, one column per bilateral group.
-    who : str
-        In words, with n.
-    """
-
-    values: pd.DataFrame
-    who: str
-
-    @cached_property
-    def mean(self) -> pd.Series:
-        return self.values.mean()
-
-    @cached_property
-    def spread(self) -> pd.Series:
-        """Standard deviation (n - 1); NaN where the controls do not vary."""
-        spread = self.values.std(ddof=1)
-        return spread.where(spread > 0)
-
-    def scores(self, person: pd.Series) -> pd.Series:
-        """Standard deviations of the controls between a person and their mean; NaN where they do not vary."""
-        return (person - self.mean) / self.spread
-
-    @cached_property
-    def bands(self) -> Mapping[str, tuple[float, ...]]:
-        """Quantiles (`BAND`) of the controls' own scores, by bilateral group; none where they do not vary."""
-        own = ((self.values - self.mean) / self.spread).dropna(axis=1, how="all")
-        values = own.to_numpy(float)
-        quantile = np.nanquantile if np.isnan(values).any() else np.quantile  # the former goes column by column
-        quantiles = quantile(values, BAND, axis=0).T if own.size else np.zeros((0, len(BAND)))
-        return {str(name): tuple(row) for name, row in zip(own.columns, quantiles.tolist(), strict=True)}
-
-    def share_below(self, person: pd.Series) -> pd.Series:
-        """Share of the controls with less than the person, by bilateral group; NaN where nothing is known."""
-        known = self.values.notna()
-        below = (self.values.lt(person, axis=1) & known).sum()
-        return (below / known.sum().where(known.any())).where(person.notna())
+from pipeline.cohort.people.persons import name_of_person
+from pipeline.statistics.data.relevance_columns import with_shares
+from pipeline.statistics.normative.controls import Controls, comparable_controls
+from reports.read.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -177,14 +123,5 @@ class People:
         themselves = participant_id if participant_id in values.index else ""
         key = (map_name, str(fold), themselves)
         if key not in self._chosen:
-            self._chosen[key] = self._choose(values, fold, themselves)
+            self._chosen[key] = comparable_controls(values, self._fold_of, fold, themselves, self.run.negative)
         return self._chosen[key]
-
-    def _choose(self, values: pd.DataFrame, fold: object, themselves: str) -> Controls | None:
-        others = values[values.index != themselves]
-        same = others[[self._fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
-        if len(same) >= CONTROLS_OF_A_FOLD:
-            return Controls(same, f"{len(same)} {self.run.negative} of the same fold")
-        if len(others) >= FEWEST_CONTROLS:
-            return Controls(others, f"{len(others)} {self.run.negative}")
-        return None

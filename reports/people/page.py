@@ -10,19 +10,19 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.map_names import map_title
-from reports.caution import Caution
+from pipeline.run.layout.map_names import map_title
+from reports.cautions.method_cautions import cautions_of_maps
+from reports.cautions.record import Caution
 from reports.figures.style import OUTCOME_NAMES
-from reports.material import Material
-from reports.method_cautions import cautions_of_maps
-from reports.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.people.portrait import OUTLINED
-from reports.run_record import RunRecord
-from reports.tables import Column, PageTable, numeric, page_table, remark
+from reports.read.run_record import RunRecord
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
-from reports.volume_sources import source_name
+from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from reports.words.volume_sources import source_name
 
 SHOWN = 24
 """Regions of the fingerprint that are drawn; the table has all."""

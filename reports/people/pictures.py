@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pipeline.run.map_names import map_title
-from reports.headline import small_regions
-from reports.material import Material
-from reports.numbers import count, is_missing, listing, shortened
+from pipeline.run.layout.map_names import map_title
+from reports.cautions.headline import small_regions
+from reports.page.material import Material
 from reports.people.portrait import CUTS, OUTLINED
+from reports.words.numbers import count, is_missing, listing, shortened
 
 
 @dataclass(frozen=True)

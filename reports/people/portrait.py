@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from PIL import Image
 
 from atlases.labels import Atlas
-from pipeline.run.map_names import map_title
-from reports.figures.brain import AXIS, PERSON_PERCENTILES, BrainImage, Cut, MapView
-from reports.figures.lettering import write
-from reports.figures.maps import slice_name
-from reports.figures.palette import NIGHT, reduced
-from reports.figures.panels import Pixels, Plan, grey_panel, middle_of, outlined_bodies, with_map, with_outlines
+from pipeline.run.layout.map_names import map_title
+from reports.figures.pictures import NIGHT, png, write
+from reports.figures.slices import (
+    AXIS,
+    PERSON_PERCENTILES,
+    BrainImage,
+    Cut,
+    MapView,
+    Pixels,
+    Plan,
+    grey_panel,
+    middle_of,
+    outlined_bodies,
+    slice_name,
+    with_map,
+    with_outlines,
+)
 
 CUTS: tuple[Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
@@ -48,8 +58,8 @@ def draw_portrait(brain: BrainImage, maps: Mapping[str, MapView], groups: Sequen
         label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
     }
     plans = [Plan.of(cut, PIXELS) for cut in CUTS]
-    under = [grey_panel(plan, brain.slice(*plan.cut), brain.affine, ceiling) for plan in plans]
-    bodies = [outlined_bodies(plan, labels.slice(*plan.cut), labels.affine, numbers) for plan in plans]
+    under = [grey_panel(plan, brain, ceiling) for plan in plans]
+    bodies = [outlined_bodies(plan, labels, numbers) for plan in plans]
     places = [middle_of(found) for found in bodies]
     width, row_height = len(CUTS) * (PIXELS + GAP), HEAD + PIXELS + GAP
     sheet = Image.new("RGB", (width, row_height * len(maps)), NIGHT)
@@ -57,12 +67,10 @@ def draw_portrait(brain: BrainImage, maps: Mapping[str, MapView], groups: Sequen
         scale = view.scale(PERSON_PERCENTILES)
         write(sheet, (4, row * row_height + 2), map_title(name))
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
-            panel = with_map(anatomy, plan, view.slices[plan.cut], view.affine, scale)
+            panel = with_map(anatomy, plan, view, scale)
             corner = (column * (PIXELS + GAP), row * row_height + HEAD)
             sheet.paste(_named(with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
-    buffer = io.BytesIO()
-    reduced(sheet).save(buffer, format="PNG")
-    return buffer.getvalue()
+    return png(sheet)
 
 
 def _named(panel: Pixels, places: Mapping[int, tuple[int, int]], cut: Cut) -> Image.Image:

@@ -20,26 +20,22 @@ from atlases.images import UNREADABLE
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import Grid, template_grid
 from pipeline.regions.maps import read_map
-from pipeline.run.digests import file_digest, unit_key
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_text
-from reports.caution import Caution
-from reports.figures.brain import BrainImage, view_of
-from reports.fragments import COMPONENTS
-from reports.method_cautions import cautions_of_maps
-from reports.pages import TEMPLATES
+from pipeline.run.work.digests import file_digest, unit_key
+from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from reports.cautions.method_cautions import cautions_of_maps
+from reports.cautions.record import Caution
+from reports.figures.slices import BrainImage, view_of
+from reports.page.fragments import COMPONENTS
+from reports.page.pages import TEMPLATES
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
-from reports.run_record import RunRecord
+from reports.read.run_record import RunRecord
 from reports.viewer.of_run import viewing_space
 from reports.viewer.scan_pages import scan_page
 
 STAGE = "scan-pictures"
-PACKAGES = (
-    "reports.people.portrait", "reports.people.scan_pictures", "reports.figures", "reports.viewer", "reports.pages",
-    "reports.components", "atlases.labels",
-)  # fmt: skip
 _TEMPLATES = (
     TEMPLATES / "base.html.j2", TEMPLATES / "macros.html.j2",
     TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
@@ -75,7 +71,7 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
         made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, names)])
         cautions = cautions_of_maps(run, groups)
         said = [(one.level, one.title, one.text) for one in cautions]
-        key = unit_key(made_from, [resolution, atlas, names, groups, looks, said], *PACKAGES)
+        key = unit_key(made_from, [resolution, atlas, names, groups, looks, said], draw_portrait, scan_page)
         outputs = {"portrait": files.portrait, "viewer": files.viewer}
         jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, names, groups, resolution, atlas, cautions)))
     return run_jobs(run.layout, jobs, executor, "pictures") if jobs else []

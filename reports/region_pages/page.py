@@ -11,22 +11,22 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.map_names import map_title
-from pipeline.statistics.relevance_columns import with_shares
-from reports.caution import Caution
-from reports.content.regions import MEANING, axis_title
+from pipeline.run.layout.map_names import map_title
+from pipeline.statistics.data.relevance_columns import with_shares
+from reports.cautions.headline import least_voxels
+from reports.cautions.method_cautions import scaled_by_probability
+from reports.cautions.record import Caution
+from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
-from reports.headline import least_voxels
-from reports.material import Material
-from reports.method_cautions import scaled_by_probability
-from reports.numbers import count, fixed, listing, number, p_value, percent, shortened
+from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.read.run_record import OUTCOMES, RunRecord
 from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionViewers
-from reports.run_record import OUTCOMES, RunRecord
-from reports.tables import Column, PageTable, numeric, page_table
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
-from reports.volume_sources import OWN
+from reports.words.numbers import count, fixed, listing, number, p_value, percent, shortened
+from reports.words.volume_sources import OWN
 
 
 @dataclass(frozen=True)

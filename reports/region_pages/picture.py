@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,15 +13,27 @@ from PIL import Image
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
-from pipeline.run.map_names import map_title
-from reports.figures.brain import AXIS, GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, Cut, Plane
-from reports.figures.lettering import write
-from reports.figures.maps import slice_name
-from reports.figures.palette import NIGHT, reduced
-from reports.figures.panels import Plan, grey_panel, outlined_bodies, with_map, with_outlines
-from reports.material import Material
-from reports.numbers import shortened
+from pipeline.run.layout.map_names import map_title
+from reports.figures.gallery import inlined
+from reports.figures.pictures import NIGHT, png, write
+from reports.figures.slices import (
+    AXIS,
+    GROUP_PERCENTILES,
+    Backdrop,
+    BrainImage,
+    ColourScale,
+    Cut,
+    Plan,
+    Plane,
+    grey_panel,
+    outlined_bodies,
+    slice_name,
+    with_map,
+    with_outlines,
+)
+from reports.page.material import Material
 from reports.people.pictures import Snapshot
+from reports.words.numbers import shortened
 
 PIXELS, HEAD, GAP = 170, 18, 4
 
@@ -103,21 +113,19 @@ class RegionPictures:
         for block, shown in enumerate(self.maps):
             write(sheet, (block * width + 4, 2), shown.title)
         for column, cut in enumerate(cuts):
-            plan, image = Plan.of(cut, PIXELS), self.backdrop.image
-            anatomy = grey_panel(plan, image.slice(*cut), image.affine, self.backdrop.ceiling)
-            bodies = outlined_bodies(plan, self.labels.slice(*cut), self.labels.affine, chosen)
+            plan = Plan.of(cut, PIXELS)
+            anatomy = grey_panel(plan, self.backdrop.image, self.backdrop.ceiling)
+            bodies = outlined_bodies(plan, self.labels, chosen)
             for block, shown in enumerate(self.maps):
                 panel = anatomy
                 if shown.image is not None:
-                    panel = with_map(anatomy, plan, shown.image.slice(*cut), shown.image.affine, shown.scale)
+                    panel = with_map(anatomy, plan, shown.image, shown.scale)
                 picture = Image.fromarray(with_outlines(panel, bodies))
                 write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
                 if AXIS[cut[0]] != 0:
                     write(picture, (3, 2), "L")
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
-        buffer = io.BytesIO()
-        reduced(sheet).save(buffer, format="PNG")
-        source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        source = inlined(png(sheet), "png")
         return Snapshot(
             source, f"{shortened(group)}, outlined on three slices of the template.", self.caption, sheet.width
         )

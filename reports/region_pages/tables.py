@@ -7,15 +7,16 @@ from collections.abc import Mapping
 import pandas as pd
 
 from pipeline.run.errors import HeatlasError
-from pipeline.run.map_names import map_title
+from pipeline.run.layout.map_names import map_title
 from pipeline.run.tables import read_table
 from reports.analyses.columns import column_of
 from reports.analyses.verdicts import rows_where
 from reports.analyses.views import rows_in_words
-from reports.content.effects import difference_in_words
-from reports.numbers import fixed, p_cell
-from reports.run_record import RunRecord
-from reports.tables import Column, PageTable, footnote, numeric, page_table
+from reports.content.relevance.effects import difference_in_words
+from reports.page.tables import Column, PageTable, footnote, numeric, page_table
+from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
+from reports.words.numbers import fixed, p_cell
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
@@ -112,7 +113,7 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
     hints = run.dictionary("associations")
-    columns = [column_of(name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
+    columns = [column_of(TABLES["associations"], name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
     caption = (
         f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
         "maps of a question; every row and column is in group/statistics/associations.tsv."

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid
 from pipeline.regions.maps import read_map
-from pipeline.run.map_names import map_title
-from reports.components import Component
-from reports.figures.brain import GROUP_PERCENTILES, ColourScale
+from pipeline.run.layout.map_names import map_title
 from reports.figures.maps import map_unit
-from reports.material import Material
-from reports.numbers import shortened
+from reports.figures.slices import GROUP_PERCENTILES, ColourScale
+from reports.page.components import Component
+from reports.page.material import Material
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import ViewerMap, viewer_component
 from reports.viewer.of_run import space_of
 from reports.viewer.volumes import block_mean
+from reports.words.numbers import shortened
 
 MARGIN_MM = 20.0
 """What is shown around the region on each side."""

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from reports.figures.style import BLUE, GREY, ORANGE, SKY, VERMILION
-from reports.numbers import fixed, number
 from reports.vector.drawing import INK, LINE, SOFT, Axis, Drawing, fitted, tick_text
+from reports.words.numbers import fixed, number
 
 Floats = NDArray[np.float64]
 MANY = 80

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from reports.figures.style import BLUE
-from reports.numbers import fixed, is_missing, number
 from reports.vector.drawing import LINE, SOFT, Axis, Drawing, fitted, tick_text
+from reports.words.numbers import fixed, is_missing, number
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import Grid, template_grid
 from atlases.templates import Template, template_on
-from reports.components import Component, embedded_json
-from reports.fragments import source
+from reports.page.components import Component, embedded_json
+from reports.page.fragments import source
 from reports.viewer.colours import colour_tables
 from reports.viewer.volumes import block_grid, block_side, packed
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
-from reports.components import Component, embedded_json
-from reports.figures.brain import HIPPOCAMPAL_CUTS
-from reports.fragments import fragment, source
-from reports.numbers import number
+from reports.figures.slices import HIPPOCAMPAL_CUTS
+from reports.page.components import Component, embedded_json
+from reports.page.fragments import fragment, source
 from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
 from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
+from reports.words.numbers import number
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 
 from pipeline.run.errors import HeatlasError
-from pipeline.run.map_names import map_title
-from reports.components import Component
-from reports.figures.brain import GROUP_PERCENTILES
+from pipeline.run.layout.map_names import map_title
 from reports.figures.maps import map_unit
+from reports.figures.slices import GROUP_PERCENTILES
 from reports.figures.style import OUTCOME_NAMES
-from reports.material import Material
-from reports.numbers import count
-from reports.run_record import OUTCOMES
+from reports.page.components import Component
+from reports.page.material import Material
+from reports.read.run_record import OUTCOMES
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import ViewerMap, viewer_component
+from reports.words.numbers import count
 
 SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
 

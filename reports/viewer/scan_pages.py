@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.run.map_names import map_title
-from pipeline.run.scan_files import ScanFiles
-from reports.caution import Caution
-from reports.components import Component
-from reports.figures.brain import PERSON_PERCENTILES, MapView
+from pipeline.run.layout.map_names import map_title
+from pipeline.run.layout.scan_files import ScanFiles
+from reports.cautions.record import Caution
 from reports.figures.maps import map_unit
-from reports.links import participant_file
-from reports.pages import Frame, render
+from reports.figures.slices import PERSON_PERCENTILES, MapView
+from reports.page.components import Component
+from reports.page.links import participant_file
+from reports.page.pages import Frame, render
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import ViewerMap, viewer_component
 from reports.viewer.of_run import SCALE

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.cam import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
-from pipeline.attribution.fake_cam import FakeCam
-from pipeline.attribution.opti_cam import OptiCam
-from pipeline.attribution.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.subject import Subject, explaining
+from pipeline.attribution.cam.fake_cam import FakeCam
+from pipeline.attribution.cam.opti_cam import OptiCam
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
+from pipeline.attribution.network_view import NetworkView, explaining
 
 SHAPE = (9, 13, 15)
 GRID = (3, 4, 6)
@@ -73,7 +73,7 @@ def volumes(count: int = 3, seed: int = 1) -> Tensor:
 
 
 @contextmanager
-def subject(head: str = "gap", count: int = 3, target: int = 1, stage: int = STAGE) -> Iterator[Subject]:
+def view(head: str = "gap", count: int = 3, target: int = 1, stage: int = STAGE) -> Iterator[NetworkView]:
     with explaining(network(head), volumes(count), target, stage) as opened:
         yield opened
 

@@ -115,10 +115,6 @@ def flat_rule(unit: Unit) -> Shares:
     return in_proportion(unit, np.ones_like(unit.w))
 
 
-def w_square_rule(unit: Unit) -> Shares:
-    return in_proportion(unit, unit.w**2)
-
-
 @dataclass(frozen=True)
 class Dense:
     """A linear operation on flattened arrays, as a matrix."""

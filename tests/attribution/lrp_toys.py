@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
+from pipeline.attribution.graph.planner import BatchNormMode
+from pipeline.attribution.lrp.composites import founding
+from pipeline.attribution.lrp.relevance import lrp
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import StartValue
 from pipeline.models.contract import StagedModel
 
 SHAPE = (9, 13, 11)
@@ -91,3 +98,17 @@ def staged(net: nn.Sequential) -> StagedModel:
     modules = list(net)
     modules[6] = nn.ReLU()
     return StagedModel([nn.Sequential(*modules[:4]), nn.Sequential(*modules[4:8]), nn.Sequential(*modules[8:])]).eval()
+
+
+def lrp_beta(
+    model: nn.Module,
+    volumes: torch.Tensor,
+    target: int,
+    betas: Sequence[float],
+    start: StartValue = "logit",
+    batch_norm: BatchNormMode = "fold",
+) -> dict[float, Attribution]:
+    """The β-rule for several β in one pass, by β."""
+    rules = [founding(beta) for beta in betas]
+    answers = lrp(model, volumes, target, rules, start, batch_norm)
+    return dict(zip(betas, answers, strict=True))

@@ -15,21 +15,21 @@ from torch import nn
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.applied import explain_applied
-from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.models.founding import FoundingCNN
+from pipeline.explaining.stage import explain_applied, explain_scans
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import load_model, save_model
 from pipeline.regions.applied import aggregate_applied
 from pipeline.regions.stage import aggregate_relevance
-from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import map_names
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 from pipeline.training.application import apply_networks
 from pipeline.training.prediction import predict_test_part
 
@@ -73,7 +73,14 @@ class OutsideRun:
         """Predictions, maps and tables of the labelled scans."""
         device = torch.device("cpu")
         tables = [
-            predict_test_part(self.layout, load_model(self.layout.fold(fold.index), device), fold, LABELLED, device)
+            predict_test_part(
+                self.layout,
+                load_model(self.layout.fold(fold.index), device),
+                task_of(CONFIG.cohort),
+                fold,
+                LABELLED,
+                device,
+            )
             for fold in SPLIT.folds
         ]
         frame = pd.concat(tables, ignore_index=True)

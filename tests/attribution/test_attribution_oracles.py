@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lrp_toys import plain_network, toy_network, toy_volumes
+from lrp_toys import lrp_beta, plain_network, toy_network, toy_volumes
 from torch import nn
 from zennit_oracle import stub_torchvision, zennit_lrp_beta
 
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
 
 pytestmark = pytest.mark.oracle
 

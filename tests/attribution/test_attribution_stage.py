@@ -12,25 +12,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lrp_toys import lrp_beta
 from torch import nn
 
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.ledger import LEDGER_COLUMNS, LOSSES
-from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.stage import CONSERVATION_COLUMNS, explain_scans
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.models.founding import FoundingCNN
+from pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
-from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.map_names import beta_of
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 
 BOX = Box((5, 7, 3), (29, 31, 33))
 SPEC = NetworkInput(4.0, BOX)
@@ -121,7 +122,7 @@ def test_maps_of_the_network_that_has_not_seen_the_participant(run: SmallRun) ->
             assert described["Fold"] == fold
             assert described["Target"] == "AD"
             assert described["TargetUnit"] == 1
-            assert described.get("Beta") == attribution.parameters.get("beta")
+            assert described["Settings"].get("beta") == beta_of(name)
             assert described["StartValue"] == pytest.approx(float(network(volume)[0, 1].detach()), rel=1e-5)
             assert described["StartValueKind"] == "logit"
             assert described["Sources"][2] == f"bids::models/fold-{fold}/model.safetensors"
@@ -175,7 +176,7 @@ def test_two_runs_give_the_same_bytes(run: SmallRun) -> None:
 
 
 def test_guided_backpropagation_can_be_left_out(run: SmallRun) -> None:
-    config = replace(CONFIG, attribution=replace(CONFIG.attribution, guided_backpropagation=False))
+    config = replace(CONFIG, attribution=replace(CONFIG.attribution, methods=("lrp",)))
     run_stage(run, config)
     files = run.layout.scan("sub-2", None, 4.0)
     assert files.relevance_map("lrpB000").is_file()

@@ -8,10 +8,13 @@ import re
 
 import pytest
 import torch
-from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, subject, volumes
+from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, view, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.cam import (
+from pipeline.attribution.cam.fake_cam import FakeCam
+from pipeline.attribution.cam.opti_cam import OptiCam
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from pipeline.attribution.cam.weighted_maps import (
     Cam,
     GradCam,
     GradCamPlusPlus,
@@ -22,11 +25,8 @@ from pipeline.attribution.cam import (
     grad_cam_plus_plus_weights,
     xgrad_cam_weights,
 )
-from pipeline.attribution.fake_cam import FakeCam
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.opti_cam import OptiCam
-from pipeline.attribution.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
 from pipeline.run.errors import UsageError
 
 LINEAR_HEADS = ("gap", "average", "conv")
@@ -161,7 +161,7 @@ def test_grad_cam_plus_plus_does_not_overflow() -> None:
 
 
 def test_xgrad_cam_weight_is_a_mean_of_gradients_where_the_channel_is_active() -> None:
-    with subject("dense") as opened:
+    with view("dense") as opened:
         g = feature_gradient(opened)
         weights = xgrad_cam_weights(opened.features, g)
         active = opened.features > 0

@@ -12,27 +12,27 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from brute_region_sums import index_labels, region_sums
 from torch import nn
 
 from atlases.brain_box import Box
 from atlases.labels import Atlas, load_atlas
 from atlases.regions import RegionTable
 from atlases.spaces import template_grid
-from pipeline.attribution import partial
-from pipeline.attribution.stage import explain_scans
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.models.founding import FoundingCNN
+from pipeline.explaining import partial
+from pipeline.explaining.stage import explain_scans
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
-from pipeline.regions.region_sums import index_labels, region_sums
 from pipeline.regions.stage import aggregate_relevance
-from pipeline.run.config import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import map_names
+from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 
 GRID = template_grid(4.0)
 BOX = Box((5, 7, 3), (29, 31, 33))
@@ -199,11 +199,12 @@ def test_going_from_all_to_none_explains_nothing_again_and_leaves_no_map(tmp_pat
     layout = small_run(tmp_path / "run")
     explain(layout, "all", atlas)
     aggregate(layout, "all")
-    foreign = layout.scan("sub-1", "ses-1", 4.0).relevance_map("gradcam")
+    foreign = layout.scan("sub-1", "ses-1", 4.0).explanation_map("gradCam")
     foreign.write_bytes(b"made by heatlas explain")
     assert {outcome.status for outcome in explain(layout, "none", atlas)} == {"unchanged"}
     aggregate(layout, "none")
-    assert relevance_images(layout) == [foreign]
+    assert relevance_images(layout) == []
+    assert foreign.is_file()
     assert {outcome.status for outcome in explain(layout, "all", atlas)} == {"done"}
 
 

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -18,22 +18,22 @@ import pipeline.attribution
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.explanations import Explanation
-from pipeline.attribution.masking import Masking
+from pipeline.attribution.entry import Surroundings, last_spatial_stage
 from pipeline.attribution.method_settings import build_record, read_settings
-from pipeline.attribution.occlusion import RegionOcclusion
-from pipeline.attribution.registry import ENTRIES, METHODS, Surroundings, find_method, last_spatial_stage
-from pipeline.models.founding import FoundingCNN
-from pipeline.regions.territory import Territory
+from pipeline.attribution.perturbation.masking import Masking
+from pipeline.attribution.perturbation.occlusion import RegionOcclusion
+from pipeline.attribution.registry import ENTRIES, METHODS, find_method
+from pipeline.explaining.explanation import asked_for
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import UsageError
-from pipeline.run.map_names import is_map_of_a_run
 
 USUAL = {"target": "AD", "stage": 0, "start": "logit"}
 
 
 def methods_of_the_package() -> set[type]:
     found = set()
-    for module in pkgutil.iter_modules(pipeline.attribution.__path__, "pipeline.attribution."):
+    for module in pkgutil.walk_packages(pipeline.attribution.__path__, "pipeline.attribution."):
         for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             own = value.__module__ == module.name and dataclasses.is_dataclass(value)
             if own and isinstance(getattr(value, "name", None), str) and callable(getattr(value, "maps", None)):
@@ -54,30 +54,33 @@ def test_every_method_is_described_and_has_a_page() -> None:
         assert f"`{entry.name}`" in page
 
 
-def test_no_two_methods_share_a_label_and_none_has_that_of_a_map_of_the_run() -> None:
-    labels = [Explanation(name, {}, "AD", 0, "logit", USUAL).label for name in METHODS]
+def label_of(name: str, *asked: Any) -> str:
+    return asked_for(find_method(name), *asked, USUAL).label
+
+
+def test_no_two_methods_share_a_label() -> None:
+    labels = [label_of(name, {}, "AD", 0, "logit") for name in METHODS]
     assert len(set(labels)) == len(labels)
-    assert all(label.isascii() and label.isalnum() and not is_map_of_a_run(label) for label in labels)
+    assert all(label.isascii() and label.isalnum() for label in labels)
 
 
 def test_labels_tell_apart_whatever_is_asked_differently() -> None:
-    asked = [
-        Explanation("rise", {}, "AD", 0, "logit", USUAL),
-        Explanation("rise", {}, "predicted", 0, "logit", USUAL),
-        Explanation("rise", {}, "A-D", 0, "logit", USUAL),
-        Explanation("rise", {}, "A_D", 0, "logit", USUAL),
-        Explanation("rise", {}, "AD", 2, "logit", USUAL),
-        Explanation("rise", {}, "AD", "stages.1.2", "logit", USUAL),
-        Explanation("rise", {}, "AD", "stages1.2", "logit", USUAL),
-        Explanation("rise", {}, "AD", 0, "probability", USUAL),
-        Explanation("rise", {"p": 0.5}, "AD", 0, "logit", USUAL),
-        Explanation("rise", {"p": 0.25, "masks": 100}, "AD", 0, "logit", USUAL),
-        Explanation("occlusion", {"size": (8, 8, 4)}, "AD", 0, "logit", USUAL),
-        Explanation("occlusion", {"size": (8, 84)}, "AD", 0, "logit", USUAL),
-        Explanation("rise", {"masking.baseline": -1.0}, "AD", 0, "logit", USUAL),
-        Explanation("rise", {"masking.baseline": 1.0}, "AD", 0, "logit", USUAL),
+    labels = [
+        label_of("rise", {}, "AD", 0, "logit"),
+        label_of("rise", {}, "predicted", 0, "logit"),
+        label_of("rise", {}, "A-D", 0, "logit"),
+        label_of("rise", {}, "A_D", 0, "logit"),
+        label_of("rise", {}, "AD", 2, "logit"),
+        label_of("rise", {}, "AD", "stages.1.2", "logit"),
+        label_of("rise", {}, "AD", "stages1.2", "logit"),
+        label_of("rise", {}, "AD", 0, "probability"),
+        label_of("rise", {"p": 0.5}, "AD", 0, "logit"),
+        label_of("rise", {"p": 0.25, "masks": 100}, "AD", 0, "logit"),
+        label_of("occlusion", {"size": (8, 8, 4)}, "AD", 0, "logit"),
+        label_of("occlusion", {"size": (8, 84)}, "AD", 0, "logit"),
+        label_of("rise", {"masking.baseline": -1.0}, "AD", 0, "logit"),
+        label_of("rise", {"masking.baseline": 1.0}, "AD", 0, "logit"),
     ]
-    labels = [one.label for one in asked]
     assert len(set(labels)) == len(labels)
     assert all(label.isascii() and label.isalnum() and len(label) < 100 for label in labels)
     assert labels[9] == "riseMasks100P0p25"
@@ -113,15 +116,15 @@ def test_a_default_said_out_loud_is_no_difference() -> None:
         ("=3", "KEY=VALUE"),
         ("sizes=3", "no setting 'sizes'; it has size, share"),
         ("volume=3", "no setting 'volume'"),
-        ("size=3.5", "a whole number or a list of 3 int"),
-        ("size=[1, 2]", "a list of 3 int"),
+        ("size=3.5", "a whole number or a list of 3 whole numbers"),
+        ("size=[1, 2]", "a list of 3 whole numbers"),
         ("size=true", "a whole number"),
         ("size=" + "9" * 6000, "a whole number"),
         ("size=" + "[" * 100_000, "a whole number"),
         ("share=many", "a number"),
-        ("kind=c", "a or b"),
+        ("kind=c", "one of 'a', 'b'"),
         ("exact=1", "true or false"),
-        ("masking.inner=blur", "baseline or zero"),
+        ("masking.inner=blur", "one of 'baseline', 'zero'"),
     ],
 )
 def test_wrong_settings_are_named(text: str, words: str) -> None:
@@ -149,7 +152,7 @@ def test_last_spatial_stage_is_the_one_before_flattening() -> None:
 def test_regions_are_given_by_the_run_on_the_grid_of_the_network() -> None:
     atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
     box = Box((5, 7, 3), (29, 31, 33))
-    method = find_method("region-occlusion").build({"batch": 2}, Surroundings(Territory.of(atlas), box))
+    method = find_method("region-occlusion").build({"batch": 2}, Surroundings(PackedAtlas.of(atlas), box))
     assert isinstance(method, RegionOcclusion)
     assert method.batch == 2
     assert torch.equal(method.regions.labels, torch.from_numpy(box.crop(atlas.labels).astype("int64")))

@@ -9,29 +9,29 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from brute_region_sums import index_labels, region_sums
+from lrp_toys import lrp_beta
 
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.attribution.cam import GradCam
-from pipeline.attribution.explain_stage import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
-from pipeline.attribution.ledger import LEDGER_COLUMNS
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.cam.weighted_maps import GradCam
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.occlusion import Occlusion
+from pipeline.attribution.perturbation.occlusion import Occlusion
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.models.founding import FoundingCNN
+from pipeline.explaining.on_demand import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import load_model, save_model
-from pipeline.regions.region_sums import index_labels, region_sums
-from pipeline.run.config import Config, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
+from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from pipeline.run.errors import UsageError
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import ExplanationLayout
-from pipeline.run.scan_files import sidecar
+from pipeline.run.layout.run_layout import ExplanationLayout
+from pipeline.run.layout.scan_files import sidecar
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 
 GRID = template_grid(4.0)
 BOX = Box((5, 7, 3), (29, 31, 33))
@@ -84,13 +84,13 @@ def test_maps_of_an_unseen_network_with_sidecar_and_sums(whole: ExplanationLayou
     assert [outcome.status for outcome in outcomes] == ["done"] * 6
     for scan, fold in ((SCANS[0], 0), (SCANS[1], 1), (SCANS[2], 0)):
         files = whole.scan(scan.participant_id, scan.session_id, 4.0)
-        for label, method, stage in (("occlusionSize12Stride12", Occlusion(12, 12), 0), ("gradcam", GradCam(), 2)):
+        for label, method, stage in (("occlusionSize12Stride12", Occlusion(12, 12), 0), ("gradCam", GradCam(), 2)):
             values = expected(whole, scan, fold, 1, method, stage)
-            image = nib.load(files.relevance_map(label))
+            image = nib.load(files.explanation_map(label))
             stored = np.asanyarray(image.dataobj)
             np.testing.assert_allclose(stored, values, rtol=0, atol=1e-6 * np.abs(values).max())
             np.testing.assert_array_equal(image.affine, GRID.affine)
-            facts = json.loads(sidecar(files.relevance_map(label)).read_text())
+            facts = json.loads(sidecar(files.explanation_map(label)).read_text())
             assert facts["Fold"] == fold
             assert facts["Target"] == "AD"
             assert facts["Stage"] == stage
@@ -104,7 +104,7 @@ def test_maps_of_an_unseen_network_with_sidecar_and_sums(whole: ExplanationLayou
             pooled = hippocampus[(hippocampus["scan_id"] == scan.scan_id) & (hippocampus["group"] == "Hippocampus")]
             assert pooled["sum"].item() == pytest.approx(own.loc[[47, 48], "sum"].sum(), abs=limit)
             assert pooled["density"].item() * pooled["n_voxels"].item() == pytest.approx(pooled["sum"].item())
-    assert json.loads(whole.regions("gradcam").with_suffix(".json").read_text()).keys() == REGION_COLUMNS.keys()
+    assert json.loads(whole.regions("gradCam").with_suffix(".json").read_text()).keys() == REGION_COLUMNS.keys()
 
 
 def test_the_predicted_class_is_that_of_each_scan(whole: ExplanationLayout) -> None:
@@ -114,20 +114,22 @@ def test_the_predicted_class_is_that_of_each_scan(whole: ExplanationLayout) -> N
         files = whole.scan(scan.participant_id, scan.session_id, 4.0)
         volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
         logits = loaded.model(volume)[0]
-        assert outcome.result["target"] == loaded.classes[int(logits.argmax())]
-        assert outcome.result["start_value"] == pytest.approx(float(logits.detach().max()), rel=1e-5)
+        assert outcome.result["gradCamTargetPredicted.target"] == loaded.classes[int(logits.argmax())]
+        assert outcome.result["gradCamTargetPredicted.start_value"] == pytest.approx(
+            float(logits.detach().max()), rel=1e-5
+        )
 
 
 def test_a_second_call_does_nothing_and_tables_gather_earlier_calls(whole: ExplanationLayout) -> None:
     show(whole, "layer-cam", scans=("I1",))
-    assert set(read_table(whole.regions("layercam"))["scan_id"]) == {"I1"}
+    assert set(read_table(whole.regions("layerCam"))["scan_id"]) == {"I1"}
     assert [outcome.status for outcome in show(whole, "layer-cam", scans=("I1",))] == ["unchanged"]
     show(whole, "layer-cam", participants=("2",))
-    assert set(read_table(whole.regions("layercam"))["scan_id"]) == {"I1", "I2"}
-    bytes_before = whole.regions("layercam").read_bytes()
+    assert set(read_table(whole.regions("layerCam"))["scan_id"]) == {"I1", "I2"}
+    bytes_before = whole.regions("layerCam").read_bytes()
     show(whole, "layer-cam", stage="1", scans=("I1",))
-    assert whole.regions("layercam").read_bytes() == bytes_before
-    assert set(read_table(whole.regions("layercamStage1"))["scan_id"]) == {"I1"}
+    assert whole.regions("layerCam").read_bytes() == bytes_before
+    assert set(read_table(whole.regions("layerCamStage1"))["scan_id"]) == {"I1"}
 
 
 def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: ExplanationLayout) -> None:
@@ -140,7 +142,7 @@ def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: Explanati
         path.write_bytes(content)
     assert [outcome.ok for outcome in outcomes] == [True, False, True, False]
     failures = read_table(whole.failures)
-    assert failures["unit"].tolist() == ["sub-2_ablationcam", "sub-2_hirescam"]
+    assert failures["unit"].tolist() == ["sub-2_ablationCam", "sub-2_hiresCam"]
     assert path.name in failures["message"][0]
     assert not (whole.root / "failures.tsv").exists()
     assert not (whole.logs / "receipts").exists()
@@ -185,7 +187,7 @@ def test_a_changed_network_is_another_explanation(whole: ExplanationLayout) -> N
     try:
         outcomes = show(whole, "xgrad-cam", scans=("I1",))
         assert [outcome.status for outcome in outcomes] == ["unchanged"]
-        assert set(read_table(whole.regions("xgradcam"))["scan_id"]) == {"I1"}  # that of I2 is of another network
+        assert set(read_table(whole.regions("xgradCam"))["scan_id"]) == {"I1"}  # that of I2 is of another network
         assert show(whole, "xgrad-cam", scans=("I2",))[0].status == "done"
     finally:
         whole.fold(1).weights.write_bytes(stored[0])
@@ -201,19 +203,16 @@ def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(wh
     """The founding network has a hidden layer: CAM is not defined, and one refusal says so, not one per scan."""
     before = sorted(whole.root.rglob("*"))
     for methods in (("cam",), ("grad-cam", "cam")):
-        with pytest.raises(UsageError, match=r"cam needs global average pooling and one linear layer") as refused:
+        with pytest.raises(UsageError, match=r"CAM needs global average pooling and one linear layer") as refused:
             show(whole, *methods, target="CN")
-        assert "finds stages.2.2 (Linear), stages.2.3 (ReLU)" in str(refused.value)
-        assert "use grad-cam" in str(refused.value)
-    with pytest.raises(UsageError, match="use 'logit'"):
-        show(whole, "cam", start="probability")
+        assert "Use grad-cam" in str(refused.value)
     assert sorted(whole.root.rglob("*")) == before
 
 
 def test_an_explanation_by_lrp_has_the_ledger_of_conservation_and_others_have_none(whole: ExplanationLayout) -> None:
     (outcome,) = show(whole, "lrp", settings=("beta=1",), scans=("I1",))
     assert outcome.ok
-    label = outcome.job.arguments[0].explanation.label
+    label = outcome.job.arguments[0].explanations[0].label
     files = whole.scan("sub-1", "ses-M000", 4.0)
     ledger = read_table(files.explanation_ledger(label), list(LEDGER_COLUMNS), ["layer"])
     assert json.loads(files.explanation_ledger(label).with_suffix(".json").read_text()).keys() == LEDGER_COLUMNS.keys()
@@ -225,10 +224,10 @@ def test_an_explanation_by_lrp_has_the_ledger_of_conservation_and_others_have_no
     assert ledger["layer"].tolist() == wanted["layer"].tolist()
     for name in ("relevance_in", "relevance_out", "lost_no_contribution"):
         np.testing.assert_allclose(ledger[name], wanted[name], rtol=1e-6, atol=1e-9)
-    facts = json.loads(sidecar(files.relevance_map(label)).read_text())
+    facts = json.loads(sidecar(files.explanation_map(label)).read_text())
     lost = ledger[["absorbed_by_bias", "lost_no_contribution", "stabiliser"]].to_numpy().sum()
     assert facts["StartValue"] == pytest.approx(facts["MapSum"] + lost, rel=1e-4)
     assert files.explanation_ledger(label) != files.ledger
     (other,) = show(whole, "grad-cam", scans=("I1",))
     assert "ledger" not in other.job.outputs
-    assert not files.explanation_ledger("gradcam").exists()
+    assert not files.explanation_ledger("gradCam").exists()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from gradient_toys import LinearScore, network, volumes
+from lrp_toys import lrp_beta
 from torch import Tensor, nn
 
-from pipeline.attribution.gradients import Gradient, InputTimesGradient, score_and_gradient, score_gradient
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient, score_and_gradient, score_gradient
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
 from pipeline.run.errors import UsageError
 
 
@@ -26,14 +26,14 @@ def test_linear_model_in_closed_form() -> None:
 def test_gradient_equals_finite_differences(stage: int | str, start: str) -> None:
     """Central differences at 20 features. In air, where voxels are equal, max-pooling has ties and no derivative."""
     dense = torch.rand(2, 1, 9, 12, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
-    with explaining(network(), dense, 1, stage, start) as subject, torch.no_grad():
-        gradient = score_gradient(subject.score, subject.features)
-        places = torch.linspace(3, subject.features[0].numel() - 4, 20).long().tolist()
+    with explaining(network(), dense, 1, stage, start) as view, torch.no_grad():
+        gradient = score_gradient(view.score, view.features)
+        places = torch.linspace(3, view.features[0].numel() - 4, 20).long().tolist()
         for place in places:
-            step = torch.zeros_like(subject.features[:1]).flatten()
+            step = torch.zeros_like(view.features[:1]).flatten()
             step[place] = 1e-6
-            step = step.view_as(subject.features[:1])
-            slope = (subject.score(subject.features + step) - subject.score(subject.features - step)) / 2e-6
+            step = step.view_as(view.features[:1])
+            slope = (view.score(view.features + step) - view.score(view.features - step)) / 2e-6
             torch.testing.assert_close(gradient.flatten(1)[:, place], slope, rtol=1e-5, atol=1e-8)
         assert int((gradient.flatten(1)[:, places] != 0).sum()) > 5
 
@@ -81,10 +81,10 @@ def test_input_times_gradient_is_beta_relevance_of_a_linear_positive_network() -
 
 
 def test_score_comes_with_its_gradient() -> None:
-    with explaining(network(), volumes(), 1) as subject:
-        score, gradient = score_and_gradient(subject.score, subject.features)
-        assert torch.equal(score, subject.score(subject.features).detach())
-        assert torch.equal(gradient, score_gradient(subject.score, subject.features))
+    with explaining(network(), volumes(), 1) as view:
+        score, gradient = score_and_gradient(view.score, view.features)
+        assert torch.equal(score, view.score(view.features).detach())
+        assert torch.equal(gradient, score_gradient(view.score, view.features))
         assert not score.requires_grad
 
 

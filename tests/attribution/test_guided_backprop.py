@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lrp_toys import staged, toy_network, toy_volumes
+from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
 
 
 def gradient(net: nn.Module, volumes: torch.Tensor, target: int) -> torch.Tensor:

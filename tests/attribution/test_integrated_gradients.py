@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.attribution.gradients import InputTimesGradient
-from pipeline.attribution.integrated_gradients import IntegratedGradients, completeness_delta, path_integral
-from pipeline.attribution.masking import Masking
+from pipeline.attribution.gradient.gradients import InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, completeness_delta, path_integral
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.run.errors import UsageError
 
 FAIR = IntegratedGradients(steps=400, batch=64)
@@ -59,8 +59,8 @@ def test_sum_is_the_difference_to_the_baseline_volume_at_every_stage(
     model, x = network(), volumes(3)
     method = IntegratedGradients(Masking(baseline), steps=400, batch=64)
     answer = attribute(model, x, 1, method, stage, start, at_input_grid=False)
-    with explaining(model, x, 1, 0, start) as subject, torch.no_grad():
-        difference = subject.score(x) - subject.score(torch.full_like(x, baseline))
+    with explaining(model, x, 1, 0, start) as view, torch.no_grad():
+        difference = view.score(x) - view.score(torch.full_like(x, baseline))
     delta = completeness_delta(answer.values, answer.start_value, answer.start_value - difference)
     assert float((delta.abs() / difference.abs()).max()) < 0.01
 
@@ -69,8 +69,8 @@ def test_zero_features_are_another_baseline() -> None:
     model, x = network(), volumes()
     method = IntegratedGradients(Masking(inner="zero"), steps=400, batch=64)
     answer = attribute(model, x, 1, method, 1, at_input_grid=False)
-    with explaining(model, x, 1, 1) as subject:
-        difference = answer.start_value - subject.score(torch.zeros_like(subject.features))
+    with explaining(model, x, 1, 1) as view:
+        difference = answer.start_value - view.score(torch.zeros_like(view.features))
     torch.testing.assert_close(answer.values.sum((1, 2, 3, 4)), difference, rtol=0.01, atol=0)
 
 
@@ -109,9 +109,9 @@ def test_equals_the_integral_written_out() -> None:
 @settings(max_examples=15, deadline=None)
 def test_internal_batch_does_not_matter(batch: int, count: int, steps: int) -> None:
     model, x = network(), volumes(count)
-    with explaining(model, x, 1, 1) as subject:
-        one = path_integral(subject.score, subject.features, torch.zeros(()).double(), steps, 1)
-        many = path_integral(subject.score, subject.features, torch.zeros(()).double(), steps, batch)
+    with explaining(model, x, 1, 1) as view:
+        one = path_integral(view.score, view.features, torch.zeros(()).double(), steps, 1)
+        many = path_integral(view.score, view.features, torch.zeros(()).double(), steps, batch)
     torch.testing.assert_close(many.attributions, one.attributions, rtol=1e-11, atol=1e-15)
     torch.testing.assert_close(many.variation, one.variation, rtol=1e-11, atol=1e-15)
 

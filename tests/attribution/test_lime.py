@@ -9,16 +9,16 @@ from perturbation_toys import Score, linear, random_volumes, random_weight, smal
 from sklearn.linear_model import Ridge
 from sklearn.metrics import pairwise_distances
 
-from pipeline.attribution.lime import Lime, kernel_weights, samples, supervoxels, weighted_ridge
-from pipeline.attribution.masking import Masking
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.lime import Lime, kernel_weights, samples, supervoxels, weighted_ridge
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.run.errors import BadInputError, UsageError
 
 
 def fits(model, x, method, target=1):
-    with explaining(model, x, target) as subject:
-        return method.fits(subject)
+    with explaining(model, x, target) as view:
+        return method.fits(view)
 
 
 @pytest.mark.parametrize("baseline", [0.0, -0.4])

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import monai.networks.nets as nets
 import pytest
 import torch
 import torch.nn.functional as F
+from lrp_toys import lrp_beta
 from torch import Tensor, nn
 
-from pipeline.attribution.composites import Composite, composite, founding
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp, lrp_beta
-from pipeline.attribution.memory import memory_need
-from pipeline.attribution.planner import plan_relevance
-from pipeline.attribution.rules import EpsilonRule
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.lrp.composites import Composite, founding
+from pipeline.attribution.lrp.relevance import lrp
+from pipeline.attribution.lrp.rules import EpsilonRule
 from pipeline.run.errors import UsageError
 
 ZERO = EpsilonRule(0.0)
@@ -217,18 +215,6 @@ def test_guided_backpropagation_runs_through_the_same_graph() -> None:
     torch.testing.assert_close(answer.values, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_memory_budget_changes_rounds_but_no_number() -> None:
-    model, x = shaken(Functional()), volumes(8, 6, 7)
-    betas = [0.0, 0.25, 0.5, 1.0]
-    whole = lrp_beta(model, x, 1, betas)
-    with pytest.raises(UsageError, match=r"one rule needs about (\d+) bytes") as caught:
-        lrp_beta(model, x, 1, betas, memory_budget=1000)
-    needed = int(str(caught.value).split("about ")[1].split()[0])
-    in_rounds = lrp_beta(model, x, 1, betas, memory_budget=needed)
-    for beta in betas:
-        assert torch.equal(whole[beta].values, in_rounds[beta].values)
-
-
 def chain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 2)).eval()
 
@@ -240,23 +226,6 @@ HUNGRY = {
     "ResNet": lambda: nets.resnet10(spatial_dims=3, n_input_channels=1, num_classes=2, widen_factor=0.25).eval(),
     "DenseNet": lambda: nets.DenseNet(3, 1, 2, init_features=8, growth_rate=8, block_config=(4, 4)).eval(),
 }
-
-
-@pytest.mark.parametrize("name", HUNGRY)
-@pytest.mark.parametrize("rules", [1, 4])
-def test_no_more_memory_is_used_than_was_said(name: str, rules: int) -> None:
-    """Peak of what PyTorch allocates (a convolution's work space is its own affair: kernels of 1 have none)."""
-    model, x = HUNGRY[name](), torch.rand(1, 1, 40, 40, 40)
-    batch_norm = "identity" if name == "DenseNet" else "fold"
-    need = memory_need(plan_relevance(model, batch_norm), x)
-    composites = [composite(gamma) for gamma in (0.1, 0.2, 0.3, 0.4)[:rules]]
-    lrp(model, x, 1, composites, batch_norm=batch_norm)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        lrp(model, x, 1, composites, batch_norm=batch_norm)
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
-    peak, said = max(held), need.shared + rules * need.per_rule
-    assert said / 3 < peak < 1.15 * said, (peak, said)
 
 
 def test_relevance_at_a_stage_is_what_the_input_gets_more_finely() -> None:

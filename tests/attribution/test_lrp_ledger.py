@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lrp_toys import toy_network, toy_volumes
+from lrp_toys import lrp_beta, toy_network, toy_volumes
 
-from pipeline.attribution.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from lrp_brute_force import explain
-from lrp_toys import plain_network, staged, toy_network, toy_volumes
+from lrp_toys import lrp_beta, plain_network, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.composites import founding
-from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.planner import plan_relevance
-from pipeline.attribution.propagation import propagate
-from pipeline.attribution.tape import record_forward
-from pipeline.models.founding import FoundingCNN
+from pipeline.attribution.graph.planner import plan_relevance
+from pipeline.attribution.graph.tape import record_forward
+from pipeline.attribution.lrp.composites import founding
+from pipeline.attribution.lrp.propagation import propagate
+from pipeline.models.families.founding import FoundingCNN
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 DATA = Path(__file__).parent / "data"

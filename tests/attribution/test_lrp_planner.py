@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lrp_toys import staged, toy_network, toy_volumes
+from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.planner import plan_relevance
-from pipeline.attribution.pooling import scatter
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.graph.planner import plan_relevance
+from pipeline.attribution.graph.pooling import scatter
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import BadInputError, HeatlasError, UsageError
 

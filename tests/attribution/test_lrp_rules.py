@@ -8,13 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lrp_brute_force import conv_matrix, share
-from lrp_toys import CONVOLUTIONS
+from lrp_toys import CONVOLUTIONS, lrp_beta
 from torch import nn
 
-from pipeline.attribution.contributions import Rule, contribution_floor, merge_copies, products
-from pipeline.attribution.linear_maps import Convolution
-from pipeline.attribution.lrp import lrp_beta
-from pipeline.attribution.rules import (
+from pipeline.attribution.graph.linear_maps import Convolution
+from pipeline.attribution.lrp.contributions import Rule, contribution_floor, merge_copies, products
+from pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
     GammaRule,

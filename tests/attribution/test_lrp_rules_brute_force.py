@@ -19,25 +19,22 @@ from lrp_rules_brute_force import (
     explain_graph,
     flat_rule,
     gamma_rule,
-    w_square_rule,
     z_box_rule,
     z_plus_rule,
 )
 from lrp_toys import CONVOLUTIONS, SHAPE, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp import lrp
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.rules import (
+from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from pipeline.attribution.lrp.relevance import lrp
+from pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
-    FlatRule,
     GammaRule,
-    WSquareRule,
     ZBoxRule,
     ZPlusRule,
 )
+from pipeline.attribution.records import Attribution
 
 LOSSES = {"bias": "absorbed_by_bias", "stabiliser": "stabiliser", "lost": "lost_no_contribution"}
 
@@ -55,8 +52,6 @@ RULES = {
     "large gamma": (GammaRule(30.0, bias=True), gamma_rule(30.0)),
     "z+": (ZPlusRule(bias=False), z_plus_rule()),
     "z+ with bias": (ZPlusRule(bias=True), z_plus_rule(bias=True)),
-    "flat": (FlatRule(), flat_rule),
-    "w2": (WSquareRule(), w_square_rule),
 }
 
 
@@ -150,14 +145,6 @@ COMPOSITES = {
         composite(0.1, 0.3, LOW, HIGH, bias=True),
         by_kind(BOX, gamma_rule(0.1), epsilon_rule(0.3), SAME),
     ),
-    "flat first": (
-        Composite("flat", FlatRule(), ZPlusRule(), EpsilonRule(0.2), BetaRule(1.0)),
-        by_kind(flat_rule, z_plus_rule(), epsilon_rule(0.2), beta_rule(1.0)),
-    ),
-    "w2 first": (
-        Composite("w2", WSquareRule(), BetaRule(1.0), EpsilonRule(0.2, bias=False), ZPlusRule()),
-        by_kind(w_square_rule, beta_rule(1.0), epsilon_rule(0.2, False), z_plus_rule()),
-    ),
 }
 
 
@@ -224,7 +211,6 @@ def test_composites_of_branching_networks(kind: type[ResidualToy | DenseToy]) ->
         (beta_rule(0.5), [1.5, -0.5], 0, 0),
         (z_box_rule(np.array([0.0, 0.0]), np.array([3.0, 2.0])), [3 / 4, 1 / 4], 0, 0),
         (flat_rule, [1 / 2, 1 / 2], 0, 0),
-        (w_square_rule, [2.25 / 3.25, 1 / 3.25], 0, 0),
     ],
 )
 def test_the_reference_by_hand(rule: Rule, inputs: list[float], bias: float, stabiliser: float) -> None:

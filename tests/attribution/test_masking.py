@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from scipy.ndimage import gaussian_filter
 from torch import nn
 
-from pipeline.attribution.masking import Blurred, Masking, Reference, blurred, mixed
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking, mixed
 from pipeline.run.errors import BadInputError, UsageError
 
 
@@ -16,7 +14,7 @@ def volumes(dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("baseline", [0.0, -1.7, Blurred(1.0), Reference("mean", torch.rand(5, 6, 7))])
+@pytest.mark.parametrize("baseline", [0.0, -1.7])
 def test_both_ends_are_exact_and_the_middle_is_the_mix(baseline, dtype):
     x, masking = volumes(dtype), Masking(baseline)
     hidden = masking.hidden(x).expand_as(x)
@@ -43,12 +41,6 @@ def test_keep_broadcasts_over_channels_and_gradient_is_the_difference():
     torch.testing.assert_close(gradient, (x - hidden).sum(dim=1, keepdim=True))
 
 
-def test_blur_equals_scipy():
-    x = volumes()
-    expected = np.stack([gaussian_filter(v.numpy(), 1.3, mode="constant") for v in x[:, 0]])
-    np.testing.assert_allclose(blurred(x, 1.3)[:, 0].numpy(), expected, atol=1e-12)
-
-
 @pytest.mark.parametrize("keep", [torch.tensor(float("nan")), torch.tensor(1.1), torch.tensor(-0.1)])
 def test_a_mask_outside_its_range_is_refused(keep):
     with pytest.raises(BadInputError, match=r"\[0, 1\]"):
@@ -60,32 +52,18 @@ def test_bad_settings_are_refused_by_name():
         Masking(inner="mean")
     with pytest.raises(UsageError, match="baseline"):
         Masking(float("nan"))
-    with pytest.raises(UsageError, match="sigma"):
-        Blurred(0.0)
-    with pytest.raises(BadInputError, match="template"):
-        Reference("template", torch.rand(1, 2, 3, 4))
-    with pytest.raises(BadInputError, match=r"template.*\(5, 6, 8\)"):
-        Masking(Reference("template", torch.rand(5, 6, 8))).apply(volumes(), torch.ones(()))
 
 
-def test_sidecar_names_the_reference_and_its_values():
-    one, other = (Reference("mean", torch.full((2, 2, 2), value)) for value in (1.0, 2.0))
-    assert "mean" in repr(Masking(one))
-    assert repr(Masking(one)) != repr(Masking(other))
-
-
-@pytest.mark.parametrize("baseline", [0.3, Blurred(1.0), Reference("mean", torch.rand(5, 6, 7))])
+@pytest.mark.parametrize("baseline", [0.3, -1.7])
 def test_hidden_features_are_those_of_the_baseline_volume_or_zero(baseline):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(1, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(630, 2)).double().eval()
     x = volumes()
-    with explaining(net, x, 1, stage=2) as subject, torch.no_grad():
+    with explaining(net, x, 1, stage=2) as view, torch.no_grad():
         hidden = Masking(baseline).hidden(x).expand_as(x)
-        torch.testing.assert_close(Masking(baseline).hidden_features(subject), net[:2](hidden))
-        zero = Masking(baseline, inner="zero").hidden_features(subject)
-        assert zero.shape == subject.features.shape
+        torch.testing.assert_close(Masking(baseline).hidden_features(view), net[:2](hidden))
+        zero = Masking(baseline, inner="zero").hidden_features(view)
+        assert zero.shape == view.features.shape
         assert not zero.any()
-    with explaining(net, x, 1) as subject:
-        assert torch.equal(
-            Masking(baseline, inner="zero").hidden_features(subject), hidden
-        )  # at the input: the baseline
+    with explaining(net, x, 1) as view:
+        assert torch.equal(Masking(baseline, inner="zero").hidden_features(view), hidden)  # at the input: the baseline

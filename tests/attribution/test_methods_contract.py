@@ -12,11 +12,11 @@ from gradient_toys import LinearScore, network, volumes
 from model_snapshot import snapshot
 from torch import Tensor
 
-from pipeline.attribution.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.integrated_gradients import IntegratedGradients
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
 from pipeline.attribution.methods import Method, attribute
-from pipeline.attribution.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
-from pipeline.attribution.subject import Subject
+from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import BadInputError, UsageError
 
 METHODS: list[Method] = [
@@ -40,10 +40,10 @@ class Doubled:
     fails: bool = False
     broken: float = 2.0
 
-    def maps(self, subject: Subject) -> Tensor:
+    def maps(self, view: NetworkView) -> Tensor:
         if self.fails:
             raise RuntimeError("out of memory")
-        return subject.features[:, :1] * self.broken
+        return view.features[:, :1] * self.broken
 
 
 def test_record_says_what_was_asked() -> None:

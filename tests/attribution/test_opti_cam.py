@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from cam_toys import GRID, SHAPE, STAGE, network, subject, volumes
+from cam_toys import GRID, SHAPE, STAGE, network, view, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.map_range import normalised
-from pipeline.attribution.masking import Blurred, Masking
+from pipeline.attribution.cam.map_range import normalised
+from pipeline.attribution.cam.opti_cam import OptiCam, climbed, mixture
+from pipeline.attribution.cam.score_cam import ScoreCam
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.opti_cam import OptiCam, climbed, mixture
-from pipeline.attribution.score_cam import ScoreCam
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.attribution.upsampling import to_input_grid
 from pipeline.run.errors import UsageError
 
@@ -24,7 +24,7 @@ ROWS = torch.arange(3)
 
 
 def test_constant_weights_give_the_mean_feature_map() -> None:
-    with subject() as opened:
+    with view() as opened:
         for constant in (0.0, 0.5, -40.0):
             u = torch.full((3, 6), constant, dtype=torch.float64)
             torch.testing.assert_close(mixture(u, opened.features), opened.features.mean(1, keepdim=True))
@@ -62,7 +62,7 @@ def test_height_is_the_score_of_the_masked_volume(normalisation: str, objective:
 def test_gradient_equals_finite_differences(normalisation: str, objective: str) -> None:
     torch.manual_seed(2)
     u = torch.randn(3, 6, dtype=torch.float64)
-    with subject("dense") as opened:
+    with view("dense") as opened:
         height = OptiCam(normalisation=normalisation, objective=objective).height(opened)
         leaf = u.clone().requires_grad_()
         (g,) = torch.autograd.grad(height(leaf, ROWS).sum(), leaf)
@@ -79,7 +79,7 @@ def test_gradient_equals_finite_differences(normalisation: str, objective: str) 
 def test_height_ignores_an_offset_of_u_and_the_scale_of_features() -> None:
     torch.manual_seed(3)
     u = torch.randn(3, 6, dtype=torch.float64)
-    with subject("dense") as opened:
+    with view("dense") as opened:
         plain = OptiCam().height(opened)(u, ROWS)
         torch.testing.assert_close(OptiCam().height(opened)(u + 7, ROWS), plain, rtol=1e-12, atol=1e-14)
         larger = replace(opened, features=4 * opened.features)
@@ -92,7 +92,7 @@ def test_height_ignores_an_offset_of_u_and_the_scale_of_features() -> None:
 @pytest.mark.parametrize("head", ["gap", "dense"])
 def test_best_is_never_below_the_start_nor_below_the_last(normalisation: str, objective: str, head: str) -> None:
     best = OptiCam(normalisation=normalisation, objective=objective, learning_rate=0.5, iterations=15)
-    with subject(head) as opened:
+    with view(head) as opened:
         height = best.height(opened)
         with torch.no_grad():
             start = height(torch.zeros(3, 6, dtype=torch.float64), ROWS)
@@ -224,9 +224,9 @@ def test_volumes_climb_alone(normalisation: str, objective: str) -> None:
         torch.testing.assert_close(other, found[0], rtol=1e-7, atol=1e-11)
 
 
-def test_each_volume_is_mixed_with_its_own_baseline() -> None:
+def test_another_baseline_is_another_map_whatever_shares_a_batch() -> None:
     net, x = network("dense"), volumes()
-    own = Masking(Blurred(1.5))
+    own = Masking(0.4)
     for method in (OptiCam(iterations=5, batch=3, masking=own), ScoreCam(masking=own)):
         together = attribute(net, x, 1, method, STAGE).values
         alone = torch.cat([attribute(net, x[i : i + 1], 1, method, STAGE).values for i in range(3)])
@@ -250,7 +250,7 @@ def test_an_empty_volume_among_others_disturbs_nobody() -> None:
 
 
 def test_map_stays_at_the_layer_and_unnormalised() -> None:
-    with subject("dense") as opened:
+    with view("dense") as opened:
         method = OptiCam(iterations=5)
         found = method.maps(opened)
         torch.testing.assert_close(found, mixture(method.weights(opened), opened.features), rtol=1e-12, atol=0)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lrp_toys import lrp_beta
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
-from pipeline.attribution import ensemble
-from pipeline.attribution.explained_scan import ExplainedScan, ScanToExplain, explained_scan
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.ledger import LOSSES
-from pipeline.attribution.lrp import lrp_beta
+from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from pipeline.attribution.lrp.ledger import LOSSES
+from pipeline.attribution.records import Attribution
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.cohort.unseen import networks_for, require_unseen
+from pipeline.explaining import explained_scan
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.run.errors import BadInputError
@@ -141,7 +142,7 @@ def test_a_second_run_does_nothing_and_one_new_network_only_what_depends_on_it(r
     assert {outcome.status for outcome in [*run.predict(), *run.explain()]} == {"unchanged"}
     other = make_run(run.layout.root.with_name("other"))
     text = other.layout.fold(0).description.read_text()
-    run.layout.fold(0).description.write_text(text.replace('"features"', '"features_again": 0, "features"'))
+    run.layout.fold(0).description.write_text(text.replace('"parameters"', '"again": 0, "parameters"'))
     assert [(outcome.job.unit, outcome.status) for outcome in run.predict()] == [
         ("fold-0", "done"), ("fold-1", "unchanged"),
     ]  # fmt: skip
@@ -219,11 +220,13 @@ def test_a_network_that_knows_the_participant_is_not_even_asked_to_explain(
     model.description.write_text(json.dumps(known))
     asked: list[int] = []
 
-    def noted(member: ScanToExplain) -> ExplainedScan:
-        asked.append(member.fold)
-        return explained_scan(member)
+    answers_of = explained_scan.answers_of
 
-    monkeypatch.setattr(ensemble, "explained_scan", noted)
+    def noted(network: explained_scan.Network, *rest: Any) -> dict[str, Attribution]:
+        asked.append(network.fold)
+        return answers_of(network, *rest)
+
+    monkeypatch.setattr(explained_scan, "answers_of", noted)
     (outcome,) = run.explain((STRANGER,))
     assert outcome.status == "failed"
     assert "trained or selected with sub-5" in outcome.message
@@ -250,7 +253,7 @@ def test_a_person_who_rolled_over_is_known_under_both_names() -> None:
     with pytest.raises(BadInputError, match="with sub-ADNI002S0295"):
         require_unseen(description, "model.json", ["sub-ADNI002S0295", "sub-ADNI002S0296"])
     require_unseen(description, "model.json", ["sub-ADNI002S0296"])
-    with pytest.raises(BadInputError, match=r"model\.json: does not say who"):
+    with pytest.raises(BadInputError, match=r"model\.json: does not say with whom"):
         require_unseen({}, "model.json", ["sub-1"])
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from lrp_toys import staged, toy_network, toy_volumes
 
-from pipeline.attribution.composites import composite, focus, founding
-from pipeline.attribution.guided_backprop import guided_backprop
-from pipeline.attribution.lrp import lrp
+from pipeline.attribution.gradient.guided_backprop import GuidedBackprop, guided_backprop
+from pipeline.attribution.lrp.composites import composite, focus, founding
+from pipeline.attribution.lrp.methods import Lrp
+from pipeline.attribution.lrp.relevance import lrp
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.propagation_methods import GuidedBackprop, Lrp
 from pipeline.run.errors import UsageError
 
 

@@ -8,9 +8,9 @@ import torch
 from perturbation_toys import GRID, Score, linear, random_volumes, random_weight, small_network, unchanged
 from torch.nn import functional
 
-from pipeline.attribution.masking import Masking
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.rise import Rise, random_masks, stretching
+from pipeline.attribution.perturbation.masking import Masking
+from pipeline.attribution.perturbation.rise import Rise, random_masks, stretching
 from pipeline.run.errors import UsageError
 
 LIKE = torch.zeros((), dtype=torch.float64)

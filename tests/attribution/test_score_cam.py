@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cam_toys import GRID, SHAPE, STAGE, VOXELS, network, subject, volumes
+from cam_toys import GRID, SHAPE, STAGE, VOXELS, network, view, volumes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipeline.attribution.map_range import by_max, by_range, normalised
-from pipeline.attribution.masking import Masking
+from pipeline.attribution.cam.map_range import by_max, by_range, normalised
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
-from pipeline.attribution.subject import explaining
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.run.errors import UsageError
 
 
@@ -165,7 +165,7 @@ def test_wrong_batch_is_named(kind: Any, batch: object) -> None:
 
 
 def test_features_are_not_written_to() -> None:
-    with subject() as opened:
+    with view() as opened:
         kept = opened.features.clone()
         AblationCam().maps(opened)
         ScoreCam().maps(opened)

@@ -11,10 +11,9 @@ from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.attribution.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.integrated_gradients import IntegratedGradients
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.smoothing import (
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.gradient.smoothing import (
     SmoothGrad,
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
@@ -23,6 +22,7 @@ from pipeline.attribution.smoothing import (
     noise_pattern,
     smooth_gradient,
 )
+from pipeline.attribution.methods import attribute
 from pipeline.run.errors import UsageError
 
 

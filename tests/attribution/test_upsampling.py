@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.attribution.gradients import Gradient
+from pipeline.attribution.gradient.gradients import Gradient
 from pipeline.attribution.methods import attribute
-from pipeline.attribution.subject import explaining, open_parts
+from pipeline.attribution.network_view import explaining, open_parts
 from pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from pipeline.models.contract import StagedModel
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.run.errors import UsageError
 
 SIDES = (17, 23, 20)
@@ -121,12 +121,12 @@ def test_a_ramp_of_positions_comes_back(name: str, axis: int) -> None:
     """A map that says where its features are becomes the volume that says where its voxels are."""
     model = staged(NETS[name]())
     model(torch.zeros(1, 1, *SIDES, dtype=torch.float64))
-    with explaining(model, torch.zeros(2, 1, *SIDES, dtype=torch.float64), 0, 1) as subject:
-        grid = subject.features.shape[-3:]
-        offset, step = receptive_centres(subject.before)[axis]
+    with explaining(model, torch.zeros(2, 1, *SIDES, dtype=torch.float64), 0, 1) as view:
+        grid = view.features.shape[-3:]
+        offset, step = receptive_centres(view.before)[axis]
         line = offset + step * torch.arange(grid[axis], dtype=torch.float64)
         ramp = line.view([-1 if dim == axis else 1 for dim in range(3)]).expand(2, 1, *grid)
-        answer = to_input_grid(ramp, subject)
+        answer = to_input_grid(ramp, view)
     expected = torch.arange(SIDES[axis], dtype=torch.float64).clamp(float(line[0]), float(line[-1]))
     assert answer.shape == (2, 1, *SIDES)
     expected = expected.view([-1 if dim == axis else 1 for dim in range(3)]).expand(2, 1, *SIDES)
@@ -136,8 +136,8 @@ def test_a_ramp_of_positions_comes_back(name: str, axis: int) -> None:
 def test_one_feature_fills_the_volume() -> None:
     model = staged([nn.Conv3d(1, 1, SIDES)])
     model(torch.zeros(1, 1, *SIDES, dtype=torch.float64))
-    with explaining(model, torch.ones(1, 1, *SIDES, dtype=torch.float64), 0, 1) as subject:
-        answer = to_input_grid(torch.full((1, 1, 1, 1, 1), 2.5, dtype=torch.float64), subject)
+    with explaining(model, torch.ones(1, 1, *SIDES, dtype=torch.float64), 0, 1) as view:
+        answer = to_input_grid(torch.full((1, 1, 1, 1, 1), 2.5, dtype=torch.float64), view)
     assert torch.equal(answer, torch.full((1, 1, *SIDES), 2.5, dtype=torch.float64))
 
 
@@ -168,9 +168,9 @@ def test_planted_lesion_is_brought_back_to_its_place_and_stretched_away_from_it(
     lesion = (33, 15, 36)
     volume = torch.zeros(1, 1, 40, 47, 44, dtype=torch.float64)
     volume[0, 0, 31:36, 13:18, 34:39] = 1
-    with explaining(model, volume, 0, 2) as subject:
-        answer = to_input_grid(subject.features.sum(1, keepdim=True), subject)[0, 0]
-        at_layer = subject.features.sum(1, keepdim=True)
+    with explaining(model, volume, 0, 2) as view:
+        answer = to_input_grid(view.features.sum(1, keepdim=True), view)[0, 0]
+        at_layer = view.features.sum(1, keepdim=True)
     stretched = functional.interpolate(at_layer, size=volume.shape[-3:], mode="trilinear")[0, 0]
 
     def distance(values: Tensor) -> float:

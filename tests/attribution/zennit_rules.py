@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from zennit_oracle import one_hot, stub_torchvision
 
-from pipeline.attribution.composites import Composite
-from pipeline.attribution.contributions import Rule
-from pipeline.attribution.rules import EpsilonRule, FlatRule, GammaRule, WSquareRule, ZBoxRule, ZPlusRule
+from pipeline.attribution.lrp.composites import Composite
+from pipeline.attribution.lrp.contributions import Rule
+from pipeline.attribution.lrp.rules import EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 
 FROZEN = Path(__file__).parent / "data" / "zennit_lrp_rules.npz"
 TARGET = 1
@@ -76,15 +76,9 @@ def cases(low: torch.Tensor, high: torch.Tensor) -> dict[str, Case]:
         "gamma": _everywhere(GammaRule(0.3, True), lambda z: z.Gamma(0.3, TINY)),
         "zplus": _everywhere(ZPlusRule(True), lambda z: z.ZPlus(TINY)),
         "zplus_bias_out": _everywhere(ZPlusRule(), lambda z: z.ZPlus(TINY, zero_params="bias")),
-        "flat": _everywhere(FlatRule(), lambda z: z.Flat(TINY)),
-        "w_square": _everywhere(WSquareRule(), lambda z: z.WSquare(TINY, zero_params="bias")),
         "epsilon_gamma_box": Case(
             Composite("", box, GammaRule(0.25, True), EpsilonRule(0.1), MEANS),
             lambda: _made("EpsilonGammaBox", low, high, epsilon=0.1, gamma=0.25, stabilizer=TINY),
-        ),
-        "epsilon_plus_flat": Case(
-            Composite("", FlatRule(), ZPlusRule(True), EpsilonRule(0.1), MEANS),
-            lambda: _made("EpsilonPlusFlat", epsilon=0.1, stabilizer=TINY),
         ),
         "focus": Case(Composite("", box, ZPlusRule(), EpsilonRule(0.25, False), MEANS), lambda: _focus(low, high)),
     }

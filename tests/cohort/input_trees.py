@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 ROW = {"AGE": "74.3", "PTGENDER": "Female", "SITE": "11", "APOE4": "1", "MMSE": "27", "FLDSTRENG": "1.5 Tesla MRI"}

@@ -97,9 +97,7 @@ def test_a_header_of_another_participant(adni: AdniTree, patient: str, kept: boo
     scan = scans_of(adni)["I1001"]
     assert scan.kept == kept
     if not kept:
-        assert scan.reason == (
-            f"whose image it is cannot be told: its folder says {P}, its DICOM header another participant"
-        )
+        assert scan.reason == (f"unclear participant: the folder says {P}, the DICOM header another participant")
 
 
 def test_a_folder_of_series_alone_is_no_input_and_says_what_to_do(adni: AdniTree) -> None:
@@ -110,7 +108,7 @@ def test_a_folder_of_series_alone_is_no_input_and_says_what_to_do(adni: AdniTree
         adni.read(as_is=True)
     write_series(adni.root / FOLDER)
     scans_of(adni)
-    assert "1 image outside participants' folders (NNN_S_NNNN) left alone: series (DICOM)" in adni.read().notes
+    assert "1 image outside participants' folders (NNN_S_NNNN) ignored: series (DICOM)" in adni.read().notes
 
 
 def test_nothing_of_the_header_is_in_table_or_notes(adni: AdniTree, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from pipeline.cohort.adni_files import newest_tables
+from pipeline.cohort.adni.files import newest_tables
+from pipeline.cohort.people.splits import make_split
 from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.splits import make_split
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 P, Q = "002_S_0295", "002_S_0300"
@@ -72,7 +72,7 @@ def test_columns_of_one_name_that_are_not_used_are_named(adni: AdniTree, columns
     one, other = columns.split(",")
     two_people(adni, HEADER.replace("RID", one).replace("SITE", other) + ROWS)
     named = one if one == other else f"{one} (not {other})"
-    said = f"ADNIMERGE.csv: columns of one name hold different values, the first is used: {named}"
+    said = f"ADNIMERGE.csv: columns with the same name differ, the first is used: {named}"
     assert said in adni.read(as_is=True).notes
 
 
@@ -87,7 +87,7 @@ def test_a_row_about_two_people_is_left_out_and_named(adni: AdniTree, way: str) 
         adni.read(as_is=True, negative="CN", positive="AD") if not wrong else read_cohort(adni.root, CohortConfig(), 43)
     )
     said = (
-        "ADNIMERGE.csv: 1 row is left out, because RID and PTID are not of one person; correct one of them: "
+        "ADNIMERGE.csv: 1 row is left out because RID and PTID belong to different people; correct one of them: "
         "line 3 (RID 296, PTID 002_S_0300)"
     )
     assert (said in cohort.notes) == wrong
@@ -103,7 +103,7 @@ def test_a_row_of_a_visit_table_about_two_people_is_left_out_and_named(
     lines = [f"295,{P},bl,2006-04-10,{cells}", f"295,{Q},bl,2006-04-10,{cells}"]
     write_csv(adni.root / name, "\n".join([f"RID,PTID,VISCODE,EXAMDATE,{header}", *lines, ""]))
     said = (
-        f"{name}: 1 row is left out, because RID and PTID are not of one person; correct one of them: "
+        f"{name}: 1 row is left out because RID and PTID belong to different people; correct one of them: "
         "line 3 (RID 295, PTID 002_S_0300)"
     )
     assert said in read_cohort(adni.root, CohortConfig(), 43).notes
@@ -113,7 +113,7 @@ def test_dates_day_first(adni: AdniTree) -> None:
     two_people(adni, HEADER + ROWS.replace("2006-04-10", "10/4/2006").replace("2006-04-12", "24/4/2006"))
     cohort = adni.read(as_is=True)
     assert {scan.session_id for scan in cohort.table.kept} == {"ses-M000"}
-    assert "ADNIMERGE.csv: dates are read day first, as 24/4/2006 demands" in cohort.notes
+    assert "ADNIMERGE.csv: dates are read day first, because of 24/4/2006" in cohort.notes
 
 
 def test_dates_of_both_orders_are_refused(adni: AdniTree) -> None:
@@ -148,8 +148,7 @@ def test_repeated_rows_that_disagree_leave_the_value_empty_and_named(adni: AdniT
     scan = next(scan for scan in cohort.table if scan.scan_id == "I1")
     assert (scan.kept, scan.diagnosis, scan.hippocampus_mm3) == (True, None, 7000.5)
     assert (
-        "1 value of ADNIMERGE left empty, because rows of one visit differ: 002_S_0295 bl DX (CN or MCI)"
-        in cohort.notes
+        "1 value of ADNIMERGE left empty because rows of one visit differ: 002_S_0295 bl DX (CN or MCI)" in cohort.notes
     )
 
 
@@ -157,7 +156,7 @@ def test_unknown_visit_codes_are_named_and_matched_by_date(adni: AdniTree) -> No
     two_people(adni, HEADER + ROWS.replace("bl,2006-04-10", "visit-q,2006-04-10"))
     cohort = adni.read(as_is=True)
     assert next(scan for scan in cohort.table if scan.scan_id == "I1").session_id == "ses-XVISITQ"
-    assert "visit codes of ADNIMERGE that are not ADNI's, matched by date only: 'visit-q' (1 row)" in cohort.notes
+    assert "unknown visit codes in ADNIMERGE, matched by date only: 'visit-q' (1 row)" in cohort.notes
 
 
 def test_viscode2_goes_before_viscode(adni: AdniTree) -> None:
@@ -170,7 +169,7 @@ def test_collection_lists_that_cannot_be_read_are_named(adni: AdniTree) -> None:
     write_csv(adni.root / "list.csv", "Image Data ID,Visit,Acq Date\nI1,q,18.4.2006\nI2,bl\n,bl,18.4.2006\n")
     write_csv(adni.root / "list2.csv", "Image Data ID,Visit,Acq Date\nI1,bl,4/18/2006,extra\n")
     notes = adni.read(as_is=True).notes
-    assert "visits of collection lists that are not ADNI's, matched by date only: q" in notes
+    assert "unknown visits in collection lists, matched by date only: q" in notes
     assert any(note.startswith("list2.csv is not used: ") for note in notes)
     assert "list.csv: 1 row without Image Data ID left out" in notes
 
@@ -179,7 +178,7 @@ def test_diagnoses_that_cannot_be_placed_in_time_are_named(adni: AdniTree) -> No
     two_people(adni, HEADER + ROWS)
     write_csv(adni.root / "DXSUM.csv", "RID,VISCODE,EXAMDATE,DIAGNOSIS\n295,y1,,2\n300,m12,,3\n")
     assert (
-        "1 diagnosis without a date or a visit that counts months, of no use for conversion: "
+        "1 diagnosis without a date or visit code in months, unusable for conversion: "
         "RID 295 ses-M012 (DXSUM.csv DIAGNOSIS)"
     ) in adni.read(as_is=True).notes
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, image_bytes
 
-from pipeline.cohort.adni_images import parse_image
-from pipeline.cohort.adni_matching import match_visit
-from pipeline.cohort.adni_visit_tables import VisitRow
-from pipeline.cohort.visits import visit_of
+from pipeline.cohort.adni.images import parse_image
+from pipeline.cohort.adni.matching import match_visit
+from pipeline.cohort.adni.visit_tables import VisitRow
+from pipeline.cohort.people.visits import visit_of
 from pipeline.run.errors import BadInputError
 
 P = "002_S_0295"
@@ -66,7 +66,7 @@ def test_diagnosis_is_that_of_the_visit(adni: AdniTree, dx: str, dx_bl: str, vis
 def test_an_unknown_diagnosis_is_named(adni: AdniTree) -> None:
     adni.image(P)
     adni.row(P, dx="Frontotemporal")
-    assert "diagnosis neither CN, MCI nor AD, taken as missing: 'Frontotemporal' (1 scan)" in adni.read().notes
+    assert "diagnosis neither CN, MCI nor AD, treated as missing: 'Frontotemporal' (1 scan)" in adni.read().notes
 
 
 def test_an_old_table_in_latin1_with_semicolons_and_dots(adni: AdniTree) -> None:
@@ -179,7 +179,10 @@ def test_a_screening_row_fills_the_gaps_of_baseline(adni: AdniTree) -> None:
     cohort = adni.read()
     scan = cohort.table.scans[0]
     assert (scan.diagnosis, scan.mmse, scan.hippocampus_mm3) == ("CN", 30.0, 7000.0)
-    assert "1 row of ADNIMERGE for a session that has one, used to fill its gaps only: 002_S_0295 sc" in cohort.notes
+    assert (
+        "1 repeated row of ADNIMERGE for the same session, used only to fill missing values: 002_S_0295 sc"
+        in cohort.notes
+    )
 
 
 def test_roll_over_participants_are_one_person(adni: AdniTree) -> None:
@@ -271,7 +274,7 @@ def test_rows_without_scans_and_images_outside_are_noted(adni: AdniTree) -> None
     notes = adni.read().notes
     assert "1 visit in ADNIMERGE without a scan here: 002_S_0295 ses-M012" in notes
     assert "1 participant in ADNIMERGE without an image here: 002_S_0300" in notes
-    assert "1 image outside participants' folders (NNN_S_NNNN) left alone: atlas.nii" in notes
+    assert "1 image outside participants' folders (NNN_S_NNNN) ignored: atlas.nii" in notes
 
 
 def test_a_duplicate_image_id_is_named_and_one_kept(adni: AdniTree) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
 from pipeline.cohort.reading import Selection, read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig, PrivacyConfig
+from pipeline.cohort.sharing.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
+from pipeline.run.config.settings import CohortConfig, PrivacyConfig
 from pipeline.run.errors import UsageError
 
 KEY = "0123456789abcdef" * 4

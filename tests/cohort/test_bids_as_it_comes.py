@@ -12,7 +12,7 @@ from other_user import nobody
 
 from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
@@ -97,7 +97,7 @@ def test_bidsignore_is_obeyed_as_git_would(bids: BidsTree) -> None:
     cohort = bids.read(**SEX)
     assert [scan.scan_id for scan in cohort.table] == ["sub-1_T1w", "sub-2_T1w"]
     assert (
-        "2 images set aside by .bidsignore: sub-1/anat/sub-1_acq-bad_T1w.nii, sub-3/anat/sub-3_T1w.nii" in cohort.notes
+        "2 images excluded by .bidsignore: sub-1/anat/sub-1_acq-bad_T1w.nii, sub-3/anat/sub-3_T1w.nii" in cohort.notes
     )
     (bids.root / ".bidsignore").write_text("!\n")
     with pytest.raises(BadInputError, match=r"\.bidsignore: a pattern is malformed"):
@@ -119,7 +119,7 @@ def test_a_derivative_is_read_with_the_tables_above_it(tmp_path: Path) -> None:
     cohort = inside.read(**SEX)
     assert [scan.sex for scan in cohort.table.kept] == ["F", "M"]
     assert [scan.scan_id for scan in above.read(**SEX).table] == ["sub-1_T1w", "sub-2_T1w"]
-    assert f"tables are those of the dataset above, {tmp_path.name}" in cohort.notes
+    assert f"tables come from the dataset above, {tmp_path.name}" in cohort.notes
 
 
 def test_one_age_for_several_visits_and_unusable_cells_are_said(bids: BidsTree) -> None:
@@ -172,8 +172,8 @@ def test_an_image_without_entities_and_one_in_the_wrong_place_are_rows(bids: Bid
     bids.image("sub-1/anat/sub-2_T1w.nii")
     scans = bids.read(**SEX).table.scans
     assert reasons(scans) == {
-        "T1w": "not named or placed as BIDS asks: should be sub-1/ses-9/anat/sub-1_ses-9_T1w.nii.gz",
-        "sub-2_T1w": "not named or placed as BIDS asks: should be sub-1/anat/sub-1_T1w.nii.gz",
+        "T1w": "not a BIDS path: should be sub-1/ses-9/anat/sub-1_ses-9_T1w.nii.gz",
+        "sub-2_T1w": "not a BIDS path: should be sub-1/anat/sub-1_T1w.nii.gz",
     }
     assert len(scans) == 4
 
@@ -186,7 +186,7 @@ def test_images_that_may_be_scans_under_another_name_are_noted(bids: BidsTree) -
     cohort = bids.read(**SEX)
     assert len(cohort.table) == 2
     assert (
-        "3 images not named as BIDS asks left alone; one that is T1-weighted should end in _T1w.nii.gz: "
+        "3 images without a BIDS name ignored; T1-weighted ones should end in _T1w.nii.gz: "
         "sub-1/anat/mprage.nii, sub-1/ses-1/anat/sub-1_ses-1_T1w.NII, sub-2/brain.nii.gz"
     ) in cohort.notes
 
@@ -206,7 +206,7 @@ def test_rows_about_nobody_and_diagnoses_out_of_time_are_noted(bids: BidsTree) -
         "1 row without filename left out: sub-1_ses-M000_scans.tsv",
     ]
     assert (
-        "1 session with a diagnosis but not named by months (ses-M012), of no use for conversion: sub-1 ses-late"
+        "1 session with a diagnosis but not named by months (ses-M012), unusable for conversion: sub-1 ses-late"
     ) in cohort.notes
     assert {scan.session_id: scan.progression for scan in cohort.table if scan.participant_id == "sub-1"} == {
         "ses-M000": "uMCI",

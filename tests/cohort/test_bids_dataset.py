@@ -100,7 +100,7 @@ def test_intracranial_volume(bids: BidsTree, columns: str, cells: str, expected:
     cohort = bids.read(**SEX)
     assert cohort.table.scans[0].tiv_mm3 == expected
     stands_in = columns == "brain_volume_mm3"
-    assert ("brain_volume_mm3 stands in for the intracranial volume of 1 scan" in cohort.notes) == stands_in
+    assert ("brain_volume_mm3 replaces the missing intracranial volume of 1 scan" in cohort.notes) == stands_in
 
 
 def test_of_several_runs_the_first_is_used(bids: BidsTree) -> None:
@@ -132,9 +132,9 @@ def test_other_images_are_counted_and_derivatives_left_alone(bids: BidsTree) -> 
     assert reasons == {
         "sub-01/anat/sub-01_space-MNI_desc-preproc_T1w.nii": "in another space than MNI152NLin2009cAsym: space-MNI; "
         "give the image in the space of the scan",
-        "sub-01/other/sub-01_T1w.nii": "not named or placed as BIDS asks: should be sub-01/anat/sub-01_T1w.nii.gz",
+        "sub-01/other/sub-01_T1w.nii": "not a BIDS path: should be sub-01/anat/sub-01_T1w.nii.gz",
     }
-    assert "2 images in anat/ of other kinds left alone: FLAIR 1, T2w 1" in cohort.notes
+    assert "2 images of other kinds in anat/ ignored: FLAIR 1, T2w 1" in cohort.notes
 
 
 def test_a_contrast_by_a_column_of_both_tables_goes_by_the_session(bids: BidsTree) -> None:
@@ -153,8 +153,8 @@ def test_a_scan_without_a_row_and_a_row_without_a_scan(bids: BidsTree) -> None:
     cohort = bids.read(**SEX)
     assert cohort.table.scans[2].reason == "no row in participants.tsv"
     assert "1 participant in participants.tsv without a T1w image: sub-04" in cohort.notes
-    assert "1 row for what has one, used to fill its gaps only: participants.tsv, sub-04" in cohort.notes
-    assert "repeated rows disagree, the first holds: participants.tsv, sub-04 sex (M, not F)" in cohort.notes
+    assert "1 row repeated, used only to fill gaps: participants.tsv, sub-04" in cohort.notes
+    assert "repeated rows disagree, the first is used: participants.tsv, sub-04 sex (M, not F)" in cohort.notes
 
 
 def test_a_missing_or_wrong_participants_table(bids: BidsTree) -> None:

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.anonymise import Disguise
-from pipeline.cohort.clinical import Clinical, clinical_table
-from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
-from pipeline.cohort.progression import follow_up
+from pipeline.cohort.people.clinical import Clinical, clinical_table
+from pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
+from pipeline.cohort.people.progression import follow_up
 from pipeline.cohort.reading import InputCohort, Selection, read_cohort
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.sharing.anonymise import Disguise
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.contrast import participant_classes, shuffled_labels, with_labels
+from pipeline.cohort.people.contrast import participant_strata, shuffled_labels, with_labels
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 
@@ -82,9 +83,14 @@ def scans_of(sequences: list[list[str | None]]) -> list[Scan]:
     ]
 
 
+def classes_of(scans: list[Scan]) -> dict[str, int]:
+    names = {scan.participant_id: scan.participant_id for scan in scans}
+    return participant_strata(scans, task_of(CohortConfig()), names, folds=5)
+
+
 def test_someone_with_both_classes_counts_as_positive() -> None:
     scans = scans_of([["CN", "AD"], ["CN", "CN"], ["AD", "CN"], [None, None]])
-    assert participant_classes(scans, "AD") == {"sub-000": True, "sub-001": False, "sub-002": True}
+    assert classes_of(scans) == {"sub-000": 1, "sub-001": 0, "sub-002": 1}
 
 
 progress = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any).map(lambda n: ["CN"] * n[0] + ["AD"] * n[1])
@@ -97,7 +103,7 @@ def test_shuffling_keeps_all_but_the_labels_and_the_number_of_each_class(
     scans = scans_of(sequences)
     shuffled = shuffled_labels(scans, seed)
     assert [(scan.name, scan.age) for scan in shuffled] == [(scan.name, scan.age) for scan in scans]
-    before, after = participant_classes(scans, "AD"), participant_classes(shuffled, "AD")
+    before, after = classes_of(scans), classes_of(shuffled)
     assert Counter(before.values()) == Counter(after.values())
     for person in before:
         own = [scan.label for scan in shuffled if scan.participant_id == person]

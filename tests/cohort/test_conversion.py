@@ -14,12 +14,12 @@ import pydicom
 import pytest
 from dicom_series import SECRET_WORDS, volume, write_series
 
-from pipeline.cohort import conversion
-from pipeline.cohort.conversion import convert_scans
+from pipeline.cohort.images import conversion
+from pipeline.cohort.images.conversion import convert_scans
 from pipeline.cohort.records import Scan
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.jobs import Outcome
 
 
 def scan(image: str, participant: str = "sub-01") -> Scan:

@@ -18,7 +18,7 @@ from pipeline.cohort.demo.cohort import SEVERITY_COLUMNS, write_demo_cohort
 from pipeline.cohort.demo.disease import PLANTED_GROUPS
 from pipeline.cohort.demo.effects import EFFECTS
 from pipeline.cohort.reading import read_cohort
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import ResumableError, UsageError
 from pipeline.run.tables import read_table
 

@@ -10,7 +10,7 @@ import pytest
 from input_trees import BidsTree
 
 from atlases.spaces import Grid, template_grid
-from pipeline.cohort.derivatives import template_space_problem
+from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.cohort.reading import InputCohort
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
@@ -47,7 +47,7 @@ def test_images_enter_where_their_names_say_and_a_note_says_so(dataset: BidsTree
     cohort = dataset.read(**SEX)
     assert entries(cohort) == {"sub-1": "scan", "sub-2": "brain", "sub-3": "template", "sub-4": "scan"}
     note = next(note for note in cohort.notes if note.startswith("images enter"))
-    assert note.startswith("images enter 2 as scans, 2 brain-extracted, 2 registered to MNI152NLin2009cAsym; mixed")
+    assert note.startswith("images enter 2 as scans, 2 brain-extracted, 2 registered to MNI152NLin2009cAsym; networks")
     assert len([scan for scan in cohort.table if not scan.kept]) == 2
 
 

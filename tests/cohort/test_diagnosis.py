@@ -6,8 +6,8 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from pipeline.cohort.adni_visit_tables import VisitRow
-from pipeline.cohort.diagnosis import cdr_diagnosis, diagnosis_at, diagnosis_history, dxsum_value
+from pipeline.cohort.adni.visit_tables import VisitRow
+from pipeline.cohort.people.diagnosis import cdr_diagnosis, diagnosis_at, diagnosis_history, dxsum_value
 from pipeline.run.errors import BadInputError
 
 P, Q = "002_S_0295", "002_S_0300"
@@ -109,7 +109,7 @@ def test_dxsum_fills_what_adnimerge_leaves_open(adni: AdniTree) -> None:
     assert (scans["I1003"].session_id, scans["I1003"].diagnosis_source) == ("ses-M012", f"{name} DIAGNOSIS")
     assert scans["I9999"].diagnosis_source == "ADNIMERGE DX"
     assert f"3 visits found only in {name} and read from there" in cohort.notes
-    unknown = "codes that are no diagnosis of ADNI's are taken as missing: DIAGNOSIS '10' (1 row)"
+    unknown = "unknown diagnosis codes, treated as missing: DIAGNOSIS '10' (1 row)"
     assert f"{name}: {unknown}" in cohort.notes
 
 
@@ -134,7 +134,7 @@ def test_dementia_of_another_cause_is_kept_without_a_class(adni: AdniTree) -> No
     cohort = adni.read()
     scan = next(scan for scan in cohort.table if scan.scan_id == "I1001")
     assert (scan.kept, scan.diagnosis, scan.label) == (True, None, None)
-    assert "diagnosis neither CN, MCI nor AD, taken as missing: 'other dementia' (1 scan)" in cohort.notes
+    assert "diagnosis neither CN, MCI nor AD, treated as missing: 'other dementia' (1 scan)" in cohort.notes
 
 
 @pytest.mark.parametrize("content", ["", "RID,VISCODE,DIAGNOSIS\n", "RID,VISCODE\n1,bl\n", "ID,DIAGNOSIS\n1,2\n"])

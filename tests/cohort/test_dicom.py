@@ -12,7 +12,7 @@ from dicom_series import SECRET_WORDS, volume, write_series
 from other_user import nobody
 from pydicom.uid import BasicTextSRStorage
 
-from pipeline.cohort.dicom import DicomSeries, read_folder, series_of
+from pipeline.cohort.images.dicom import DicomSeries, read_folder, series_of
 from pipeline.cohort.walking import dicom_files, walk_input
 
 

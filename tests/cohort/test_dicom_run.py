@@ -13,7 +13,7 @@ from dicom_series import SECRET_WORDS, write_series
 from input_trees import AdniTree
 
 from atlases.templates import load_template
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from workflows.command_line import main
 

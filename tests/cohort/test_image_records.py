@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree
 
-from pipeline.cohort.image_records import ImageRecord
-from pipeline.cohort.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
+from pipeline.cohort.adni.image_records import ImageRecord
+from pipeline.cohort.adni.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
 from pipeline.cohort.records import Scan
 
 P = "002_S_0295"
@@ -104,7 +104,7 @@ class TestXml:
         (tmp_path / "good.xml").write_text(xml(), encoding="utf-8")
         records, notes = read_image_xmls(tmp_path, ["bad.xml", "good.xml", "absent.xml"])
         assert list(records) == ["I1001"]
-        assert notes == ["2 XML files cannot be read and are passed over: bad.xml, absent.xml"]
+        assert notes == ["2 XML files cannot be read and are skipped: bad.xml, absent.xml"]
 
 
 def described(folder: Path, *contents: str) -> tuple[ImageRecord, list[str]]:
@@ -145,7 +145,7 @@ class TestSeveralFilesOfOneImage:
         assert getattr(record, fact) is None
         assert record == dataclasses.replace(described(tmp_path, xml())[0], **{fact: None})
         assert notes == [
-            "1 image is described differently by several XML files, what differs is not used: "
+            "1 image is described differently by several XML files, these are not used: "
             f"I1001 in a.xml and b.xml ({fact})"
         ]
 
@@ -192,9 +192,7 @@ class TestAgreement:
         else:
             (adni.root / "a.xml").write_text(xml(ptid="002_S_0413"), encoding="utf-8")
         scan, _ = scan_and_notes(adni)
-        assert scan.reason == (
-            f"whose image it is cannot be told: its folder says {P}, the collection list or XML 002_S_0413"
-        )
+        assert scan.reason == (f"unclear participant: the folder says {P}, the collection list or XML 002_S_0413")
 
     def test_a_participant_of_the_same_rid_is_the_same(self, adni: AdniTree) -> None:
         collection(adni, row(ptid="127_S_0295"))
@@ -205,25 +203,25 @@ class TestAgreement:
         adni.image(P, number="I2", sequence="FLAIR")
         scan, notes = scan_and_notes(adni)
         assert scan.kept
-        assert "1 image is dated differently by folder and collection list or XML" in notes
+        assert "1 image has another date in the collection list or XML than in the folder" in notes
 
     def test_sex_and_age_against_adnimerge(self, adni: AdniTree) -> None:
         collection(adni, row(sex="M", age="68"))
         scan, notes = scan_and_notes(adni)
         assert (scan.sex, scan.kept) == ("F", True)
-        assert "disagree on the sex of 1 scan, ADNIMERGE holds: I1001" in notes
-        assert "disagree on the age of 1 scan by more than 2 years, ADNIMERGE holds: I1001" in notes
+        assert "disagree on the sex of 1 scan, ADNIMERGE is used: I1001" in notes
+        assert "disagree on the age of 1 scan by more than 2 years, ADNIMERGE is used: I1001" in notes
 
     def test_list_and_xml_that_differ(self, adni: AdniTree) -> None:
         collection(adni, row(day="4/17/2006"))
         (adni.root / "a.xml").write_text(xml(), encoding="utf-8")
         assert (
-            "collection list and XML disagree on the date of 1 image, the XML holds: I1001" in scan_and_notes(adni)[1]
+            "collection list and XML disagree on the date of 1 image, the XML is used: I1001" in scan_and_notes(adni)[1]
         )
 
     def test_a_list_that_names_an_image_twice(self, adni: AdniTree) -> None:
         collection(adni, row(), row(sex="M"))
-        text = "collection lists describe 1 image twice and differently, the first row holds: I1001"
+        text = "collection lists describe 1 image twice and differently, the first row is used: I1001"
         assert text in scan_and_notes(adni)[1]
 
     def test_images_without_a_file_and_files_without_a_row(self, adni: AdniTree) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from input_trees import BidsTree, image_bytes
 
-from pipeline.cohort.manifest import Manifest, image_digest, make_manifest
 from pipeline.cohort.reading import InputCohort, Selection, read_cohort
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.sharing.manifest import Manifest, image_digest, make_manifest
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 SEX = CohortConfig(contrast_column="sex", negative="F", positive="M")
@@ -107,7 +107,7 @@ def test_an_image_that_breaks_off_is_named_on_export(here: BidsTree) -> None:
     ("text", "words"),
     [
         ("scan_id\tdigest\nI1\tx\n", "column sha256 is missing"),
-        ("scan_id\tsha256\nI1\tx\nI1\ty\n", "scan_id I1 stands there twice"),
+        ("scan_id\tsha256\nI1\tx\nI1\ty\n", "scan_id I1 appears twice"),
         ("scan_id\tsha256\nn/a\tx\n", "a scan_id is missing"),
     ],
 )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from input_trees import BidsTree
 
-from pipeline.cohort.persons import roll_over_notes, same_person
+from pipeline.cohort.people.persons import roll_over_notes, same_person
 
 
 def test_only_names_of_adni_are_joined() -> None:
@@ -17,5 +17,7 @@ def test_a_bids_dataset_with_two_names_of_one_person_says_so(bids: BidsTree) -> 
         bids.image(f"sub-{person}/anat/sub-{person}_T1w.nii")
     rows = ("sub-ADNI002S0295 CN", "sub-ADNI131S0295 CN", "sub-ADNI002S0300 AD")
     bids.table("participants.tsv", "participant_id diagnosis", *rows)
-    note = "1 person has several names (one RID), all in one part of every fold: sub-ADNI002S0295 and sub-ADNI131S0295"
+    note = (
+        "1 person has several names (one RID), always in the same part of a fold: sub-ADNI002S0295 and sub-ADNI131S0295"
+    )
     assert note in bids.read().notes

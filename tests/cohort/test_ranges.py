@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.bids_facts import BASELINE_COLUMNS, COLUMNS
+from pipeline.cohort.bids.facts import BASELINE_COLUMNS, COLUMNS
 from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.clinical import MEASURES
-from pipeline.cohort.ranges import RANGES, plain_name, possible_cells, possible_scans
+from pipeline.cohort.cells.ranges import RANGES, plain_name, possible_cells, possible_scans
+from pipeline.cohort.people.clinical import MEASURES
 from pipeline.cohort.reading import InputCohort
 from pipeline.cohort.records import Scan
 

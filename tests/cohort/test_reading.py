@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree, image_bytes
 
+from pipeline.cohort.people.splits import make_split
 from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.splits import make_split
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 OLD_YOUNG = CohortConfig(contrast_column="age_group", negative="young", positive="old")
@@ -129,7 +129,7 @@ def test_the_real_brains_by_age(real_data: Path) -> None:
     oldest = cohort.table.scans[-1]
     assert (oldest.participant_id, oldest.age, oldest.hippocampus_mm3) == ("sub-1128", 89.0, 6212.0)  # 90 years
     assert cohort.notes == (
-        "brain_volume_mm3 stands in for the intracranial volume of 20 scans",
+        "brain_volume_mm3 replaces the missing intracranial volume of 20 scans",
         "images enter 20 brain-extracted",
         "ages above 89 of 1 scan are written as 89",
     )

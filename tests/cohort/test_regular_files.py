@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.anonymise import open_disguise
-from pipeline.cohort.aseg import read_aseg
-from pipeline.cohort.manifest import Manifest
 from pipeline.cohort.reading import InputCohort
-from pipeline.run.config import PrivacyConfig
+from pipeline.cohort.segmented.aseg import read_aseg
+from pipeline.cohort.sharing.anonymise import open_disguise
+from pipeline.cohort.sharing.manifest import Manifest
+from pipeline.run.config.settings import PrivacyConfig
 from pipeline.run.errors import BadInputError, HeatlasError
 from pipeline.run.regular_files import read_regular
 

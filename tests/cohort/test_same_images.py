@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from input_trees import AdniTree, BidsTree, image_bytes
 
-from pipeline.cohort.anonymise import Disguise
+from pipeline.cohort.images.same_images import same_images
 from pipeline.cohort.reading import Selection, read_cohort
 from pipeline.cohort.records import Scan
-from pipeline.cohort.same_images import same_images
-from pipeline.run.config import CohortConfig
+from pipeline.cohort.sharing.anonymise import Disguise
+from pipeline.run.config.settings import CohortConfig
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
 
@@ -54,7 +54,7 @@ def test_one_image_of_two_people(bids: BidsTree, way: str) -> None:
     WAYS[way](bids.root / "sub-b/anat/sub-b_T1w.nii", bids.root / "sub-d/anat/sub-d_T1w.nii")
     cohort = bids.read(**SEX)
     said = (
-        "1 image is used as several scans, byte for byte; find out whose each is, and remove the copies: sub-b = sub-d"
+        "1 image is used as several scans, byte for byte; find out whom each shows and remove the copies: sub-b = sub-d"
     )
     same = way in ("copied", "linked")
     assert cohort.same_images == (said if same else "")
@@ -98,7 +98,7 @@ def test_whole_files_are_read_only_where_size_and_middle_agree(tmp_path: Path, m
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     read: list[str] = []
-    from pipeline.cohort import same_images as module
+    from pipeline.cohort.images import same_images as module
 
     monkeypatch.setattr(module, "file_digest", lambda path: read.append(path.name))
     module.same_images(tmp_path, scans)

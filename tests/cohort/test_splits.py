@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.cohort.people.splits import Fold, Split, make_split, require_disjoint
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.splits import Fold, Split, make_split, require_disjoint
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 

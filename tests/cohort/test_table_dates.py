@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cohort.table_dates import read_date, with_iso_dates
+from pipeline.cohort.cells.dates import read_date, with_iso_dates
 from pipeline.run.errors import BadInputError
 
 PATH = Path("somewhere/DXSUM.csv")
@@ -44,7 +44,7 @@ def test_what_is_no_date_is_none_and_named(text: str) -> None:
 def test_a_column_that_is_day_first_is_read_so_and_said() -> None:
     cells, notes = iso("13/4/2006", "5/4/2006", "")
     assert cells == ["2006-04-13", "2006-04-05", ""]
-    assert notes == ["DXSUM.csv: dates are read day first, as 13/4/2006 demands"]
+    assert notes == ["DXSUM.csv: dates are read day first, because of 13/4/2006"]
 
 
 def test_a_column_that_is_month_first_needs_no_note() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cohort.text_tables import header_separator, read_header, read_text_table
+from pipeline.cohort.cells.text_tables import header_separator, read_header, read_text_table
 from pipeline.run.errors import BadInputError
 
 

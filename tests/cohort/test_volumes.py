@@ -6,9 +6,9 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.aseg import read_aseg
 from pipeline.cohort.records import Scan
-from pipeline.cohort.segmented_volumes import checked, joined
+from pipeline.cohort.segmented.aseg import read_aseg
+from pipeline.cohort.segmented.volumes import checked, joined
 from pipeline.run.errors import BadInputError
 
 P = "002_S_0295"
@@ -177,8 +177,8 @@ def test_subjects_by_image_by_visit_and_by_person(adni: AdniTree, tmp_path: Path
     assert scans["I2"].hippocampus_source == scans["I2"].tiv_source == "aseg.stats (FreeSurfer, version unknown)"
     assert "3 scans have volumes from cohort.freesurfer_folder" in cohort.notes
     assert "1 subject there without a scan: fsaverage" in cohort.notes
-    assert "1 subject there left alone, because of several scans that could be meant: 002_S_0295" in cohort.notes
-    assert "2 scans without a subject there, left with volumes from elsewhere: I9998, I9999" in cohort.notes
+    assert "1 subject there ignored, because several scans could be meant: 002_S_0295" in cohort.notes
+    assert "2 scans without a subject there, volumes from other sources stay: I9998, I9999" in cohort.notes
 
 
 def test_subjects_of_a_bids_dataset(bids: BidsTree, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from other_user import nobody
 
 from pipeline.cohort.reading import read_cohort
 from pipeline.cohort.walking import walk_input
-from pipeline.run.config import CohortConfig
+from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 
 
@@ -46,12 +46,12 @@ def test_archives_and_images_of_other_formats_are_noted(bids: BidsTree, tmp_path
         bids.image(f"sub-{person}/anat/sub-{person}_T1w.nii")
     bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M")
     assert (
-        "3 archives, or images neither NIfTI nor DICOM, left alone; unpack or convert them: "
+        "3 archives or images of unsupported format ignored; unpack or convert them: "
         "sub-1/anat/sub-1_T1w.mgz, sub-2/anat/head.HDR, sub-2/more.tar.gz"
     ) in bids.read(contrast_column="sex", negative="F", positive="M").notes
     (tmp_path / "download").mkdir()
     (tmp_path / "download" / "ADNI_1.zip").write_bytes(b"PK")
-    with pytest.raises(BadInputError, match=r"1 archive, .*unpack or convert them: ADNI_1\.zip\."):
+    with pytest.raises(BadInputError, match=r"1 archive or image .*unpack or convert them: ADNI_1\.zip\."):
         read_cohort(tmp_path / "download", CohortConfig(), 43)
 
 

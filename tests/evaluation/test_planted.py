@@ -19,7 +19,7 @@ from pipeline.evaluation.planted import (
     read_planted,
 )
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 
 VOXELS = {"Hippocampus": 10, "Amygdala": 4, "Cuneus": 6, "Precuneus": 20}

@@ -12,7 +12,7 @@ import pytest
 from pipeline.cohort.demo.effects import EFFECTS
 from pipeline.evaluation.planted_effects import EFFECTS_COLUMNS, QUESTIONS, evaluate_effects, read_effects
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics.stage import ANALYSES
 
@@ -59,15 +59,15 @@ def answers(layout: RunLayout, truth: Path) -> pd.DataFrame:
 
 def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_written() -> None:
     assert {effect.effect for effect in EFFECTS} == set(QUESTIONS)
-    tables = {name for analysis in ANALYSES for name in analysis.tables}
+    tables = {table.name for analysis in ANALYSES for table in analysis.tables}
     assert {question.table for asked in QUESTIONS.values() for _, question in asked} <= tables | {"site_effects"}
 
 
 def test_questions_name_columns_that_the_tables_have() -> None:
     from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
+    from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS
     from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS
     from pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS
-    from pipeline.statistics.main_effects import MAIN_EFFECTS_COLUMNS
     from pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
 
     columns = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipeline.models.device import chosen_device
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pipeline.models.contract import layers
-from pipeline.models.founding import FoundingCNN
-from pipeline.models.geometry import output_shape, seen_shape, smallest_side
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.families.founding_geometry import output_shape, seen_shape, smallest_side
 from pipeline.run.errors import BadInputError
 
 
@@ -33,15 +32,15 @@ def test_features_follow_the_brain_box():
 
 def test_every_layer_has_the_published_settings():
     model = FoundingCNN((79, 84, 80))
-    convolutions = [layer for layer in layers(model) if isinstance(layer, nn.Conv3d)]
+    convolutions = [layer for layer in model.modules() if isinstance(layer, nn.Conv3d)]
     assert [(c.in_channels, c.out_channels) for c in convolutions] == [(1, 8), (8, 16), (16, 32), (32, 64)]
     for c in convolutions:
         assert (c.kernel_size, c.stride, c.padding, c.groups) == ((3, 3, 3), (1, 1, 1), (0, 0, 0), 1)
         assert c.bias is not None
-    pools = [layer for layer in layers(model) if isinstance(layer, nn.MaxPool3d)]
+    pools = [layer for layer in model.modules() if isinstance(layer, nn.MaxPool3d)]
     assert [(p.kernel_size, p.stride, p.padding) for p in pools] == [(w, w, 0) for w in (2, 3, 2, 3)]
-    assert [layer.p for layer in layers(model) if isinstance(layer, nn.Dropout)] == [0.4, 0.4]
-    linear = [layer for layer in layers(model) if isinstance(layer, nn.Linear)]
+    assert [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)] == [0.4, 0.4]
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in linear] == [(64, 128), (128, 2)]
 
 
@@ -80,7 +79,9 @@ def test_voxels_beyond_the_seen_shape_change_nothing_and_those_inside_can():
     x = torch.randn(1, 1, *shape, requires_grad=True)
     windows = output_shape(shape, pools)
     a = x
-    for layer in layers(model):  # mean instead of maximum, so that every voxel of a window counts
+    for layer in (
+        one for stage in model.stages for one in stage
+    ):  # mean instead of maximum, so that every voxel of a window counts
         if isinstance(layer, nn.Flatten):
             break
         if isinstance(layer, nn.MaxPool3d):

@@ -5,7 +5,7 @@ import pytest
 from atlases.brain_box import Box
 from atlases.spaces import template_grid
 from atlases.templates import load_template
-from pipeline.models.geometry import seen_shape
+from pipeline.models.families.founding_geometry import seen_shape
 from pipeline.models.inputs import (
     NetworkInput,
     configured_input,
@@ -15,9 +15,10 @@ from pipeline.models.inputs import (
     scale_in_mask,
     to_network,
 )
-from pipeline.run.config import Config, ModelConfig, RegistrationConfig
+from pipeline.run.config.networks import FoundingConfig
+from pipeline.run.config.settings import Config, RegistrationConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.scan_files import ScanFiles
+from pipeline.run.layout.scan_files import ScanFiles
 
 COARSE = 4.0
 BOX = Box((3, 8, 5), (31, 40, 33))
@@ -104,10 +105,10 @@ def test_wrong_shapes_are_refused(scan):
 
 def test_configured_field_of_view():
     registration = RegistrationConfig(resolution_mm=2.0)
-    whole = configured_input(Config(registration=registration, model=ModelConfig(field_of_view="template")))
+    whole = configured_input(Config(registration=registration, model=FoundingConfig(field_of_view="template")))
     assert whole == NetworkInput(2.0, None)
     assert whole.shape == (97, 115, 97)
-    brain = configured_input(Config(registration=registration, model=ModelConfig(pools=(3, 3, 2, 1))))
+    brain = configured_input(Config(registration=registration, model=FoundingConfig(pools=(3, 3, 2, 1))))
     assert brain.shape == (80, 98, 80)
 
 
@@ -116,14 +117,14 @@ def test_configured_field_of_view():
 )
 def test_the_network_sees_the_brain(resolution, pools):
     template = load_template(resolution)
-    box = covering_box(template, pools)
+    box = covering_box(template, FoundingConfig(pools=pools))
     assert box.shape == seen_shape(box.shape, pools)
     assert template.brain_mask[box.slices].sum() >= 0.999 * template.brain_mask.sum()
 
 
 def test_a_flip_mirrors_at_the_midline_to_half_a_voxel():
     for pools in ((2, 3, 2, 3), (3, 3, 2, 1)):
-        box = covering_box(load_template(2.0), pools)
+        box = covering_box(load_template(2.0), FoundingConfig(pools=pools))
         right = template_grid(2.0).shape[0] - box.start[0] - box.shape[0]
         assert abs(box.start[0] - right) <= 1
 

@@ -2,13 +2,23 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from atlases.brain_box import Box
-from pipeline.models.founding import FoundingCNN
+from pipeline.models.contract import StagedModel
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.families.registry import FAMILIES, build_network
 from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import load_model, save_model
+from pipeline.models.storage import load_model, require_family, save_model
+from pipeline.run.config.networks import (
+    DenseNetConfig,
+    EfficientNetConfig,
+    FoundingConfig,
+    ResNetConfig,
+    SEResNetConfig,
+)
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles
+from pipeline.run.layout.run_layout import FoldFiles
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))
 POOLS = (2, 2, 1, 1)
@@ -35,7 +45,8 @@ def test_round_trip_is_exact(stored):
     state = loaded.model.state_dict()
     assert list(state) == list(model.state_dict())
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
-    assert (loaded.model.dropout, loaded.model.channels, loaded.model.pools) == (0.25, (2, 3, 4, 5), POOLS)
+    assert loaded.settings == FoundingConfig(channels=(2, 3, 4, 5), pools=POOLS, hidden_units=6, dropout=0.25)
+    assert loaded.family.name == "founding"
     x = torch.rand(2, 1, *SPEC.shape)
     torch.testing.assert_close(loaded.model(x), model(x))
 
@@ -88,7 +99,7 @@ def edit(files, change):
         (lambda text: text.update(format=99), "format 1"),
         (lambda text: text.pop("classes"), "classes"),
         (lambda text: text["architecture"].update(name="resnet"), "resnet"),
-        (lambda text: text["architecture"].update(hidden_units=7), "do not fit"),
+        (lambda text: text["architecture"].update(hidden_units=7), "not the weights of a founding"),
         (lambda text: text["input"].pop("box"), "box"),
     ],
 )
@@ -97,6 +108,50 @@ def test_a_description_that_does_not_fit_is_refused(stored, change, message):
     edit(files, change)
     with pytest.raises(BadInputError, match=message):
         load_model(files)
+
+
+SETTINGS = {
+    "founding": FoundingConfig(channels=(2, 3), pools=(2, 2), hidden_units=6),
+    "resnet10": ResNetConfig(width=0.05, stem_stride=1),
+    "resnet18": ResNetConfig(architecture="resnet18", width=0.05, stem_stride=1),
+    "densenet121": DenseNetConfig(first_channels=2, growth=1, dropout=0.1),
+    "seresnet50": SEResNetConfig(dropout=0.5),
+    "efficientnet-b0": EfficientNetConfig(drop_connect=0.0),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_stored_and_read(name, tmp_path):
+    settings, whole = SETTINGS[name], NetworkInput(3.0, None)
+    torch.manual_seed(3)
+    model = build_network(settings, whole.shape, 2)
+    files = FoldFiles(tmp_path / "fold-0")
+    save_model(files, model, whole, ("CN", "AD"), {})
+    loaded = load_model(files)
+    assert (loaded.family.name, loaded.settings) == (name, settings)
+    assert loaded.description["seen_shape"] == [FAMILIES[name].seen_side(side, settings) for side in whole.shape]
+    assert [module.p for module in loaded.model.modules() if isinstance(module, nn.Dropout)] == [
+        module.p for module in model.modules() if isinstance(module, nn.Dropout)
+    ]
+    state = model.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in loaded.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["resnet10", "densenet121"])
+def test_a_network_of_another_family_is_refused_by_name(stored, tmp_path, name):
+    files, _ = stored
+    settings, loaded = SETTINGS[name], load_model(files)
+    with pytest.raises(BadInputError, match=rf'model\.json: the network is a founding, and .* "{name}"'):
+        require_family(loaded, settings, files)
+    edit(files, lambda text: text.update(architecture={"name": name, "input_shape": list(SPEC.shape)}))
+    with pytest.raises(BadInputError, match=rf"model\.safetensors: not the weights of a {name}|too small for {name}"):
+        load_model(files)
+
+
+def test_a_network_of_no_family_cannot_be_stored(tmp_path):
+    model = StagedModel([nn.Flatten(), nn.Linear(8, 2)])
+    with pytest.raises(ValueError, match="no family"):
+        save_model(FoldFiles(tmp_path), model, SPEC, ("CN", "AD"), {})
 
 
 def test_missing_files_are_refused(stored, tmp_path):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from brute_region_sums import index_labels, region_sums
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from atlases.brain_box import Box
-from pipeline.regions.device_sums import ROW, device_labels, device_region_sums, lay_out_labels, ordered_total
-from pipeline.regions.region_sums import pack_labels, region_sums, unpack_labels
+from pipeline.regions.packed_labels import pack_labels
+from pipeline.regions.region_sums import ROW, device_labels, device_region_sums, lay_out_labels, ordered_total
 from pipeline.run.errors import BadInputError
 
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ def test_equal_to_the_sums_of_the_pasted_map(labels, box, order, seed):
     shape = GRID if box is None else box.shape
     maps = np.random.default_rng(seed).normal(size=(3, *shape)).astype(np.float32)
     sums = device_region_sums(torch.from_numpy(maps), laid_out).numpy()
-    index = unpack_labels(packed)
+    index = index_labels(labels, order)
     whole = maps if box is None else box.paste(maps, GRID)
     for values, own in zip(whole, sums, strict=True):
         limit = 1e-12 * np.abs(values).sum(dtype=np.float64)

@@ -29,10 +29,10 @@ from atlases.brain_box import Box
 from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
-from pipeline.run.digests import DigestCache
 from pipeline.run.errors import BadInputError
-from pipeline.run.jobs import _execute_all
 from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import _execute_all
 
 
 @pytest.fixture(scope="module")

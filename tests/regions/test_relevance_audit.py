@@ -24,7 +24,7 @@ from pipeline.regions.audit import (
     within_reach,
     write_audit_table,
 )
-from pipeline.regions.territory import Territory
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table
 
@@ -111,17 +111,17 @@ def test_relevance_spread_evenly_is_no_enrichment_anywhere() -> None:
 
 @pytest.mark.parametrize("covered", [0.0, 0.5, 1.0])
 def test_relevance_in_no_region_is_counted_inside_the_mask_and_whatever_its_sign(tmp_path, covered: float) -> None:
-    """A territory that covers part of the mask: the rest of |relevance| in the mask is in no region."""
+    """An atlas that covers part of the mask: the rest of |relevance| in the mask is in no region."""
     layout = write_toy_run(tmp_path, toy_maps())
     scan = SCANS[1]
     brain = read_brain(layout.scan(scan.participant_id, scan.session_id, 1.0).brain_mask, GRID)
     atlas = toy_atlas()
     labels = np.where(np.indices(GRID.shape)[0] < covered * GRID.shape[0], atlas.regions.numbers[0], 0)
-    territory = Territory.of(dataclasses.replace(atlas, labels=labels.astype(atlas.labels.dtype)))
+    packed = PackedAtlas.of(dataclasses.replace(atlas, labels=labels.astype(atlas.labels.dtype)))
     values = toy_maps()[scan.name, "gb"].astype(np.float32)
     path = tmp_path / "audit.tsv"
     mask = layout.scan(scan.participant_id, scan.session_id, 1.0).brain_mask
-    write_audit_table(path, scan, {"gb": torch.from_numpy(values)}, values, mask, territory, GRID, None)
+    write_audit_table(path, scan, {"gb": torch.from_numpy(values)}, values, mask, packed, GRID, None)
     row = read_table(path, text_columns=["compartment"]).set_index("compartment").loc["no_region"]
     uncovered = brain & (labels == 0)
     assert row["n_voxels"] == uncovered.sum()
@@ -166,7 +166,7 @@ def test_unreadable_brain_mask_is_named(tmp_path) -> None:
     volume = np.zeros(GRID.shape, np.float32)
     maps = {"gb": torch.zeros(GRID.shape)}
     with pytest.raises(BadInputError, match=r"mask\.nii\.gz.*run the registration"):
-        write_audit_table(tmp_path / "a.tsv", SCANS[0], maps, volume, path, Territory.of(toy_atlas()), GRID, None)
+        write_audit_table(tmp_path / "a.tsv", SCANS[0], maps, volume, path, PackedAtlas.of(toy_atlas()), GRID, None)
 
 
 def test_no_map_gives_no_rows() -> None:

@@ -16,10 +16,10 @@ from atlases.regions import Region, RegionTable
 from atlases.spaces import Grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.audit import write_audit_table
-from pipeline.regions.territory import Territory, write_region_table
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
-from pipeline.run.layout import RunLayout
+from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
 
 # PSR: first axis to posterior, second to superior, third to right; unequal sides and spacings.
 PSR = np.array([[0, 0, 2.0, -8], [-1.5, 0, 0, 6], [0, 1.0, 0, -4], [0, 0, 0, 1]])
@@ -116,13 +116,13 @@ def write_toy_run(
 def write_toy_table(layout: RunLayout, s: Scan, maps: Mapping[str, np.ndarray], atlas: Atlas) -> None:
     files = layout.scan(s.participant_id, s.session_id, CONFIG.registration.resolution_mm)
     tensors = {name: torch.from_numpy(values) for name, values in maps.items()}
-    territory = Territory.of(atlas)
-    write_region_table(files.region_table, s, tensors, territory, GRID, None)
+    packed = PackedAtlas.of(atlas)
+    write_region_table(files.region_table, s, tensors, packed, GRID, None)
     brain = toy_brain()
     files.brain_mask.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(brain.astype(np.uint8), GRID.affine), files.brain_mask)
     volume = brain * np.linspace(0, 1, brain.size, dtype=np.float32).reshape(brain.shape)
-    write_audit_table(files.audit_table, s, tensors, volume, files.brain_mask, territory, GRID, None)
+    write_audit_table(files.audit_table, s, tensors, volume, files.brain_mask, packed, GRID, None)
 
 
 def map_path(layout: RunLayout, s: Scan, name: str) -> Path:

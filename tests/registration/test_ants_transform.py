@@ -26,10 +26,10 @@ from pipeline.registration.ants_transform import (
     require_one_thread,
     resample,
 )
-from pipeline.registration.bias_field import correct_bias_field
-from pipeline.registration.resolution import coarsen
+from pipeline.registration.images.bias_field import correct_bias_field
+from pipeline.registration.images.resolution import coarsen
 from pipeline.registration.scan import RegisteredScan, register_image
-from pipeline.run.config import RegistrationConfig
+from pipeline.run.config.settings import RegistrationConfig
 
 QUICK = "antsRegistrationSyNQuick[s]"
 CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False, transform=QUICK)

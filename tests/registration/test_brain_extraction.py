@@ -8,9 +8,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from pipeline.registration import brain_extraction
-from pipeline.registration.brain_extraction import find_brain, is_stripped, nonzero_brain
-from pipeline.registration.images import T1wImage, load_t1w
+from pipeline.registration.images import brain_extraction
+from pipeline.registration.images.brain_extraction import find_brain, is_stripped, nonzero_brain
+from pipeline.registration.images.t1w import T1wImage, load_t1w
 from pipeline.run.errors import BadInputError
 
 AFFINE = np.diag([-3.0, 3.0, 4.0, 1.0])

@@ -16,15 +16,15 @@ from atlases.spaces import template_grid
 from atlases.templates import Template, load_template
 from pipeline.cohort.records import Scan
 from pipeline.registration.entry_points import place_in_template, stated_brain
-from pipeline.registration.images import load_t1w
+from pipeline.registration.images.t1w import load_t1w
 from pipeline.registration.scan import register_image
 from pipeline.registration.stage import register_scans
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache
+from pipeline.run.config.settings import RegistrationConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.executors import open_executor
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
 
 CONFIG = RegistrationConfig(resolution_mm=4.0, bias_correction=False)
 
@@ -65,7 +65,7 @@ def test_an_image_that_only_claims_to_lie_in_template_space_is_refused(write: An
     image = in_template_space(4.0)
     shifted = nib.Nifti1Image(np.roll(np.asarray(image.dataobj), 6, axis=1), image.affine)
     read = load_t1w(write(shifted))
-    with pytest.raises(BadInputError, match=r"overlaps with the template's by a Dice coefficient of 0\.\d\d only"):
+    with pytest.raises(BadInputError, match=r"overlaps the template's by a Dice coefficient of only 0\.\d\d"):
         place_in_template(read, stated_brain(read), template)
     away = image.affine.copy()
     away[2, 3] += 90
@@ -77,7 +77,7 @@ def test_an_image_that_only_claims_to_lie_in_template_space_is_refused(write: An
 def test_a_head_called_a_brain_is_refused(write: Any, template: Template, one_thread: None, tmp_path: Path) -> None:
     head = np.random.default_rng(2).integers(1, 900, template.grid.shape).astype(np.int16)
     path = write(nib.Nifti1Image(head, template.grid.affine))
-    with pytest.raises(BadInputError, match=r"is said to be brain-extracted .* litres of it are not 0"):
+    with pytest.raises(BadInputError, match=r"is declared brain-extracted .* litres of it are not 0"):
         register_image(path, template, CONFIG, 1, tmp_path / "ants_", entry="brain")
 
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.decisions import decide, dropped_reason, require_decisions
-from pipeline.registration.flags import MIN_COHORT, flag_reasons, robust_distance
+from pipeline.registration.quality.decisions import decide, dropped_reason, require_decisions
+from pipeline.registration.quality.flags import MIN_COHORT, flag_reasons, robust_distance
 from pipeline.registration.settled import RELIABILITY, settle_scans
-from pipeline.run.config import RegistrationConfig
+from pipeline.run.config.settings import RegistrationConfig
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.tables import read_table
 

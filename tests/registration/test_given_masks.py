@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pipeline.cohort.records import Scan
-from pipeline.registration import brain_extraction
-from pipeline.registration.brain_extraction import find_brain
-from pipeline.registration.given_masks import mask_path, read_mask
-from pipeline.registration.images import T1wImage
-from pipeline.registration.synthstrip import require_synthstrip
-from pipeline.run.config_files import load_config
+from pipeline.registration.images import brain_extraction
+from pipeline.registration.images.brain_extraction import find_brain
+from pipeline.registration.images.given_masks import mask_path, read_mask
+from pipeline.registration.images.synthstrip import require_synthstrip
+from pipeline.registration.images.t1w import T1wImage
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, MissingDataError, UsageError
 
 AFFINE = np.array([[-3.0, 0, 0, 110], [0, 3, 0, -120], [0, 0, 4, -100], [0, 0, 0, 1]])
@@ -77,11 +77,11 @@ def test_a_mask_in_another_order_of_axes_lies_where_it_should(head: T1wImage, tm
 
 def test_masks_that_cannot_be_used_are_named(head: T1wImage, tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.nii.gz", np.zeros(SHAPE))
-    with pytest.raises(BadInputError, match=r"empty\.nii\.gz: the mask holds no voxel"):
+    with pytest.raises(BadInputError, match=r"empty\.nii\.gz: the mask is empty"):
         read_mask(empty, head)
     away = AFFINE.copy()
     away[:3, 3] += 900
-    with pytest.raises(BadInputError, match=r"away\.nii\.gz: the mask does not lie over"):
+    with pytest.raises(BadInputError, match=r"away\.nii\.gz: the mask does not overlap"):
         read_mask(save(tmp_path / "away.nii.gz", BRAIN, away), head)
     tiny = save(tmp_path / "tiny.nii.gz", ellipsoid(20, 20, 20))
     with pytest.raises(BadInputError, match=r"the mask .*tiny\.nii\.gz finds 0\.03 litres"):

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from pipeline.registration.label_overlap import dice_per_label
-from pipeline.registration.quality import (
+from pipeline.registration.quality.measures import (
     QUALITY_COLUMNS,
     assess,
     correlation,
@@ -90,21 +89,3 @@ def test_assess_looks_inside_the_template_mask_only() -> None:
     assert found.affine_residual_mm == pytest.approx(3)
     assert found.normalised_mutual_information == pytest.approx(2)
     assert found.dark_ml == 0
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_dice_per_label_against_brute_force(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    first, second = rng.integers(0, 6, (2, *SHAPE)) * 41
-    wanted = [205, 41, 0, 123, 999]
-    found = dice_per_label(first, second, wanted)
-    assert list(found) == wanted
-    for label in wanted[:-1]:
-        a, b = first == label, second == label
-        assert found[label] == pytest.approx(2 * (a & b).sum() / (a.sum() + b.sum()))
-    assert np.isnan(found[999])
-
-
-def test_dice_per_label_refuses_two_grids() -> None:
-    with pytest.raises(ValueError, match="different shape"):
-        dice_per_label(np.zeros((7, 9), int), np.zeros((9, 7), int), [1])

@@ -13,11 +13,11 @@ import pytest
 
 from pipeline.cohort.records import Scan
 from pipeline.registration.stage import register_scans
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.executors import open_executor
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.settings import RegistrationConfig
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
 
 HEADS = ("chris_t1.nii.gz", "IXI012-HH-1211_T1.nii.gz", "pycortex-S1_raw.nii.gz")
 

@@ -12,19 +12,19 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+from carried_labels import dice_per_label, warp_labels
 from registration_phantom import TEMPLATE_TO_SCAN
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan
-from pipeline.registration.label_overlap import dice_per_label
-from pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans, warp_labels
-from pipeline.run.config import RegistrationConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.executors import open_executor
-from pipeline.run.layout import RunLayout
+from pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans
+from pipeline.run.config.settings import RegistrationConfig
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
 
 CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False)
 

@@ -13,10 +13,10 @@ from atlases.images import write_template_image
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.records import Scan
-from pipeline.registration.volume_tables import VOLUME_COLUMNS, measure_volumes
-from pipeline.run.digests import DigestCache
-from pipeline.run.layout import RunLayout
+from pipeline.registration.volumes.tables import VOLUME_COLUMNS, measure_volumes
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json
+from pipeline.run.work.digests import DigestCache
 
 ATLAS = "neuromorphometrics-cat12"
 GRID = template_grid(4.0)

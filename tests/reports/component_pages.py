@@ -13,11 +13,11 @@ from run_factory import RESOLUTION, RunPlan, make_run
 from atlases.regions import neuromorphometrics
 from atlases.spaces import template_grid
 from pipeline.regions.tables import RELEVANCE_COLUMNS
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.explorer.of_run import region_explorer
-from reports.material import Material
-from reports.pages import Frame, render
+from reports.page.material import Material
+from reports.page.pages import Frame, render
 from reports.viewer.of_run import group_viewer, shared_data
 
 HOSTILE_CLASS = '=C"N</script><b>'

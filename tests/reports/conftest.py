@@ -11,11 +11,22 @@ from urllib.parse import urlsplit
 import pytest
 from component_pages import make_component_page
 
+from reports.content.relevance import group_maps
+from reports.figures.style import new_figure
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_surfaces() -> Iterator[None]:
+    """Reports with an empty figure in place of each surface, which takes seconds; test_surfaces.py draws them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_maps, "draw_group_maps", lambda *_: new_figure(1, 1, facecolor="black"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,21 +14,22 @@ import numpy as np
 import pandas as pd
 
 from atlases.spaces import template_grid
-from pipeline.attribution.stage import CONSERVATION_COLUMNS
+from pipeline.cohort.people.splits import SPLIT_COLUMNS
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
+from pipeline.explaining.stage import CONSERVATION_COLUMNS
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.metrics import negative_class_reference
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.tables import BILATERAL_COLUMNS
 from pipeline.registration.stage import REGISTRATION_COLUMNS
-from pipeline.run.config import Config
-from pipeline.run.config_files import config_to_toml, load_config
-from pipeline.run.jobs import FAILURE_COLUMNS
-from pipeline.run.layout import RunLayout
-from pipeline.run.map_names import lrp_map_name
-from pipeline.run.provenance import write_provenance
+from pipeline.run.config.files import config_to_toml, load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.map_names import map_names
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table, write_text
+from pipeline.run.work.jobs import FAILURE_COLUMNS
+from pipeline.run.work.provenance import write_provenance
 from pipeline.statistics.stage import analyse
 from pipeline.training.metrics import outcome
 from pipeline.training.prediction import PREDICTION_COLUMNS
@@ -114,7 +115,7 @@ def _config(plan: RunPlan) -> Config:
     sections = {
         "cohort": {"folds": max(plan.folds, 2), "positive": plan.contrast[0], "negative": plan.contrast[1]},
         "registration": {"resolution_mm": RESOLUTION},
-        "attribution": {"betas": list(plan.betas), "guided_backpropagation": plan.guided},
+        "attribution": {"betas": list(plan.betas), "methods": ["lrp", *["guided-backpropagation"] * plan.guided]},
         "statistics": {"permutations": 99, "bootstrap_samples": 100},
     }
     for name, values in plan.overrides.items():
@@ -156,7 +157,7 @@ def _write_cohort(run: RunLayout, scans: list[Scan], config: Config, plan: RunPl
         for fold in range(plan.folds)
         for place, person in enumerate(people)
     ]
-    write_table(run.splits, pd.DataFrame(rows))
+    write_table(run.splits, pd.DataFrame(rows), SPLIT_COLUMNS)
 
 
 def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
@@ -217,8 +218,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
 
 
 def _map_names(config: Config) -> list[str]:
-    names = [lrp_map_name(beta) for beta in config.attribution.betas]
-    return names + ["gb"] * config.attribution.guided_backpropagation
+    return map_names(config.attribution)
 
 
 def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:

@@ -8,7 +8,7 @@ import pytest
 from component_pages import HOSTILE_CLASS
 
 from pipeline.run.tables import read_table
-from reports.numbers import number, p_cell
+from reports.words.numbers import number, p_cell
 
 
 @pytest.fixture(scope="module")

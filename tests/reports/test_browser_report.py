@@ -13,12 +13,12 @@ import pytest
 from run_factory import RESOLUTION
 
 from atlases.templates import load_template
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from reports.build import build_report
-from reports.links import participant_file
+from reports.page.build import build_report
+from reports.page.links import participant_file
 from reports.people.scan_pictures import draw_scans
-from reports.run_record import read_run
+from reports.read.run_record import read_run
 
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375

@@ -12,7 +12,7 @@ from run_factory import RESOLUTION
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from reports.numbers import number
+from reports.words.numbers import number
 
 BRIGHT = """(canvas) => {
   const { width, height } = canvas, half = Math.floor(width / 2);

@@ -17,19 +17,19 @@ import pytest
 from run_factory import RunPlan, make_run
 
 from pipeline.run.cells import REMEDY
-from pipeline.run.layout import RunLayout
+from pipeline.run.columns import Form
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
-from reports.cautions import find_cautions
-from reports.content.summary import summarise
+from reports.cautions.all_cautions import find_cautions
+from reports.content.run.summary import summarise
 from reports.explorer.of_run import _relevance
 from reports.figures import gallery
-from reports.links import Links
-from reports.material import Material
-from reports.parts import PARTS, finished_sections, people_pages, region_pages
-from reports.run_record import FOUNDATIONS, TABLES, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from reports.sections import SECTIONS
-from reports.table_faults import COUNTS, FLAGS, TEXT, TEXT_HERE
-from reports.written_tables import COLUMNS
+from reports.page.links import Links
+from reports.page.material import Material
+from reports.page.parts import PARTS, finished_sections, people_pages, region_pages
+from reports.page.sections import SECTIONS
+from reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
+from reports.read.written_tables import TABLES
 from workflows.command_line import main
 
 PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
@@ -57,16 +57,16 @@ def write(path: Path, rows: list[list[str]]) -> None:
 
 def column_of_kind(name: str, header: list[str], kind: str) -> int | None:
     """A column of a table that holds numbers, whole numbers, flags or classes."""
+    declared = TABLES[name].columns
     for place, column in enumerate(header):
-        is_text = column in TEXT or (name, column) in TEXT_HERE
+        form = declared[column].form if column in TABLES[name].required else None
         found = {
-            "number": column in COLUMNS.get(name, ()) and not is_text and column not in FLAGS,
-            "count": not is_text and (column in COUNTS or column.startswith("n_")),
-            "flag": column in FLAGS,
-            "class": (name, column) in {("predictions", "label"), ("predictions", "outcome"), ("scans", "label"),
-                                        ("demographics", "label"), ("splits", "part")},
-            "map": column in ("map", "map_a"),
-        }  # fmt: skip
+            "number": form is not None and not declared[column].is_text and form is not Form.FLAG,
+            "count": form is Form.COUNT,
+            "flag": form is Form.FLAG,
+            "class": column in TABLES[name].values,
+            "map": form is Form.MAP and column != "source",
+        }
         if found[kind]:
             return place
     return None
@@ -77,7 +77,7 @@ CELLS = {
     "count": ("2.5", "'2.5' is not a number to count with"),
     "flag": ("maybe", "'maybe' is neither true nor false"),
     "class": ("XY", "'XY' is not one of "),
-    "map": ("lrpBad", "'lrpBad' is not a map of a run"),
+    "map": ("lrpBad", "'lrpBad' is not a map of this run"),
 }
 
 
@@ -86,7 +86,7 @@ def test_a_bad_cell_is_named_by_file_line_and_column_in_every_table(finished, re
     cell, why = CELLS[kind]
     tried = 0
     for name in record.tables:
-        path = TABLES[name](finished)
+        path = TABLES[name].path(finished)
         good = path.read_bytes()
         rows = cells(path)
         place = column_of_kind(name, rows[0], kind)
@@ -117,7 +117,7 @@ OUT_OF_RANGE = [
 
 @pytest.mark.parametrize(("name", "column", "cell", "why"), OUT_OF_RANGE)
 def test_a_value_that_nobody_can_have_is_named(finished, record, name, column, cell, why, tmp_path):
-    path = TABLES[name](finished)
+    path = TABLES[name].path(finished)
     held = path.read_bytes() if path.is_file() else None
     rows = cells(path) if held else [["participant_id", "scan_id", column], ["sub-1", "I1", "3"], ["sub-2", "I2", "3"]]
     write(path, rows)
@@ -158,8 +158,8 @@ FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 @pytest.mark.parametrize("way", FILES)
 def test_a_damaged_table_is_named_and_left_out(finished, record, way):
     damage, why = FILES[way]
-    for name in record.tables.keys() & COLUMNS.keys():
-        path = TABLES[name](finished)
+    for name in record.tables.keys() & TABLES.keys():
+        path = TABLES[name].path(finished)
         good = path.read_bytes()
         path.write_bytes(damage(good))
         _, said = read_usable(finished, name, path, record.config)
@@ -174,7 +174,7 @@ def test_a_damaged_table_is_named_and_left_out(finished, record, way):
     ("name", "later"), [(name, later) for name, others in WRITTEN_BEFORE.items() for later in others]
 )
 def test_a_table_that_must_be_there_is_missed(finished, name, later):
-    path, other = TABLES[name](finished), TABLES[later](finished)
+    path, other = TABLES[name].path(finished), TABLES[later].path(finished)
     held = [(one, one.read_bytes() if one.is_file() else None) for one in (path, other)]
     path.unlink(missing_ok=True)
     if not other.is_file():
@@ -209,7 +209,7 @@ SIDES_ROW = "sub-1\tI1\tgb\t1\tLeft Amygdala\tleft\tAmygdala\t9\t1.5\t0.2\n"
     ("content", "why"),
     [
         (SIDES + SIDES_ROW.replace("1.5", "many"), "line 2, column sum: 'many' is not a number."),
-        (SIDES + SIDES_ROW[:-3], "its last line has no end, so the file was cut short."),
+        (SIDES + SIDES_ROW[:-3], "its last line has no end, so the file was truncated."),
         (SIDES.replace("sum", "total") + SIDES_ROW, "column sum is missing"),
         (SIDES + SIDES_ROW, ""),
     ],
@@ -227,7 +227,7 @@ def test_regions_of_one_side_that_cannot_be_read_are_named(finished, record, con
 
 @pytest.mark.parametrize("name", ["scans", "predictions"])
 def test_a_scan_that_appears_twice_is_named(finished, record, name):
-    path = TABLES[name](finished)
+    path = TABLES[name].path(finished)
     good = path.read_bytes()
     path.write_bytes(good + good.splitlines(keepends=True)[1])
     _, said = read_usable(finished, name, path, record.config)
@@ -348,7 +348,7 @@ def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp
     MAPS[way](path)
     drawn = []
     monkeypatch.setattr(
-        "reports.content.maps.draw_map_grid", lambda rows, *rest: drawn.append(rows) or gallery.Figure()
+        "reports.content.relevance.maps.draw_map_grid", lambda rows, *rest: drawn.append(rows) or gallery.Figure()
     )
     try:
         material = fast_material(record, monkeypatch)
@@ -360,7 +360,7 @@ def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp
     assert file in "".join(material.faults.said)
     assert str(finished.root) not in "".join(material.faults.said)
     assert f"Missing or damaged, and left empty here: {file}." in sections["maps"]
-    by_class, by_outcome = drawn
+    by_class, by_outcome = (rows for rows in drawn if len(rows[0].views) > 1)  # the others are overviews of one map
     row = (by_outcome if label == "TP" else by_class)[0]
     place = {"AD": 0, "CN": 1, "TP": 0}[label]
     assert [view is None for view in row.views] == [other == place for other in range(len(row.views))]

@@ -8,7 +8,7 @@ from run_factory import RunPlan, make_run
 
 from atlases.regions import neuromorphometrics
 from pipeline.run.tables import read_table
-from reports.explorer.table import EXPLORER_COLUMNS, explorer_table
+from pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_without_single_regions_or_tests_the_rest_is_there(tables):
 
 def test_a_run_without_statistics_has_no_explorer(tmp_path):
     from reports.explorer.of_run import region_explorer
-    from reports.material import Material
+    from reports.page.material import Material
 
     material = Material.of(make_run(tmp_path / "run", RunPlan(until="training", people=2)))
     assert region_explorer(material) is None

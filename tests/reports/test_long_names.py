@@ -12,7 +12,12 @@ import pytest
 from run_factory import RunPlan, make_run
 
 from pipeline.run.tables import read_table
-from reports.analyses.wording import (
+from reports.figures import gallery
+from reports.page.build import write_report
+from reports.page.parts import PARTS
+from reports.page.tables import LONGEST_CELL, Column, page_table
+from reports.words.numbers import LONGEST_NAME, LONGEST_TEXT, mid_sentence, shortened
+from reports.words.wording import (
     contrast_in_words,
     covariates_in_words,
     level_in_words,
@@ -20,11 +25,6 @@ from reports.analyses.wording import (
     variable_in_words,
     without_codes,
 )
-from reports.build import write_report
-from reports.figures import gallery
-from reports.numbers import LONGEST_NAME, LONGEST_TEXT, mid_sentence, shortened
-from reports.parts import PARTS
-from reports.tables import LONGEST_CELL, Column, page_table
 
 LONG = "Q" * 100_000
 """A function that looks at each letter once for every letter before it needs minutes for this."""

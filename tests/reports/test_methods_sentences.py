@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput
-from pipeline.run.layout import RunLayout
-from pipeline.statistics.volume_association import WITHIN
-from reports import methods, methods_statistics
-from reports.run_record import RunRecord
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.statistics.associations.volume_association import WITHIN
+from reports.read.run_record import RunRecord
+from reports.words import methods, methods_statistics
 
 FOLDER = Path("nowhere")
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from run_factory import RunPlan, make_run
 
-from pipeline.run.private_paths import without_folders
-from reports.build import write_report
+from pipeline.run.layout.private_paths import without_folders
 from reports.figures import gallery
-from reports.parts import PARTS
+from reports.page.build import write_report
+from reports.page.parts import PARTS
 
 FOLDER = "/data/secret-trial/people"
 

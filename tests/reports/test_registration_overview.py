@@ -14,8 +14,7 @@ from run_factory import RunPlan, make_run
 from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import ScanTable
-from reports.build import build_report
-from reports.figures.brain import BrainImage
+from reports.figures.pictures import NIGHT
 from reports.figures.registration_overview import (
     BAR_PIXELS,
     MASK_COLOUR,
@@ -24,7 +23,9 @@ from reports.figures.registration_overview import (
     _panel,
     draw_overview,
 )
-from reports.overviews import caption_lines, draw_overviews
+from reports.figures.slices import BrainImage
+from reports.page.build import build_report
+from reports.page.overviews import caption_lines, draw_overviews
 
 TEMPLATE = load_template(4.0)
 
@@ -69,8 +70,7 @@ def test_left_is_left_and_up_is_up() -> None:
 )
 def test_a_slice_with_two_sides_names_them(plane, sides) -> None:
     scan = BrainImage(np.zeros(TEMPLATE.grid.shape, np.float32), TEMPLATE.grid.affine)
-    mask = BrainImage(TEMPLATE.brain_mask.astype(np.float32), TEMPLATE.grid.affine)
-    light = _panel(scan, BrainImage(TEMPLATE.t1w, TEMPLATE.grid.affine), mask, TEMPLATE, plane).min(axis=-1) > 200
+    light = _panel(scan, 1.0, TEMPLATE, plane).min(axis=-1) > 200
     left, right = light[:16, :16], light[:16, -16:]
     assert (left.any(), right.any()) == (sides, sides)
     if sides:  # L has its stroke on the left and its foot below; R is heavier above
@@ -86,8 +86,8 @@ def test_same_scan_same_bytes_and_noise_stays_small() -> None:
     assert len(first) < MAX_BYTES
 
 
-def test_an_empty_scan_is_drawn_as_contours_on_black() -> None:
-    assert near(drawn(np.zeros_like(TEMPLATE.t1w)), (0, 0, 0)).mean() > 0.8
+def test_an_empty_scan_is_drawn_as_contours_on_the_background() -> None:
+    assert near(drawn(np.zeros_like(TEMPLATE.t1w)), NIGHT).mean() > 0.8
 
 
 def test_lines_are_written_below() -> None:

@@ -15,16 +15,16 @@ import pytest
 from run_factory import PLANTED, RESOLUTION, STAGES, RunPlan, make_run
 
 from atlases.templates import load_template
-from pipeline.run.config_files import read_config
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.files import read_config
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
-from reports.build import build_report, report_inputs, written_files
-from reports.cautions import find_cautions
-from reports.content.summary import summarise
-from reports.method_cautions import UNSEEN_SHARE
-from reports.numbers import fixed, number, percent
-from reports.run_record import read_run
-from reports.sections import SECTIONS
+from reports.cautions.all_cautions import find_cautions
+from reports.cautions.method_cautions import UNSEEN_SHARE
+from reports.content.run.summary import summarise
+from reports.page.build import build_report, report_inputs, written_files
+from reports.page.sections import SECTIONS
+from reports.read.run_record import read_run
+from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "<script>alert('x')</script>"
 VOID = {"meta", "img", "br", "input", "link"}

@@ -18,23 +18,24 @@ from markupsafe import escape
 from run_factory import RunPlan, make_run
 
 from pipeline.regions.maps import read_map
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
-from reports.build import build_report, report_inputs, written_files
-from reports.cautions import find_cautions
-from reports.figures.brain import BrainImage, view_of
-from reports.headline import small_regions
-from reports.links import participant_file, region_files
-from reports.material import Material
-from reports.method_cautions import cautions_of_maps
-from reports.numbers import fixed, number, percent
-from reports.people.cohort import CONTROLS_OF_A_FOLD, Controls, People
+from pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, Controls
+from reports.cautions.all_cautions import find_cautions
+from reports.cautions.headline import small_regions
+from reports.cautions.method_cautions import cautions_of_maps
+from reports.figures.slices import BrainImage, view_of
+from reports.page.build import build_report, report_inputs, written_files
+from reports.page.links import participant_file, region_files
+from reports.page.material import Material
+from reports.people.cohort import People
 from reports.people.page import _maps_of_mistakes, _rightly
+from reports.read.run_record import read_run
+from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
-from reports.run_record import read_run
 from reports.viewer.of_run import viewing_space
 from reports.viewer.scan_pages import scan_page
-from reports.written_tables import COLUMNS
+from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
 HARMLESS = {"invalid-character-reference"}
@@ -206,7 +207,7 @@ def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_
     table = read_table(layout.statistics("region_summary"))
     density = table[(table["map"] == "lrpB000") & (table["scan_group"] == "TP")].set_index("group")["mean_density"]
     density = density.dropna()
-    material = Material.of(layout, False)
+    material = Material.of(layout)
     synthetic = next(one for one in find_cautions(material.run) if one.title == "Synthetic people.")
     assert "in 2 regions, here called the planted regions: hippocampus and amygdala. Nothing here" in synthetic.text
     for group, said in (("Hippocampus", "one"), ("Putamen", "none")):
@@ -249,7 +250,7 @@ def titles(layout: RunLayout) -> set[str]:
 
 def written(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows with all columns of a table, those not named unknown."""
-    return pd.DataFrame(rows, columns=list(COLUMNS[name]))
+    return pd.DataFrame(rows, columns=list(TABLES[name].meanings))
 
 
 def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
@@ -379,16 +380,6 @@ def test_bibliography_holds_just_the_works_cited(run):
     listed = re.findall(r"^\d+\. ", run.methods_text.read_text(encoding="utf-8").split("## References")[1], re.M)
     assert len(entries) == len(set(entries)) == len(listed) > 5
     assert "founding" in entries
-
-
-def test_all_formats_of_every_figure_by_option(tmp_path):
-    layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
-    build_report(layout, all_formats=True)
-    names = {path.stem for path in layout.figures.glob("*") if path.suffix in (".svg", ".png")}
-    assert names
-    for name in names:
-        for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")):
-            assert (layout.figures / f"{name}{suffix}").read_bytes().startswith(start)
 
 
 def test_densities_that_do_not_vary_give_no_scores():

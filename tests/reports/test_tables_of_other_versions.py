@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from run_factory import RunPlan, make_run
 
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.analyses.catalogue import ANALYSES
-from reports.build import build_report
-from reports.cautions import find_cautions
-from reports.content.summary import summarise
-from reports.run_record import TABLES, RunRecord, read_run
-from reports.written_tables import COLUMNS, of_another_version
+from reports.cautions.all_cautions import find_cautions
+from reports.content.run.summary import summarise
+from reports.page.build import build_report
+from reports.read.run_record import RunRecord, read_run
+from reports.read.written_tables import TABLES, of_another_version
 
 PLAN = RunPlan(people=3, betas=(0.0,), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
 REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"
@@ -28,14 +28,14 @@ def record(tmp_path_factory) -> RunRecord:
 
 def without(layout: RunLayout, name: str, column: str) -> None:
     """Take a column out of a table, as an older version would have written it."""
-    path = TABLES[name](layout)
+    path = TABLES[name].path(layout)
     write_table(path, read_table(path).drop(columns=column))
 
 
 def test_every_table_but_the_one_of_the_input_is_asked_for_its_columns(record):
-    assert set(TABLES) - set(COLUMNS) == {"clinical"}
+    assert {name for name, table in TABLES.items() if not table.required} == {"clinical"}
     assert record.unreadable == {}
-    assert {name for name in record.tables if set(COLUMNS.get(name, ())) - set(record.tables[name])} == set()
+    assert {name for name in record.tables if set(TABLES[name].required) - set(record.tables[name])} == set()
 
 
 @pytest.mark.parametrize("view", [view for one in ANALYSES for view in one.views], ids=lambda view: view.caption)
@@ -48,14 +48,14 @@ def test_a_view_asks_for_no_column_that_its_table_has_not(view):
         *filter(None, [view.finding]),
     }
     asked |= {*chart.label, chart.estimate, chart.low, chart.high, *chart.n} if chart else set()
-    assert asked - set(COLUMNS[view.table]) == set()
+    assert asked - set(TABLES[view.table].meanings) == set()
 
 
 def test_each_missing_column_is_named_with_its_file_and_the_remedy(record):
-    for name in record.tables.keys() & COLUMNS.keys():
+    for name in record.tables.keys() & TABLES.keys():
         table, file = record.tables[name], f"{name}.tsv"
         assert of_another_version(name, file, table) == ""
-        for column in COLUMNS[name]:
+        for column in TABLES[name].required:
             said = of_another_version(name, file, table.drop(columns=column))
             assert said.startswith(f"{file} has no column {column}: {REMEDY}")
 

@@ -8,27 +8,29 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput
-from pipeline.run.layout import RunLayout
-from pipeline.statistics.volume_association import ADJUSTED
+from pipeline.run.columns import column_of as declared_column
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.statistics.associations.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
 from reports.analyses.columns import column_of, worded
 from reports.analyses.views import View, _titled, show_view
-from reports.audit_cautions import _gathered_outside
-from reports.content.beta import _by_chance, _hippocampus
-from reports.content.cohort import _split
-from reports.content.effects import difference_in_words
-from reports.content.summary import interval_against_p, smaller_shares
+from reports.cautions.audit_cautions import _gathered_outside
+from reports.cautions.findings import Estimate
+from reports.cautions.headline import leaders, map_shares, small_regions
+from reports.cautions.method_cautions import _several_networks
+from reports.content.relevance.beta import _by_chance, _hippocampus
+from reports.content.relevance.effects import difference_in_words
+from reports.content.run.cohort import _split
+from reports.content.run.summary import interval_against_p, smaller_shares
 from reports.figures.gallery import Gallery
-from reports.findings import Estimate
-from reports.glossary import GLOSSARY, as_page, linked
-from reports.headline import leaders, map_shares, small_regions
-from reports.material import Material
-from reports.method_cautions import _several_networks
+from reports.page.material import Material
+from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 from reports.region_pages.tables import associations_by_group
-from reports.run_record import RunRecord
-from reports.volume_sources import OWN, hippocampal_source
+from reports.words.glossary import GLOSSARY, as_page, linked
+from reports.words.volume_sources import OWN, hippocampal_source
 
 FOLDER = Path("nowhere")
 
@@ -351,7 +353,6 @@ def test_codes_and_sources_are_in_words_on_the_page():
     [
         ("p_fwe", "family-wise", "family-wise, largest statistic"),
         ("p_fdr", "FDR", "FDR, Benjamini–Hochberg"),
-        ("p_holm", "Holm", "family-wise, Holm"),
     ],
 )
 def test_every_corrected_p_says_how(finding, kind, named):
@@ -360,7 +361,7 @@ def test_every_corrected_p_says_how(finding, kind, named):
         View("associations", "All.", ("r", finding), leading=False, finding=finding), Material(run, Gallery(FOLDER))
     )
     assert shown.sentence == f"1 of 2 tests shown here with a corrected p ({named}) below 0.05."
-    assert column_of(finding).title == f"Corrected p ({kind})"
+    assert declared_column(finding, "").title == f"Corrected p ({kind})"
 
 
 def test_a_difference_within_folds_is_not_that_of_the_means_beside_it():
@@ -420,7 +421,7 @@ def test_a_region_page_names_measures_and_covariates_in_words():
 
 def test_a_table_that_says_which_p_it_holds_calls_none_uncorrected():
     classes = {"positive": "AD", "negative": "CN"}
-    assert _titled(column_of("p"), ["p", "p_is"], classes).title == "p"
-    assert _titled(column_of("p"), ["p", "p_fwe"], classes).title == "Uncorrected p"
-    assert _titled(column_of("enrichment_positive"), [], classes).title == "In AD"
+    assert _titled(column_of(TABLES["planted_effects"], "p"), ["p", "p_is"], classes).title == "p"
+    assert _titled(column_of(TABLES["planted_effects"], "p"), ["p", "p_fwe"], classes).title == "Uncorrected p"
+    assert _titled(column_of(TABLES["shortcuts"], "enrichment_positive"), [], classes).title == "In AD"
     assert worded("p_fwe_before") == "family-wise, before ComBat"

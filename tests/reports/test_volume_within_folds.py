@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from run_factory import RunPlan, make_run
 
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.volume_association import UNITS
-from reports.content.summary import summarise
-from reports.content.volume import build, participant_points
+from pipeline.statistics.associations.volume_association import UNITS
+from reports.cautions.findings import volume_estimate
+from reports.content.relevance.volume import build, participant_points
+from reports.content.run.summary import summarise
 from reports.figures.volume import draw_volume_scatter
-from reports.findings import volume_estimate
-from reports.material import Material
-from reports.numbers import p_value
-from reports.run_record import read_run
+from reports.page.material import Material
+from reports.read.run_record import read_run
+from reports.words.numbers import p_value
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_points_are_as_they_are_where_fold_is_not_held(run):
         write_table(path, read_table(path).assign(fold_held=False))
         record = read_run(run)
         assert participant_points(record, "lrpB000")["volume"].min() > 0
-        content = build(Material.of(run, False))
+        content = build(Material.of(run))
         assert "within test folds" not in content["lead"] + content["scatter"].caption + content["table"].caption
     finally:
         path.write_bytes(before)
@@ -58,13 +58,13 @@ def test_points_are_as_they_are_where_fold_is_not_held(run):
 def test_the_table_of_every_analysis_says_what_its_units_mean(run):
     table = read_run(run).tables["volume_association"]
     shown = set(table.loc[table["r"].notna(), "unit"])
-    caption = build(Material.of(run, False))["all"].caption
+    caption = build(Material.of(run))["all"].caption
     assert {unit for unit in UNITS if f"Unit {unit}: " in caption} == shown
     assert shown >= {"participant", "scan"}
 
 
 def test_section_says_that_r_is_within_test_folds(run):
-    content = build(Material.of(run, False))
+    content = build(Material.of(run))
     for text in (content["lead"], content["scatter"].caption, content["scatter"].alt, content["curve"].caption,
                  content["table"].caption, content["all"].caption):  # fmt: skip
         assert "within test folds" in text

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from pipeline.run.cluster import ClusterExecutor
 from pipeline.run.errors import BadInputError, ResumableError, UsageError
-from pipeline.run.executors import SINGLE_THREAD, open_executor
+from pipeline.run.work.cluster import ClusterExecutor
+from pipeline.run.work.executors import SINGLE_THREAD, open_executor
 
 pytest.importorskip("parsl")
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from other_user import nobody
 
-from pipeline.run.config import Config
-from pipeline.run.config_files import PRESETS, config_to_toml, load_config, read_config, toml_value
+from pipeline.run.config.files import PRESETS, config_to_toml, load_config, read_config, toml_value
+from pipeline.run.config.networks import NETWORKS, ModelConfig
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
-from pipeline.run.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
 
 
 @pytest.mark.parametrize("preset", ["default", "bohle2019", "demo"])
@@ -70,7 +71,7 @@ FOUNDING_STUDY = {
     },
     "attribution": {
         "betas": [0, 0.25, 0.5, 0.75, 1],
-        "guided_backpropagation": True,
+        "methods": ["lrp", "guided-backpropagation"],
         "batch_norm": "identity",
         "start_value": "probability",
     },
@@ -111,10 +112,10 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("seed = 1.5\n", "seed"),
         ("training = 3\n", "training is a section"),
         ('[cohort]\nsplit = "random"\n', "'folds', 'single'"),
-        ("[attribution]\nbetas = 1\n", "betas must be a list"),
+        ("[attribution]\nbetas = 1\n", "betas = 1: must be a list of numbers"),
         ("[attribution]\nbetas = []\n", "at least one"),
         ("[attribution]\nbetas = [0.005]\n", "two decimals"),
-        ("[attribution]\nbetas = [nan]\n", "attribution.betas = nan must be a finite number"),
+        ("[attribution]\nbetas = [nan]\n", "attribution.betas = nan: must be a finite number"),
         ("[cohort]\nfolds = 1\n", "folds must be 2"),
         ("[cohort]\ntest_participants_per_class = 0\n", "cohort.test_participants_per_class"),
         ("[cohort]\nvalidation_participants_per_class = 0\n", "cohort.validation_participants_per_class"),
@@ -122,6 +123,12 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("[model]\nchannels = [8, 0]\npools = [2, 2]\n", "model.channels must name"),
         ("[model]\nchannels = [8, 8]\npools = [2, -1]\n", "model.pools must name"),
         ("[model]\nhidden_units = 0\n", "model.hidden_units"),
+        ('[model]\narchitecture = "resnet11"\n', "resnet11.*Did you mean resnet1.*Known are founding, resnet10"),
+        ('[model]\narchitecture = ["resnet10"]\n', "no such family"),
+        ('[model]\narchitecture = "resnet10"\nwidth = 9.0\n', "model.width must lie"),
+        ('[model]\narchitecture = "densenet121"\ngrowth = 0\n', "model.growth must lie"),
+        ('[model]\narchitecture = "seresnet50"\ndropout = 1.0\n', "model.dropout must lie"),
+        ('[model]\narchitecture = "efficientnet-b0"\ndrop_connect = 1.0\n', "model.drop_connect must lie"),
         ("seed =\n", "not valid TOML"),
         ("seed = " + "9" * 6000 + "\n", "not valid TOML"),
     ],
@@ -134,23 +141,62 @@ def test_wrong_settings_are_named(tmp_path, text, message):
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.parametrize("family", NETWORKS)
+def test_settings_of_another_family_are_refused_by_name(tmp_path, family):
+    path = tmp_path / "mine.toml"
+    own = {field.name for field in dataclasses.fields(NETWORKS[family])}
+    for other, record in NETWORKS.items():
+        for name, value in record(other).own.items():
+            path.write_text(f'[model]\narchitecture = "{family}"\n{name} = {toml_value(value)}\n')
+            if name in own:
+                assert load_config(file=path).model.architecture == family
+                continue
+            with pytest.raises(UsageError) as refused:
+                load_config(file=path)
+            for words in (str(path), f"model.{name} is a setting of", repr(family), "Remove", 'architecture = "'):
+                assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("preset", ["default", "demo", "bohle2019"])
+@pytest.mark.parametrize("family", NETWORKS)
+def test_a_file_chooses_a_network_over_a_preset_and_is_written_back(tmp_path, preset, family):
+    """Pools of a preset are not settings of a ResNet; what the preset says of the field of view stays."""
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[model]\narchitecture = "{family}"\n')
+    config, usual = load_config(preset, path), load_config(preset)
+    fresh = usual.model if family == "founding" else NETWORKS[family](family, usual.model.field_of_view)
+    assert config.model == fresh
+    path.write_text(config_to_toml(config))
+    assert read_config(path) == config
+
+
 def settings_of_kind(*kinds: type, record: Any = Config, where: str = "") -> Iterator[tuple[str, str, bool]]:
     """Section, name, and whether it is a list, of all settings that hold such values."""
     for name, kind in get_type_hints(record).items():
         many = get_origin(kind) is tuple
-        if dataclasses.is_dataclass(kind):
+        if kind is ModelConfig:
+            found = [s for network in NETWORKS.values() for s in settings_of_kind(*kinds, record=network, where=name)]
+            yield from dict.fromkeys(found)
+        elif dataclasses.is_dataclass(kind):
             yield from settings_of_kind(*kinds, record=kind, where=f"{where}.{name}".strip("."))
         elif (get_args(kind)[0] if many else kind) in kinds:
             yield where, name, many
 
 
 def toml_of(section: str, name: str, many: bool, value: str) -> str:
-    return (f"[{section}]\n" if section else "") + f"{name} = {f'[{value}]' if many else value}\n"
+    family = next(iter(f for f, record in NETWORKS.items() if name in get_type_hints(record)), "founding")
+    chosen = f'architecture = "{family}"\n' if section == "model" and name != "architecture" else ""
+    return (f"[{section}]\n{chosen}" if section else "") + f"{name} = {f'[{value}]' if many else value}\n"
 
 
 REFUSED = [
     *((s, value) for s in settings_of_kind(float) for value in ("nan", "inf", "-inf", "1e400", "-1.0", "true", '"1"')),
-    *((s, value) for s in settings_of_kind(int) for value in ("-1", "1.5", "true", '"1"', "9" * 400, "9" * 30)),
+    *(
+        (s, value)
+        for s in settings_of_kind(int)
+        for value in ("-1", "1.5", "true", '"1"', "9" * 400, "9" * 30)
+        if (s[:2], value) != (("registration", "seed"), "-1")  # the seed of the run
+    ),
     *((s, value) for s in settings_of_kind(str) for value in (r'"a\u0000b"', r'"a\nb"', r'"\u001b[31m"', "1")),
 ]
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from dataclasses import dataclass
 
 import pytest
+from code_caches import forget_code
 
-from pipeline.run.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
+from pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
 
 
 def test_file_digest_is_sha256(tmp_path):
@@ -21,7 +21,7 @@ def test_cache_reads_a_file_again_only_when_it_changed(tmp_path, monkeypatch):
     cache = DigestCache(tmp_path / "digests.json")
     one = cache.digest(path)
     cache.save()
-    monkeypatch.setattr("pipeline.run.digests.file_digest", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("pipeline.run.work.digests.file_digest", lambda _: pytest.fail("read again"))
     cache = DigestCache(tmp_path / "digests.json")
     assert cache.digest(path) == one
     monkeypatch.undo()
@@ -55,12 +55,11 @@ def package(tmp_path, monkeypatch):
 
     def digest(code: str) -> str:
         (folder / "module.py").write_text(code)
-        code_digest.cache_clear()
-        sys.modules.pop("digested_package", None)
+        forget_code()
         return code_digest("digested_package")
 
     yield digest
-    code_digest.cache_clear()
+    forget_code()
 
 
 def test_code_digest_sees_code_and_nothing_else(package):

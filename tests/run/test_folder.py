@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.run.config import Config, PrivacyConfig
-from pipeline.run.config_files import read_config
+from pipeline.run.config.files import read_config
+from pipeline.run.config.settings import Config, PrivacyConfig
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.fingerprint import is_fingerprint_of
-from pipeline.run.folder import RunInput, prepare_run_folder, read_run_config, read_run_input
+from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_config, read_run_input
+from pipeline.run.work.fingerprint import is_fingerprint_of
 
 
 @pytest.fixture

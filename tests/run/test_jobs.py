@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import platform
@@ -15,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.digests import file_digest
 from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work.digests import file_digest
+from pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 
 CALLS: list[str] = []
 
@@ -73,7 +74,17 @@ SPOILED: dict[str, Callable[[Path, Path], object]] = {
     "edited and its time set back": lambda output, receipt: set_back(output, "two"),
     "a folder in its place": lambda output, receipt: (output.unlink(), output.mkdir()),
 }
-DAMAGED = ["", "{}", "[]", '{"key": "k"}', '{"key": "k", "result": {}, "outputs": {"a/u.txt": 3}}']
+DAMAGED = [
+    "",
+    "{}",
+    "[]",
+    '{"key": "k"}',
+    '{"key": "k", "result": {}, "outputs": {"a/u.txt": 3}}',
+    '{"key": "%s", "result": {}, "outputs": ["a/u.txt"]}',
+    '{"key": "%s", "result": {}, "outputs": "a/u.txt"}',
+    '{"key": "%s", "result": [1], "outputs": {}}',
+    '{"key": "%s", "result": {}, "outputs": {"a/u.txt": null}}',
+]
 
 
 @pytest.mark.parametrize("spoil", SPOILED)
@@ -96,7 +107,8 @@ def test_an_output_that_is_not_ours_is_made_again_and_named(layout, executor, sp
 def test_work_is_repeated_without_a_receipt_that_can_be_read(layout, executor, receipt):
     run_jobs(layout, [job(layout, "one")], executor, "")
     path = layout.receipt("stage", "u")
-    path.unlink() if receipt is None else path.write_text(receipt)
+    key = json.loads(path.read_text())["key"]
+    path.unlink() if receipt is None else path.write_text(receipt.replace("%s", key))
     run_jobs(layout, [job(layout, "one")], executor, "")
     assert CALLS == ["one", "one"]
 
@@ -112,7 +124,7 @@ def test_a_copied_run_is_read_once_and_not_made_again(layout, executor, tmp_path
     copy = RunLayout(tmp_path / "copy")
     shutil.copytree(layout.root, copy.root, copy_function=shutil.copyfile)
     read = []
-    monkeypatch.setattr("pipeline.run.digests.file_digest", lambda path: read.append(path) or file_digest(path))
+    monkeypatch.setattr("pipeline.run.work.digests.file_digest", lambda path: read.append(path) or file_digest(path))
     for _ in range(3):
         assert is_done(copy, job(copy, "one")) == {"length": 3}
     assert read == [copy.root / "a" / "u.txt"]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.lock import run_lock
+from pipeline.run.work.lock import run_lock
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def test_the_lock_says_who_holds_it_and_goes_however_the_work_ends(path):
 
 def test_a_second_program_is_refused_and_leaves_the_first_its_lock(path):
     code = (
-        "import sys; from pathlib import Path; from pipeline.run.lock import run_lock\n"
+        "import sys; from pathlib import Path; from pipeline.run.work.lock import run_lock\n"
         "with run_lock(Path(sys.argv[1])): pass"
     )
     with run_lock(path):
         before = path.read_text()
         second = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-        assert f"ResumableError: {path.parent}: process {os.getpid()} works there, begun 20" in second.stderr
+        assert f"ResumableError: {path.parent}: process {os.getpid()} works there since 20" in second.stderr
         assert path.read_text() == before
     assert subprocess.run([sys.executable, "-c", code, path]).returncode == 0
 
@@ -65,7 +65,7 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(path, reused):
     path.parent.mkdir()
     path.write_text(holder(process="1") if reused else holder(pid=dead.pid))
     with run_lock(path) as taken_over:
-        assert "begun 2026-01-02" in taken_over
+        assert "started 2026-01-02" in taken_over
         assert json.loads(path.read_text())["pid"] == os.getpid()
     assert not list(path.parent.iterdir())
 
@@ -75,11 +75,11 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(path, reused):
     [
         (holder(host="elsewhere"), "on elsewhere works there.*delete .*lock"),
         (holder(host="elsewhere", pid=1), "on elsewhere works there.*delete .*lock"),
-        ("", "may just begin.*delete .*lock"),
-        ("[]", "may just begin.*delete .*lock"),
-        ('{"host": "x"}', "may just begin.*delete .*lock"),
-        (holder(pid="many"), "may just begin.*delete .*lock"),
-        ("\udcff", "may just begin.*delete .*lock"),
+        ("", "may be starting.*delete .*lock"),
+        ("[]", "may be starting.*delete .*lock"),
+        ('{"host": "x"}', "may be starting.*delete .*lock"),
+        (holder(pid="many"), "may be starting.*delete .*lock"),
+        ("\udcff", "may be starting.*delete .*lock"),
     ],
     ids=["another host", "its first process", "empty", "a list", "no process", "no number", "no text"],
 )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.jobs import Job, Outcome, _record_failures
-from pipeline.run.layout import RunLayout
-from pipeline.run.log import open_log
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.plain_text import PlainStream, plain
+from pipeline.run.work.jobs import Job, Outcome, _record_failures
+from pipeline.run.work.log import open_log
 from workflows.command_line import main
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from scipy.stats import binomtest, fisher_exact, ttest_ind
 from sklearn.metrics import average_precision_score
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import CohortConfig
-from pipeline.statistics.calibration import calibration_table, precision_recall_table, wilson_interval
-from pipeline.statistics.demographics import demographic_tests
-from pipeline.statistics.performance import weighted_average_precision
+from pipeline.run.config.settings import CohortConfig
+from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table, wilson_interval
+from pipeline.statistics.performance.classification import weighted_average_precision
+from pipeline.statistics.performance.demographics import demographic_tests
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 7), (3, 10), (10, 10), (50, 210)])

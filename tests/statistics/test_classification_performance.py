@@ -8,7 +8,7 @@ import pytest
 import sklearn.metrics
 from made_up import FAST, people, predictions_of
 
-from pipeline.statistics.performance import metrics, performance_table, roc_table
+from pipeline.statistics.performance.classification import metrics, performance_table, roc_table
 
 
 def test_weighted_metrics_equal_sklearn_with_sample_weights():

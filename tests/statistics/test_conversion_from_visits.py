@@ -18,12 +18,12 @@ from scipy.stats import norm
 from statsmodels.duration.hazard_regression import PHReg
 
 from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.clinical import clinical_table
-from pipeline.cohort.diagnosis import OTHER_DEMENTIA, Diagnosis
-from pipeline.cohort.progression import follow_up, progression
+from pipeline.cohort.people.clinical import clinical_table
+from pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
+from pipeline.cohort.people.progression import follow_up, progression
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.run.config_files import load_config
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.statistics import stage
 
@@ -124,7 +124,7 @@ def _run(
         stage.analyse(layout, labelled, predictions_of(labelled), config)
     return {
         name: read_table(layout.statistics(name))
-        for one in of_progression for name in (*one.tables, "notes")
+        for one in of_progression for name in (*(table.name for table in one.tables), "notes")
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pipeline.statistics.correlation import (
+from pipeline.statistics.associations.correlation import (
     is_constant,
     weighted_midranks,
     weighted_pearson,

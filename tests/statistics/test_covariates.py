@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.covariates import CovariateColumns, refuse_class
+from pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
 
 TRAINING = pd.DataFrame(
     {

@@ -10,15 +10,15 @@ from made_up import GROUPS, inputs_of, people, predictions_of, relevance_of, set
 from mci_cohort import applied_to, mci_people
 from scipy.stats import beta
 
-from pipeline.statistics.bootstrap import FLAT, Intervals
 from pipeline.statistics.groups.comparisons import comparisons_tables
 from pipeline.statistics.groups.fairness import fairness_tables
 from pipeline.statistics.groups.members import hedges_g, reported_g
+from pipeline.statistics.groups.region_effects import region_effects
 from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.prediction import progression_table
-from pipeline.statistics.proportions import with_exact_shares
-from pipeline.statistics.region_effects import region_effects
+from pipeline.statistics.resampling.bootstrap import FLAT, Intervals
+from pipeline.statistics.resampling.proportions import with_exact_shares
 
 FEW = "degrees of freedom for its standard deviation, fewer than 8"
 
@@ -62,7 +62,7 @@ def test_small_subgroups_and_comparisons_say_why_there_is_no_g() -> None:
     assert table["hedges_g"].isna().all()
     assert table["note"].str.contains(FEW).all()
     assert table[["difference", "ci_low", "t", "p"]].notna().all().all()
-    inside = subgroups_tables(inputs_of(people(8), config))["subgroups"][0]
+    inside = subgroups_tables(inputs_of(people(8), config))
     small = inside[inside["class_difference"].notna() & (inside["n_participants"] < 10)]
     assert len(small)
     assert small["class_hedges_g"].isna().all()
@@ -75,13 +75,13 @@ def test_a_region_that_is_the_same_in_everybody_has_no_interval_and_no_g() -> No
     relevance = relevance_of(scans)
     relevance.loc[relevance["group"] == "Amygdala", ["sum", "density"]] = [7.0, 0.35]
     inputs = inputs_of(scans, settings(subgroups={"variables": ("sex",)}), relevance=relevance)
-    table = comparisons_tables(inputs)["group_comparisons"][0]
+    table = comparisons_tables(inputs)
     own = table[(table["group"] == "Amygdala") & (table["metric"] == "density") & (table["comparison"] == "AD/CN")]
     assert own["hedges_g"].isna().all()
     assert own["ci_low"].isna().all()
     assert (own["interval"] == "none").all()
     assert own["note"].str.contains(FLAT, regex=False).all()
-    inside = subgroups_tables(inputs)["subgroups"][0]
+    inside = subgroups_tables(inputs)
     own = inside[inside["group"] == "Amygdala"]
     assert (own["interval"] == "none").all()
     assert own["mean_density"].to_numpy() == pytest.approx(np.full(len(own), 0.35))
@@ -94,7 +94,7 @@ def test_a_subgroup_classified_without_error_has_exact_intervals() -> None:
     scans = people(15, (1,))
     wrong = [s.participant_id for s in scans if s.sex == "M"][:3]
     config = settings(subgroups={"variables": ("sex",)})
-    table = fairness_tables(inputs_of(scans, config, predictions=predictions_of(scans, wrong)))["fairness"][0]
+    table = fairness_tables(inputs_of(scans, config, predictions=predictions_of(scans, wrong)))
     rows = table[table["level"] == "F"].set_index("metric")
     for metric, n in {"sensitivity": "n_positive", "specificity": "n_negative"}.items():
         row = rows.loc[metric]
@@ -102,7 +102,7 @@ def test_a_subgroup_classified_without_error_has_exact_intervals() -> None:
         assert row["ci_low"] == pytest.approx(0.025 ** (1 / row[n]))
     assert rows.loc["balanced_accuracy", "interval"] == "none"
     assert FLAT in rows.loc["balanced_accuracy", "note"]
-    perfect = fairness_tables(inputs_of(scans, config, predictions=predictions_of(scans, ())))["fairness"][0]
+    perfect = fairness_tables(inputs_of(scans, config, predictions=predictions_of(scans, ())))
     assert (perfect["difference"] == 0).all()
     assert (perfect["difference_interval"] == "none").all()
     assert perfect["note"].str.contains(f"difference: {FLAT}", regex=False).all()

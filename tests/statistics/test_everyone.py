@@ -10,13 +10,13 @@ import pytest
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 
 from pipeline.cohort.records import Scan
+from pipeline.statistics.data.inputs import AppliedScans
+from pipeline.statistics.data.region_features import FoldedScans
+from pipeline.statistics.data.values import RelevanceValues
+from pipeline.statistics.data.visits import course_of, first_visits
 from pipeline.statistics.groups.fairness import fairness_tables
 from pipeline.statistics.groups.interactions import subgroup_levels
 from pipeline.statistics.groups.subgroups import subgroups_tables
-from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.region_features import FoldedScans
-from pipeline.statistics.values import RelevanceValues
-from pipeline.statistics.visits import course_of, first_visits
 
 NOTHING = pd.DataFrame(index=pd.Index([], name="scan_id"))
 
@@ -101,12 +101,11 @@ def test_people_with_mci_move_no_bound_and_all_tables_have_the_same_subgroups() 
     older = mci([95.0, 96.0, 97.0, 98.0, 55.0, 56.0])
     alone, together = inputs_of(scans, config), inputs_of(scans, config, applied=applied(older))
     for inputs in (alone, together):
-        for table in (subgroups_tables(inputs)["subgroups"][0], fairness_tables(inputs)["fairness"][0]):
+        for table in (subgroups_tables(inputs), fairness_tables(inputs)):
             assert table["level"].unique().tolist() == wanted
-    pd.testing.assert_frame_equal(fairness_tables(alone)["fairness"][0], fairness_tables(together)["fairness"][0])
+    pd.testing.assert_frame_equal(fairness_tables(alone), fairness_tables(together))
     counts = [
-        subgroups_tables(inputs)["subgroups"][0].drop_duplicates("level")["n_participants"].to_numpy()
-        for inputs in (alone, together)
+        subgroups_tables(inputs).drop_duplicates("level")["n_participants"].to_numpy() for inputs in (alone, together)
     ]
     assert (counts[1] - counts[0]).tolist() == [2, 0, 4]
     assert subgroup_levels(together, "age").names == tuple(wanted)
@@ -123,6 +122,6 @@ def test_what_only_people_with_mci_have_is_no_subgroup_of_the_contrast(variable)
     scans = [dataclasses.replace(s, mmse=None, site=None) for s in people()]
     others = [dataclasses.replace(s, mmse=26.0, site="7") for s in mci([70.0] * 5)]
     inputs = inputs_of(scans, settings(subgroups={"variables": (variable,)}), applied=applied(others))
-    (row,) = fairness_tables(inputs)["fairness"][0].to_dict("records")
+    (row,) = fairness_tables(inputs).to_dict("records")
     assert row["note"] == f"{variable}: no scan has a value."
-    assert subgroups_tables(inputs)["subgroups"][0]["n_participants"].eq(5).all()
+    assert subgroups_tables(inputs)["n_participants"].eq(5).all()

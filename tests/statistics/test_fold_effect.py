@@ -13,13 +13,13 @@ from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.associations.associations import associations_tables
-from pipeline.statistics.fold_effect import centred_within, model_within_folds
+from pipeline.statistics.associations.main_effects import main_effects_tables
+from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.groups.members import difference_within, hedges_g
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.groups.region_effects import region_effects
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.main_effects import main_effects_tables
-from pipeline.statistics.region_effects import region_effects
 
 DATA_SETS, PERMUTATIONS = 400, 199
 
@@ -167,7 +167,7 @@ def test_a_difference_between_networks_is_no_effect_of_the_scanner() -> None:
     found = {}
     for hold in (True, False):
         inputs, _ = unbalanced(hold)
-        (table, _) = main_effects_tables(inputs)["main_effects"]
+        table = main_effects_tables(inputs)
         own = table[table["variable"] == "field_strength"]
         found[hold] = own[own["source"] != "volume"]["p_fwe"]
         held = own.set_index("source")["covariates"].str.startswith("fold")
@@ -181,7 +181,7 @@ def test_plain_correlations_and_class_differences_are_within_folds() -> None:
     inputs, number = unbalanced(True)
     density = inputs.values.densities[:, 0, 0]
     tiv = inputs.frame["tiv_mm3"].to_numpy(float)
-    (table, _) = associations_tables(inputs)["associations"]
+    table = associations_tables(inputs)
     own = table[(table["map"] == MAPS[0]) & (table["group"] == GROUPS[0])].set_index("estimator")
     centred = [centred_within(values, number) for values in (density, tiv)]
     assert own.loc["pearson", "r"] == pytest.approx(np.corrcoef(*centred)[0, 1])

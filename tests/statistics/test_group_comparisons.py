@@ -13,14 +13,13 @@ from statsmodels.stats.meta_analysis import combine_effects
 from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import TwoGroups, hedges_g
-from pipeline.statistics.region_effects import region_effects
+from pipeline.statistics.groups.region_effects import region_effects
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
 
 def table_of(inputs):
-    table, columns = comparisons_tables(inputs)["group_comparisons"]
-    assert columns is COMPARISONS_COLUMNS
+    table = comparisons_tables(inputs)
     assert list(table.columns) == list(COMPARISONS_COLUMNS)
     return table
 

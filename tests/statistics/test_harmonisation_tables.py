@@ -10,23 +10,20 @@ import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
 
 from pipeline.cohort.records import Scan
+from pipeline.run.config.statistics import SubgroupsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.statistics_config import SubgroupsConfig
-from pipeline.statistics.covariates import CovariateColumns
+from pipeline.statistics.data.inputs import one_name_per_person
+from pipeline.statistics.data.region_features import FoldedScans
 from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.harmonisation.fold_wise import fold_model
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.harmonisation.spread_effect import spread_test
 from pipeline.statistics.harmonisation.tables import (
-    EFFECT_COLUMNS,
-    MODEL_COLUMNS,
-    RELEVANCE_COLUMNS,
-    VOLUME_COLUMNS,
+    HARMONISATION_TABLES,
     harmonisation_tables,
 )
-from pipeline.statistics.inputs import one_name_per_person
+from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.region_features import FoldedScans
 
 
 def site_cohort(n=90, shift=2.0, stretch=2.0, config=None, seed=5):
@@ -46,7 +43,7 @@ def site_cohort(n=90, shift=2.0, stretch=2.0, config=None, seed=5):
 
 @pytest.fixture(scope="module")
 def tables():
-    return {name: table for name, (table, _) in harmonisation_tables(site_cohort()).items()}
+    return harmonisation_tables(site_cohort())
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +52,8 @@ def small():
 
 
 def test_tables_have_the_columns_they_describe(small):
-    expected = {
-        "harmonised_relevance": RELEVANCE_COLUMNS, "harmonised_volumes": VOLUME_COLUMNS,
-        "harmonisation_models": MODEL_COLUMNS, "site_effects": EFFECT_COLUMNS,
-    }  # fmt: skip
-    assert {name: columns for name, (_, columns) in small.items()} == expected
-    for table, columns in small.values():
-        assert list(table.columns) == list(columns)
+    for table in HARMONISATION_TABLES:
+        assert list(small[table.name].columns) == list(table.meanings)
 
 
 def test_planted_shift_and_stretch_are_found_before_and_gone_after(tables):
@@ -86,9 +78,9 @@ def test_the_disease_stays(tables):
 
 def test_without_a_site_effect_nothing_is_found_and_little_changes():
     made = harmonisation_tables(site_cohort(shift=0.0, stretch=1.0, seed=8))
-    effects = made["site_effects"][0]
+    effects = made["site_effects"]
     assert (effects["p_fwe_before"] > 0.01).mean() > 0.9
-    found = made["harmonised_relevance"][0]
+    found = made["harmonised_relevance"]
     assert np.corrcoef(found["density"], found["harmonised"])[0, 1] > 0.9
 
 
@@ -158,20 +150,20 @@ def with_a_lonely_site(inputs):
 
 def test_a_site_of_one_participant_stays_as_it_is_and_is_named():
     made = harmonisation_tables(with_a_lonely_site(site_cohort(n=36)))
-    found = made["harmonised_relevance"][0]
+    found = made["harmonised_relevance"]
     own = found[found["participant_id"] == "sub-000"]
     assert np.array_equal(own["density"], own["harmonised"])
     assert own["note"].eq("site lonely has no parameters of its own in this fold: unchanged").all()
-    treatment = made["harmonisation_models"][0].query("site == 'lonely'")["treatment"]
+    treatment = made["harmonisation_models"].query("site == 'lonely'")["treatment"]
     assert treatment.eq("unchanged").all()
-    assert made["site_effects"][0]["note"].eq("1 participants of small sites left out").all()
+    assert made["site_effects"]["note"].eq("1 participants of small sites left out").all()
 
 
 @pytest.mark.parametrize("setting", ["unseen_site", "small_site"])
 def test_a_site_of_one_participant_is_refused_by_option(setting):
     config = quick_config(harmonisation={setting: "refuse"})
     made = harmonisation_tables(with_a_lonely_site(site_cohort(n=36, config=config)))
-    models, values = made["harmonisation_models"][0], made["harmonised_relevance"][0]
+    models, values = made["harmonisation_models"], made["harmonised_relevance"]
     refused = models["note"].str.contains("site lonely", na=False)
     # Fold 0 tests the participant: its scans are refused, or those of the folds that train with them.
     assert set(models.loc[refused, "fold"]) == ({"0"} if setting == "unseen_site" else {"1", "2"})
@@ -179,7 +171,7 @@ def test_a_site_of_one_participant_is_refused_by_option(setting):
     assert values.loc[in_refused, "harmonised"].isna().all()
     assert values.loc[in_refused, "note"].str.contains("site lonely").all()
     assert values.loc[~in_refused, "harmonised"].notna().all()
-    assert made["site_effects"][0]["note"].str.contains(r"fold \d left out: .*site lonely").all()
+    assert made["site_effects"]["note"].str.contains(r"fold \d left out: .*site lonely").all()
 
 
 @pytest.mark.parametrize(
@@ -214,12 +206,12 @@ def test_a_scan_without_site_or_covariate_is_named():
     lost = {"sub-005": {"site": None}, "sub-006": {"age": None}}
     scans = tuple(dataclasses.replace(s, **lost.get(s.participant_id, {})) for s in inputs.scans)
     made = harmonisation_tables(dataclasses.replace(inputs, scans=scans))
-    found = made["harmonised_volumes"][0].set_index("participant_id")
+    found = made["harmonised_volumes"].set_index("participant_id")
     assert found.loc["sub-005", "note"].eq("site is n/a").all()
     assert found.loc["sub-006", "note"].eq("age is n/a").all()
     assert found.loc[["sub-005", "sub-006"], "harmonised"].isna().all()
     assert found.drop(index=["sub-005", "sub-006"])["harmonised"].notna().all()
-    notes = made["harmonisation_models"][0].query("source == 'gb' and fold == '2'")["note"]
+    notes = made["harmonisation_models"].query("source == 'gb' and fold == '2'")["note"]
     assert notes.eq("1 participants left out: age is n/a; 1 participants left out: site is n/a").all()
 
 
@@ -239,7 +231,7 @@ def test_scans_outside_the_contrast_are_given_a_model_of_everybody_and_change_no
         Scan("sub-002", "ses-M024", "M2", None, "MCI", None, age=80.0, sex="F", site="101", tiv_mm3=1.4e6),
     ]
     more = with_applied(inputs, mci, np.full((2, 2, 6), 12.0))
-    before, after = (made["harmonised_relevance"][0] for made in (small, harmonisation_tables(more)))
+    before, after = (made["harmonised_relevance"] for made in (small, harmonisation_tables(more)))
     new = after[after["scan_id"].isin(["M1", "M2"])]
     assert after[~after["scan_id"].isin(["M1", "M2"])].reset_index(drop=True).equals(before.reset_index(drop=True))
     assert new.groupby("scan_id")["fold"].first().to_dict() == {"M1": "all", "M2": "0"}
@@ -249,7 +241,7 @@ def test_scans_outside_the_contrast_are_given_a_model_of_everybody_and_change_no
 def test_two_runs_give_the_same_numbers(small):
     again = harmonisation_tables(site_cohort(n=36))
     for name in small:
-        assert small[name][0].equals(again[name][0]), name
+        assert small[name].equals(again[name]), name
 
 
 def test_sites_named_by_numbers_are_names():
@@ -269,9 +261,9 @@ def test_a_source_that_cannot_be_fitted_costs_no_other_its_rows(small):
         volume_mm3=inputs.volumes["volume_mm3"].where(inputs.volumes["scan_id"].isin(known))
     )
     made = harmonisation_tables(dataclasses.replace(inputs, volumes=volumes))
-    pd.testing.assert_frame_equal(made["harmonised_relevance"][0], small["harmonised_relevance"][0])
+    pd.testing.assert_frame_equal(made["harmonised_relevance"], small["harmonised_relevance"])
     for name in ("harmonisation_models", "site_effects"):
-        (one, _), (all_sources, _) = made[name], small[name]
+        one, all_sources = made[name], small[name]
         lost = one[one["source"] == "volume"]
         assert lost["note"].notna().all(), name
         kept = all_sources[all_sources["source"] != "volume"]
@@ -279,7 +271,7 @@ def test_a_source_that_cannot_be_fitted_costs_no_other_its_rows(small):
         pd.testing.assert_frame_equal(
             own.reset_index(drop=True), kept.reset_index(drop=True), check_dtype=False, check_categorical=False
         )
-    volumes_made = made["harmonised_volumes"][0]
+    volumes_made = made["harmonised_volumes"]
     assert volumes_made["harmonised"].isna().all()
     assert volumes_made["note"].notna().all()
 
@@ -291,13 +283,13 @@ def test_a_fold_that_cannot_be_fitted_costs_no_other_its_values():
     scans = tuple(dataclasses.replace(s, site="A" if fold[s.scan_id] else "AB"[int(s.participant_id[4:]) // 2 % 2])
                   for s in inputs.scans)  # fmt: skip
     made = harmonisation_tables(dataclasses.replace(inputs, scans=scans))
-    values, models = made["harmonised_relevance"][0], made["harmonisation_models"][0]
+    values, models = made["harmonised_relevance"], made["harmonisation_models"]
     lost = values["fold"] == "0"
     assert values.loc[lost, "harmonised"].isna().all()
     assert values.loc[lost, "note"].str.contains("1 site to compare").all()
     assert values.loc[~lost, "harmonised"].notna().all()
     assert models.loc[models["fold"] == "0", "note"].str.contains("1 site to compare").all()
-    assert made["site_effects"][0]["note"].str.contains("1 site to compare").all()
+    assert made["site_effects"]["note"].str.contains("1 site to compare").all()
 
 
 def test_serial_numbers_of_scanners_are_told_apart_to_the_last_digit():
@@ -306,7 +298,7 @@ def test_serial_numbers_of_scanners_are_told_apart_to_the_last_digit():
     serial = [4177010.0 + int(s.site) - 100 for s in inputs.scans]
     clinical = pd.DataFrame({"serial": serial}, index=pd.Index([s.scan_id for s in inputs.scans], name="scan_id"))
     inputs = dataclasses.replace(inputs, clinical=clinical)
-    models = harmonisation_tables(inputs)["harmonisation_models"][0]
+    models = harmonisation_tables(inputs)["harmonisation_models"]
     assert set(models["site"]) == {"4177010", "4177011", "4177012"}
     frame = inputs.frame.assign(site=serial)
     assert design_of("~ site + age", "site", frame).tested.shape[1] == 2

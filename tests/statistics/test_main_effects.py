@@ -10,8 +10,8 @@ import pytest
 import statsmodels.api as sm
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
+from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
+from pipeline.statistics.data.inputs import StatisticsInputs
 
 PUTAMEN = GROUPS.index("Putamen")
 
@@ -37,9 +37,8 @@ def cohort(sex_effect: float = 0.0, coil: float = 0.0, n: int = 36, **statistics
 
 
 def table_of(inputs: StatisticsInputs) -> pd.DataFrame:
-    (table, columns) = main_effects_tables(inputs)["main_effects"]
-    assert columns is MAIN_EFFECTS_COLUMNS
-    assert list(table.columns) == list(columns)
+    table = main_effects_tables(inputs)
+    assert list(table.columns) == list(MAIN_EFFECTS_COLUMNS)
     return table.set_index(["source", "variable", "group"]).sort_index()
 
 

@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.normative.tables import normative_tables
+from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -40,7 +40,7 @@ def cohort(n=72, subtypes=0.0, config=None, seed=5, fold_habit=0.0):
 
 @pytest.fixture(scope="module")
 def plain():
-    return {name: table for name, (table, _) in normative_tables(cohort()[0]).items()}
+    return normative_tables(cohort()[0])
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +52,12 @@ def small():
 def planted():
     inputs, kind = cohort(subtypes=4.0)
     kind_of = dict(zip(inputs.frame["participant_id"], kind, strict=True))
-    return {name: table for name, (table, _) in normative_tables(inputs).items()}, kind_of
+    return normative_tables(inputs), kind_of
 
 
 def test_tables_have_the_columns_they_describe(small):
-    for name, (table, columns) in small.items():
-        assert list(table.columns) == list(columns), name
+    for table in NORMATIVE_TABLES:
+        assert list(small[table.name].columns) == list(table.meanings)
 
 
 def test_patients_stand_out_where_it_was_planted_and_controls_nowhere(plain):
@@ -89,14 +89,14 @@ def test_controls_scored_against_others_are_standard_normal(plain):
 
 def test_nobody_is_normed_against_themselves(small):
     inputs, _ = cohort(n=36)
-    before = small["w_scores"][0]
+    before = small["w_scores"]
     own = (inputs.frame["participant_id"] == "sub-001").to_numpy()
     values = dataclasses.replace(
         inputs.values, densities=np.where(own[:, None, None], inputs.values.densities + 7, inputs.values.densities)
     )
-    after = normative_tables(dataclasses.replace(inputs, values=values))["w_scores"][0]
+    after = normative_tables(dataclasses.replace(inputs, values=values))["w_scores"]
     rows = (before["participant_id"] == "sub-001") & (before["source"] == "gb")
-    norms = small["w_norms"][0]
+    norms = small["w_norms"]
     sd = norms[(norms["source"] == "gb") & (norms["fold"] == "0")]["residual_sd"].to_numpy()
     # Seven more in the values is seven residual deviations more: the norm has not moved.
     np.testing.assert_allclose((after[rows]["w"] - before[rows]["w"]).to_numpy(), np.tile(7 / sd, 2), rtol=1e-9)
@@ -144,7 +144,7 @@ def test_without_subtypes_there_is_one_group_and_no_comparison(plain):
 
 def test_habits_of_a_network_are_no_subtype():
     inputs, _ = cohort(fold_habit=6.0)
-    numbers = normative_tables(inputs)["subtype_numbers"][0]
+    numbers = normative_tables(inputs)["subtype_numbers"]
     assert (numbers[numbers["chosen"]]["k"] == 1).all()
 
 
@@ -153,25 +153,25 @@ def test_a_group_of_outliers_is_no_subtype():
     far = inputs.frame["participant_id"].isin(["sub-000", "sub-014"]).to_numpy()
     shift = 40 * far[:, None, None] * np.array([1, 1, 1, -1, -1, -1])
     values = dataclasses.replace(inputs.values, densities=inputs.values.densities + shift)
-    numbers = normative_tables(dataclasses.replace(inputs, values=values))["subtype_numbers"][0]
+    numbers = normative_tables(dataclasses.replace(inputs, values=values))["subtype_numbers"]
     own = numbers[numbers["source"] == "gb"]
     assert own[own["chosen"]]["k"].tolist() == [1]
     assert own["note"].str.startswith("the gap statistic says 2, but one group has 2: outliers").all()
 
 
 def test_too_few_patients_are_not_searched():
-    numbers = normative_tables(cohort(n=18, config=quick_config(normative={"min_freedom": 2}))[0])["subtype_numbers"][0]
+    numbers = normative_tables(cohort(n=18, config=quick_config(normative={"min_freedom": 2}))[0])["subtype_numbers"]
     assert numbers["note"].str.startswith("9 participants and 6 groups of regions; 10").all()
     assert (numbers["k"] == 1).all()
 
 
 def test_too_few_controls_make_no_norm_and_say_so():
     made = normative_tables(cohort(n=9)[0])
-    scores = made["w_scores"][0]
+    scores = made["w_scores"]
     assert scores["z"].isna().all()
     assert scores["note"].str.contains(r"\d controls for \d coefficients").all()
-    assert len(made["w_fingerprints"][0]) == 0
-    assert made["w_calibration"][0]["note"].notna().all()
+    assert len(made["w_fingerprints"]) == 0
+    assert made["w_calibration"]["note"].notna().all()
 
 
 def test_a_scan_that_cannot_be_scored_says_why():
@@ -179,11 +179,11 @@ def test_a_scan_that_cannot_be_scored_says_why():
     lost = {"sub-004": {"tiv_mm3": None}, "sub-006": {"sex": None}}
     scans = tuple(dataclasses.replace(s, **lost.get(s.participant_id, {})) for s in inputs.scans)
     made = normative_tables(dataclasses.replace(inputs, scans=scans))
-    notes = made["w_scores"][0].set_index(["participant_id", "source"])["note"].sort_index()
+    notes = made["w_scores"].set_index(["participant_id", "source"])["note"].sort_index()
     assert notes["sub-004", "volume"].eq("tiv_mm3 is n/a").all()
     assert notes["sub-004", "gb"].isna().all()
     assert notes["sub-006"].eq("sex is n/a").all()
-    found = made["subtype_numbers"][0].set_index("source")["note"]
+    found = made["subtype_numbers"].set_index("source")["note"]
     assert found["volume"].str.contains("2 participants without scores left out").all()
 
 
@@ -191,11 +191,11 @@ def test_volumes_that_are_missing_are_missing():
     inputs, _ = cohort(n=36)
     volumes = inputs.volumes.copy()
     volumes.loc[(volumes["scan_id"] == "I40") & (volumes["name"] == "left Putamen"), "volume_mm3"] = np.nan
-    scores = normative_tables(dataclasses.replace(inputs, volumes=volumes))["w_scores"][0]
+    scores = normative_tables(dataclasses.replace(inputs, volumes=volumes))["w_scores"]
     own = scores[(scores["scan_id"] == "I40") & (scores["source"] == "volume")].set_index("group")
     assert own.index[own["note"] == "no value"].tolist() == ["Putamen"]
     assert np.isnan(own.loc["Putamen", "z"])
-    none = normative_tables(dataclasses.replace(inputs, volumes=volumes.iloc[:0]))["w_scores"][0]
+    none = normative_tables(dataclasses.replace(inputs, volumes=volumes.iloc[:0]))["w_scores"]
     assert set(none["source"]) == set(MAPS)
 
 
@@ -211,7 +211,7 @@ def test_scans_outside_the_contrast_are_scored_and_are_in_no_norm(small):
     values = dataclasses.replace(more.applied.values, scans=seen)
     more = dataclasses.replace(more, applied=dataclasses.replace(more.applied, values=values))
     before, after = small, normative_tables(more)
-    scores = after["w_scores"][0]
+    scores = after["w_scores"]
     new = scores[scores["scan_id"].isin(["M1", "M2"]) & (scores["source"] != "volume")]
     assert new.groupby("scan_id")["fold"].first().to_dict() == {"M1": "all", "M2": "0"}
     assert (new["z"] > 3).all()
@@ -220,10 +220,10 @@ def test_scans_outside_the_contrast_are_scored_and_are_in_no_norm(small):
     assert notes["M2"].isna().all()
     labelled = scores[~scores["scan_id"].isin(["M1", "M2"])].reset_index(drop=True)
     key = ["scan_id", "source", "group"]
-    assert labelled.sort_values(key)["w"].tolist() == before["w_scores"][0].sort_values(key)["w"].tolist()
-    norms = after["w_norms"][0]
+    assert labelled.sort_values(key)["w"].tolist() == before["w_scores"].sort_values(key)["w"].tolist()
+    norms = after["w_norms"]
     assert (norms.loc[norms["fold"] == "all", "n_controls"] == 18).all()
-    assert after["subtypes"][0].equals(before["subtypes"][0])
+    assert after["subtypes"].equals(before["subtypes"])
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ def test_one_fold_only_leaves_no_norm():
 def test_two_runs_give_the_same_numbers(small):
     again = normative_tables(cohort(n=36)[0])
     for name in small:
-        assert small[name][0].equals(again[name][0]), name
+        assert small[name].equals(again[name]), name

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pipeline.statistics.correlation import permuted_correlations
+from pipeline.statistics.associations.correlation import permuted_correlations
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 
 

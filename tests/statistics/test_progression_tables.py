@@ -12,15 +12,15 @@ from mci_cohort import GROUPS, applied_to, inputs_of, mci_people, with_settings
 from scipy.optimize import minimize_scalar
 from scipy.stats import mannwhitneyu
 
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.statistics.data.visits import log_odds, years_since_first
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.progression.tables import progression_tables
-from pipeline.statistics.visits import log_odds, years_since_first
 
 NONE = np.zeros((40, 0))
 

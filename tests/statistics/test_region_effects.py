@@ -11,7 +11,7 @@ from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_o
 from statsmodels.stats.meta_analysis import effectsize_smd
 
 from pipeline.statistics.groups.members import hedges_g
-from pipeline.statistics.region_effects import region_effects
+from pipeline.statistics.groups.region_effects import region_effects
 
 
 def effects(scans, relevance=None, predictions=None, **changes):

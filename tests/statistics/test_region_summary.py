@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_up import FAST, GROUPS, MAPS, people, predictions_of, relevance_of
 
-from pipeline.statistics.region_summary import region_summary
-from pipeline.statistics.values import RelevanceValues, participant_means
+from pipeline.statistics.data.values import RelevanceValues, participant_means
+from pipeline.statistics.groups.region_summary import region_summary
 
 
 @pytest.fixture

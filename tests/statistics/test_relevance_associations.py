@@ -12,19 +12,18 @@ import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, people, relevance_of, settings
 
 from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
-from pipeline.run.config import RegistrationConfig
+from pipeline.run.config.settings import RegistrationConfig
 from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
+from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
-from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
+from pipeline.statistics.data.relevance_columns import shares
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import LinearModel, permutation_test
-from pipeline.statistics.relevance_columns import shares
 
 
 def table_of(inputs):
-    table, columns = associations_tables(inputs)["associations"]
-    assert columns is ASSOCIATIONS_COLUMNS
+    table = associations_tables(inputs)
     assert list(table.columns) == list(ASSOCIATIONS_COLUMNS)
     return table
 

@@ -16,12 +16,13 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config import Config
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.tables import write_table
-from pipeline.statistics.bootstrap import FLAT
-from pipeline.statistics.inputs import StatisticsInputs, files_read
+from pipeline.statistics.data.inputs import StatisticsInputs, files_read
+from pipeline.statistics.data.values import RelevanceValues
+from pipeline.statistics.resampling.bootstrap import FLAT
 from pipeline.statistics.shortcuts.compartments import _difference, shortcut_table
 from pipeline.statistics.shortcuts.site_prediction import (
     Scans,
@@ -32,8 +33,6 @@ from pipeline.statistics.shortcuts.site_prediction import (
     site_prediction_table,
     within_classes,
 )
-from pipeline.statistics.shortcuts.tables import shortcuts_tables
-from pipeline.statistics.values import RelevanceValues
 
 
 def scans_of(n: int = 24, repeats: int = 2) -> list[Scan]:
@@ -122,7 +121,7 @@ def test_a_control_run_says_so_in_every_row(tmp_path) -> None:
 def test_a_run_without_an_audit_is_refused_by_name_and_the_audit_is_an_input(tmp_path) -> None:
     inputs = inputs_of(tmp_path, scans_of(), np.zeros(len(scans_of())))
     with pytest.raises(BadInputError, match=r"relevance_audit\.tsv"):
-        shortcuts_tables(inputs)
+        shortcut_table(inputs)
     assert inputs.layout.relevance_audit in files_read(inputs.layout)
 
 

@@ -10,12 +10,14 @@ import pytest
 from made_up import fast, made_up_run, people, predictions_of, relevance_of
 
 import pipeline.statistics.stage as stage
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.cohort.records import ScanTable
-from pipeline.cohort.splits import Fold, Split
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.inputs import files_read, read_inputs, without_contradictions
+from pipeline.statistics.data.inputs import files_read, read_inputs, without_contradictions
 from pipeline.statistics.stage import Analysis, analyse
 
 
@@ -62,8 +64,8 @@ def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
     scans = people(6, (1, 2, 3))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(s.participant_id for s in scans))}
     relevance, predicted = relevance_of(scans), predictions_of(scans)
-    others = {"shortcuts", "site_prediction", "progression", "main_effects"}
-    chosen = tuple(one for one in stage.ANALYSES if one.name not in others)
+    others = {"performance_repeats", "shortcuts", "site_prediction", "progression", "main_effects"}
+    chosen = tuple(one for one in stage.ANALYSES if one.name not in others and TWO_CLASSES in one.tasks)
     monkeypatch.setattr(stage, "ANALYSES", chosen)
     config = load_config(
         overrides={"statistics": {"permutations": 99, "bootstrap_samples": 100,
@@ -83,7 +85,7 @@ def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
         Split(tuple(Fold(k, tuple(parts[1 - k]), (), tuple(parts[k])) for k in (0, 1))).write(layouts[-1].splits)
         analyse(layouts[-1], own, folds, config)
     of_scans = {"volume_points", "w_scores", "harmonised_relevance", "harmonised_volumes"}
-    tables = [table for analysis in chosen for table in analysis.tables]
+    tables = [table.name for analysis in chosen for table in analysis.tables]
     for name in tables:
         one, two = (read_table(layout.statistics(name)) for layout in layouts)
         if name in of_scans:
@@ -135,12 +137,16 @@ def test_every_file_that_is_read_is_in_the_receipt(tmp_path):
     assert own <= set(files_read(layout))
 
 
+def declared(name):
+    return Table(name, {"a": "A number"}, "row", "?")
+
+
 def test_data_problems_are_rows_and_old_tables_go(tmp_path, monkeypatch):
     scans = people(2, (1,))
     layout = made_up_run(tmp_path, scans, relevance_of(scans))
 
     def works(inputs):
-        return {"fine": (pd.DataFrame({"a": [1]}), {"a": "A number"})}
+        return pd.DataFrame({"a": [1]})
 
     def no_volumes(inputs):
         raise BadInputError("volumes.tsv: column x is missing.\nRun registration again.")
@@ -149,8 +155,11 @@ def test_data_problems_are_rows_and_old_tables_go(tmp_path, monkeypatch):
         raise np.linalg.LinAlgError("Singular matrix")
 
     write_table(layout.statistics("stale"), pd.DataFrame({"a": [1]}), {"a": "A number"})
-    analyses = (Analysis("no_volumes", ("stale",), no_volumes), Analysis("singular", ("gone",), singular),
-                Analysis("works", ("fine",), works))  # fmt: skip
+    analyses = (
+        Analysis("no_volumes", no_volumes, (declared("stale"),)),
+        Analysis("singular", singular, (declared("gone"),)),
+        Analysis("works", works, (declared("fine"),)),
+    )
     monkeypatch.setattr(stage, "ANALYSES", analyses)
     written = analyse(layout, scans, predictions_of(scans), fast())
     assert written == [layout.statistics("fine"), layout.statistics("notes")]
@@ -170,15 +179,15 @@ def test_defects_of_the_program_are_not_hidden(tmp_path, monkeypatch):
     def broken(inputs):
         raise KeyError("oops")
 
-    monkeypatch.setattr(stage, "ANALYSES", (Analysis("broken", ("x",), broken),))
+    monkeypatch.setattr(stage, "ANALYSES", (Analysis("broken", broken, (declared("x"),)),))
     with pytest.raises(KeyError, match="oops"):
         analyse(layout, scans, predictions_of(scans), fast())
-    undeclared = Analysis("undeclared", ("x",), lambda inputs: {"y": (pd.DataFrame(), {})})
+    undeclared = Analysis("undeclared", lambda inputs: {"y": pd.DataFrame()}, (declared("x"),))
     monkeypatch.setattr(stage, "ANALYSES", (undeclared,))
     with pytest.raises(ValueError, match=r"undeclared.*'y'"):
         analyse(layout, scans, predictions_of(scans), fast())
 
 
 def test_no_table_is_written_by_two_analyses():
-    names = [table for analysis in stage.ANALYSES for table in analysis.tables]
+    names = [table.name for analysis in stage.ANALYSES for table in analysis.tables]
     assert len(names) == len(set(names))

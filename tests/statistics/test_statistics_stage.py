@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_up import MAPS, fast, made_up_run, people, predictions_of, relevance_of
+from scipy.special import gamma
 
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from pipeline.statistics.demographics import demographics
+from pipeline.statistics.performance.demographics import demographic_tests, demographics
 from pipeline.statistics.stage import analyse
 
 TABLES = (
@@ -113,3 +115,16 @@ def test_notes_name_files_as_the_run_folder_does(tmp_path):
     assert said.startswith("group/relevance_audit.tsv: no such table")
     for path in (tmp_path / "run").rglob("*.tsv"):
         assert str(tmp_path) not in path.read_text(encoding="utf-8"), path.name
+
+
+@pytest.mark.parametrize("per_class", [3, 5, 12])
+def test_hedges_g_of_demographics_has_the_exact_correction(per_class):
+    scans = people(per_class)
+    table = demographic_tests(scans, fast().cohort).set_index("variable")
+    frame = pd.DataFrame([(s.participant_id, s.label, s.age) for s in scans], columns=["who", "label", "age"])
+    means = frame.groupby(["label", "who"])["age"].mean()
+    a, b = means["AD"], means["CN"]
+    freedom = len(a) + len(b) - 2
+    pooled = np.sqrt(((len(a) - 1) * a.var() + (len(b) - 1) * b.var()) / freedom)
+    exact = gamma(freedom / 2) / (np.sqrt(freedom / 2) * gamma((freedom - 1) / 2))
+    assert table.loc["age", "hedges_g"] == pytest.approx(exact * (a.mean() - b.mean()) / pooled, rel=1e-12)

@@ -11,16 +11,16 @@ import statsmodels.formula.api as smf
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+from pipeline.run.config.statistics import SubgroupsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.statistics_config import SubgroupsConfig
+from pipeline.statistics.data.inputs import AppliedScans
+from pipeline.statistics.data.values import RelevanceValues
 from pipeline.statistics.groups import fairness as fairness_module
 from pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, fairness_tables
 from pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
 from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, subgroups_tables
-from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.performance import weighted_auc
-from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.performance.classification import weighted_auc
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -29,23 +29,21 @@ def only(*variables, **more):
     return settings(subgroups={"variables": list(variables)} | more.pop("subgroups", {}), **more)
 
 
-def checked(tables, name, columns):
-    table, dictionary = tables[name]
-    assert dictionary is columns
+def checked(table, columns):
     assert list(table.columns) == list(columns)
     return table
 
 
 def subgroups(inputs):
-    return checked(subgroups_tables(inputs), "subgroups", SUBGROUPS_COLUMNS)
+    return checked(subgroups_tables(inputs), SUBGROUPS_COLUMNS)
 
 
 def interactions(inputs):
-    return checked(interactions_tables(inputs), "interactions", INTERACTIONS_COLUMNS)
+    return checked(interactions_tables(inputs), INTERACTIONS_COLUMNS)
 
 
 def fairness(inputs):
-    return checked(fairness_tables(inputs), "fairness", FAIRNESS_COLUMNS)
+    return checked(fairness_tables(inputs), FAIRNESS_COLUMNS)
 
 
 def frame_of(*people_values, column="x"):

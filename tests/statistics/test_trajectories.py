@@ -12,6 +12,7 @@ from mci_cohort import applied_to, inputs_of, with_settings
 from scipy.stats import f_oneway, ttest_1samp, ttest_ind
 
 from pipeline.cohort.records import Scan
+from pipeline.statistics.data.visits import first_visits, networks_of, years_since_first
 from pipeline.statistics.progression import mixed_model
 from pipeline.statistics.progression.mixed_model import (
     BOTH,
@@ -23,7 +24,6 @@ from pipeline.statistics.progression.mixed_model import (
 )
 from pipeline.statistics.progression.permuted_change import change_test, own_lines
 from pipeline.statistics.progression.trajectories import trajectory_table
-from pipeline.statistics.visits import first_visits, networks_of, years_since_first
 
 N = 24
 

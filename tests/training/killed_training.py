@@ -11,6 +11,7 @@ import torch
 
 from pipeline.training import trainer
 from pipeline.training.numerics import repeatable
+from pipeline.training.objectives.classification import class_weights, classification
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 if __name__ == "__main__":
@@ -27,4 +28,7 @@ if __name__ == "__main__":
     trainer.augment = deadly
     with repeatable(torch.device("cpu"), 1, 1):
         training, validation = planted_volumes(14, 1), planted_volumes(8, 2)
-        trainer.train(small_network(), training, validation, QUICK, 43, trainer.Resumption(checkpoint, "key"))
+        objective = classification(class_weights(training.targets, balance=True))
+        trainer.train(
+            small_network(), training, validation, objective, QUICK, 43, trainer.Resumption(checkpoint, "key")
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pipeline.models.founding import FoundingCNN
-from pipeline.run.config import TrainingConfig
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.volumes import STORED, LabelledVolumes
 
 SHAPE = (22, 26, 24)

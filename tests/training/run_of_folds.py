@@ -12,18 +12,19 @@ import nibabel as nib
 import numpy as np
 
 from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.cohort.splits import Fold, Split
-from pipeline.run.config import Config, ModelConfig, RegistrationConfig, TrainingConfig
-from pipeline.run.digests import DigestCache
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.networks import FoundingConfig
+from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.digests import DigestCache
 from pipeline.training import trainer
 from pipeline.training.stage import train_folds
 
 CONFIG = Config(
     seed=5,
     registration=RegistrationConfig(resolution_mm=4.0),
-    model=ModelConfig(field_of_view="template", channels=(2, 3, 4), pools=(3, 3, 2), hidden_units=8, dropout=0.1),
+    model=FoundingConfig(field_of_view="template", channels=(2, 3, 4), pools=(3, 3, 2), hidden_units=8, dropout=0.1),
     training=TrainingConfig(learning_rate=1e-2, max_epochs=3, min_epochs=1, patience=2),
 )
 SPLIT = Split(

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.augmentation import augment, flip_and_shift
 
 SHAPE = (7, 4, 5)

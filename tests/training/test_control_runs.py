@@ -11,9 +11,9 @@ import pytest
 from atlases.brain_box import Box
 from pipeline.models.inputs import NetworkInput, configured_input, to_network
 from pipeline.models.storage import load_model
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.training.control import control_of
 from tests.training.run_of_folds import CONFIG, train_all, write_registered

@@ -16,6 +16,7 @@ from pipeline.training.checkpoints import (
     write_checkpoint,
 )
 from pipeline.training.numerics import repeatable
+from pipeline.training.objectives.classification import class_weights, classification
 from pipeline.training.selection import Selection
 from pipeline.training.trainer import Resumption, train
 from tests.training.planted import QUICK, planted_volumes, small_network
@@ -25,7 +26,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 def run(path, key="key", config=QUICK):
     with repeatable(torch.device("cpu"), 1, 1):
-        return train(small_network(), planted_volumes(14, 1), planted_volumes(8, 2), config, 43, Resumption(path, key))
+        training = planted_volumes(14, 1)
+        objective = classification(class_weights(training.targets, balance=True))
+        return train(small_network(), training, planted_volumes(8, 2), objective, config, 43, Resumption(path, key))
 
 
 def assert_same(one, other):

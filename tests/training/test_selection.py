@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run.config import TrainingConfig
+from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.selection import Selection
 
 
@@ -32,14 +32,14 @@ def test_early_epochs_do_not_count():
     assert state.epoch == 6
     assert not state.stopped_early(config)
     assert state.finished(config)
-    assert (state.lowest_loss, state.best_epoch, state.best_accuracy) == (6, 6, 0.5)
+    assert (state.lowest_loss, state.best_epoch, state.best_score) == (6, 6, 0.5)
 
 
 def test_best_epoch_by_accuracy_then_loss_then_first():
     losses = [9, 3.0, 2.0, 4.0, 2.0, 1.0]
     accuracies = [1, 0.7, 0.8, 0.8, 0.8, 0.7]
     state, _ = run(losses, accuracies, min_epochs=1, max_epochs=6, patience=10)
-    assert (state.best_epoch, state.best_accuracy, state.best_loss) == (3, 0.8, 2.0)
+    assert (state.best_epoch, state.best_score, state.best_loss) == (3, 0.8, 2.0)
 
 
 def test_an_accuracy_peak_is_kept_though_the_loss_goes_on_falling():
@@ -81,5 +81,5 @@ def test_against_a_definition_over_the_whole_history(numbers, min_epochs, extra,
     used = [e for e in counted if e <= end]
     best = min(used, key=lambda e: (-accuracies[e - 1], losses[e - 1], e))
     assert (state.epoch, state.best_epoch) == (end, best)
-    assert (state.best_accuracy, state.best_loss) == (accuracies[best - 1], losses[best - 1])
+    assert (state.best_score, state.best_loss) == (accuracies[best - 1], losses[best - 1])
     assert state.lowest_loss == pytest.approx(min(losses[e - 1] for e in used), abs=0)

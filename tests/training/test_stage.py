@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.cohort.splits import Fold, Split
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
-from pipeline.run.config import ModelConfig
+from pipeline.run.config.networks import FoundingConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout import FoldFiles, RunLayout
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table
 from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
 from pipeline.training.stage import HISTORY_COLUMNS
@@ -90,7 +91,7 @@ def test_what_a_fold_leaves_behind(finished):
         assert text["converged"] == (text["ended_by"] == "early stopping")
         assert (text["seed"], text["input"]["resolution_mm"]) == (5, 4.0)
     assert text["scans"]["train"] == ["sub-1", "sub-2_ses-M00", "sub-7_ses-M00", "sub-8_ses-M00", "sub-2_ses-M12"]
-    assert text["class_weights"] == pytest.approx([5 / 4, 5 / 6])
+    assert text["objective"]["class_weights"] == pytest.approx([5 / 4, 5 / 6])
 
 
 def test_folds_start_from_different_weights_and_the_seed_decides(finished, tmp_path):
@@ -147,7 +148,7 @@ def test_a_scan_that_cannot_be_read_is_named(copy):
 
 
 def test_a_grid_too_small_is_refused_before_any_work(tmp_path):
-    config = dataclasses.replace(CONFIG, model=ModelConfig(field_of_view="template"))
+    config = dataclasses.replace(CONFIG, model=FoundingConfig(field_of_view="template"))
     with pytest.raises(BadInputError, match="49x58x49"):
         train_all(RunLayout(tmp_path), config=config)
     assert not list(tmp_path.iterdir())
@@ -164,7 +165,7 @@ def test_predicting_a_participant_the_model_was_trained_with_is_refused(finished
     loaded = load_model(FoldFiles(layout.fold(0).folder))
     leaking = Fold(0, train=("sub-4",), validation=("sub-7",), test=("sub-1", "sub-3"))
     with pytest.raises(BadInputError, match="sub-3 would be predicted by a model trained"):
-        predict_test_part(layout, loaded, leaking, labelled_scans(), torch.device("cpu"))
+        predict_test_part(layout, loaded, task_of(CONFIG.cohort), leaking, labelled_scans(), torch.device("cpu"))
     both = Fold(0, train=("sub-1",), validation=("sub-7",), test=("sub-1",))
     with pytest.raises(BadInputError, match="sub-1"):
-        predict_test_part(layout, loaded, both, labelled_scans(), torch.device("cpu"))
+        predict_test_part(layout, loaded, task_of(CONFIG.cohort), both, labelled_scans(), torch.device("cpu"))

@@ -10,14 +10,21 @@ from torch.nn import functional
 from pipeline.run.errors import UsageError
 from pipeline.training.metrics import balanced_accuracy
 from pipeline.training.numerics import kept_memory, repeatable
-from pipeline.training.trainer import Resumption, batches, class_weights, train
+from pipeline.training.objectives.classification import class_weights, classification
+from pipeline.training.trainer import Resumption, batches, train
 from tests.training.planted import QUICK, planted_volumes, small_network
+
+
+def balanced(training):
+    return classification(class_weights(training.targets, balance=True))
 
 
 def run(folder, training, validation, config=QUICK, seed=43):
     model = small_network(seed)
     with repeatable(torch.device("cpu"), seed, 1):
-        trained = train(model, training, validation, config, seed, Resumption(folder / "c.safetensors", "key"))
+        trained = train(
+            model, training, validation, balanced(training), config, seed, Resumption(folder / "c.safetensors", "key")
+        )
     model.load_state_dict(trained.weights)
     return trained, model.eval()
 
@@ -68,7 +75,7 @@ def test_history_is_what_the_kept_weights_give(tmp_path):
     weight = torch.tensor([15 / 14, 15 / 16])
     expected = functional.cross_entropy(logits, validation.targets, weight)
     assert record.validation_loss == pytest.approx(expected.item(), rel=1e-5)
-    assert record.validation_balanced_accuracy == balanced_accuracy(validation.targets.numpy(), logits.numpy())
+    assert record.validation_score == balanced_accuracy(validation.targets.numpy(), logits.numpy())
 
 
 def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
@@ -91,7 +98,7 @@ def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
     losses = functional.cross_entropy(logits, data.targets, reduction="none") * torch.tensor([1.5, 0.75, 0.75])
     losses.mean().backward()
     with repeatable(torch.device("cpu"), 1, 1):
-        train(model, data, data, config, 1, Resumption(tmp_path / "c", "key"))
+        train(model, data, data, balanced(data), config, 1, Resumption(tmp_path / "c", "key"))
     for (name, after), parameter in zip(model.named_parameters(), double.parameters(), strict=True):
         gradient = parameter.grad + config.weight_decay * parameter.detach()
         expected = reference[name] - config.learning_rate * gradient / (gradient.abs() + 1e-8)

@@ -19,15 +19,15 @@ import workflows.explain
 from atlases.brain_box import Box
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.manifest import Manifest
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.splits import Fold, Split
-from pipeline.models.founding import FoundingCNN
+from pipeline.cohort.sharing.manifest import Manifest
+from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput, prepare_run_folder
-from pipeline.run.layout import ExplanationLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.run_layout import ExplanationLayout
 from pipeline.run.tables import read_table
 from workflows.command_line import main
 
@@ -199,16 +199,16 @@ def test_scans_that_cannot_be_explained_are_told_where_all_were_asked_for(run, c
     assert explained(run) == 0
     said = capsys.readouterr().out
     assert "1 scan left out: models/fold-1/model.json is missing" in said
-    assert "1 of 1 explanations are there" in said
+    assert "1 of 1 explanations are available" in said
 
 
 KEPT: dict[str, Callable[[ExplanationLayout], Path]] = {
     "digests": lambda run: run.digests,
     "failures": lambda run: run.failures,
-    "receipt": lambda run: run.receipt("explanations", "sub-1_gradcam"),
-    "map": lambda run: run.scan("sub-1", None, 4.0).relevance_map("gradcam"),
-    "regions of the scan": lambda run: run.scan("sub-1", None, 4.0).explanation_regions("gradcam"),
-    "regions": lambda run: run.regions("gradcam"),
+    "receipt": lambda run: run.receipt("explanations", "sub-1_gradCam"),
+    "map": lambda run: run.scan("sub-1", None, 4.0).explanation_map("gradCam"),
+    "regions of the scan": lambda run: run.scan("sub-1", None, 4.0).explanation_regions("gradCam"),
+    "regions": lambda run: run.regions("gradCam"),
 }
 """What an earlier explanation has left."""
 
@@ -217,14 +217,14 @@ KEPT: dict[str, Callable[[ExplanationLayout], Path]] = {
 @pytest.mark.parametrize("file", KEPT)
 def test_what_explain_has_written_is_made_again_or_named(run, capsys, file, how):
     assert explained(run, "--scan", "sub-1") == 0
-    path, whole = KEPT[file](run), read_table(run.regions("gradcam"))
+    path, whole = KEPT[file](run), read_table(run.regions("gradCam"))
     BREAKERS.get(how, lambda path: path.write_text(how))(path)
     capsys.readouterr()
     code = explained(run, "--scan", "sub-1")
     said = capsys.readouterr()
     assert "Traceback" not in said.err + said.out
     if code == 0:
-        assert read_table(run.regions("gradcam")).equals(whole)
+        assert read_table(run.regions("gradCam")).equals(whole)
     else:
         assert code in (2, 65)
         assert path.name in said.err

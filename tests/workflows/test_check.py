@@ -13,7 +13,7 @@ import pytest
 
 import workflows.adni
 from pipeline.cohort.records import ScanTable
-from pipeline.run.config_files import load_config
+from pipeline.run.config.files import load_config
 from pipeline.run.tables import read_table
 from workflows.command_line import STAGES, main
 from workflows.preflight import stages_until
@@ -171,14 +171,31 @@ OTHER_SETTINGS = [
         '[regions]\natlas = "{folder}/toy.nii.gz"\n[registration]\nhippocampus_source = "jacobian"\n',
         "no group Hippocampus",
     ),
-    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for pools (9, 9, 2, 3)"),
-    ('[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n', "is too small for pools"),
+    ("[model]\npools = [9, 9, 2, 3]\n", "is too small for founding with pools (9, 9, 2, 3)"),
+    (
+        '[model]\nfield_of_view = "template"\n[registration]\nresolution_mm = 4.0\n',
+        "is too small for founding",
+    ),
+    *(
+        (f'[model]\narchitecture = "{name}"\n[registration]\nresolution_mm = 4.0\n', f"is too small for {name}")
+        for name in ("densenet121", "efficientnet-b0")
+    ),
+    (
+        '[model]\narchitecture = "resnet10"\nstem_stride = 4\n[registration]\nresolution_mm = 4.0\n',
+        "49x58x49 voxels is too small for resnet10: its last stage needs two voxels along each axis, so each side must "
+        "have at least 65. Choose a finer resolution",
+    ),
+    ('[model]\narchitecture = "efficientnet-b0"\n', "lrp is not defined for networks of the family efficientnet-b0"),
+    (
+        '[model]\narchitecture = "densenet121"\n[attribution]\nbatch_norm = "fold"\n',
+        'attribution.batch_norm = "fold": densenet121 has',
+    ),
     ("[model]\nhidden_units = 1000000\n", "weights; at most 1,000,000,000 are trained here"),
     ("[model]\nchannels = [8, 16, 32, 6400000]\n", "weights; at most"),
     ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
     ('[training]\ndevice = "cuda"\n', "no usable GPU"),
     ("[training]\nlearning_rate = -1.0\n", "training.learning_rate must lie above 0"),
-    ("[training]\nweight_decay = inf\n", "training.weight_decay = inf must be a finite number"),
+    ("[training]\nweight_decay = inf\n", "training.weight_decay = inf: must be a finite number"),
     (
         '[registration]\nbrain_extraction = "synthstrip"\nsynthstrip_model = "/nowhere"\n',
         "mri_synthstrip is not on the PATH",

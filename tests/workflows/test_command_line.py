@@ -13,10 +13,11 @@ import pytest
 from other_user import nobody
 
 import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
-from pipeline.run.config import Config
-from pipeline.run.folder import RunInput, prepare_run_folder
-from pipeline.run.layout import RunLayout
-from pipeline.run.lock import run_lock
+from pipeline.models.families.registry import FAMILIES
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.lock import run_lock
 from workflows.command_line import build_parser, main
 
 
@@ -43,6 +44,21 @@ def test_check_of_a_good_dataset(tmp_path, people, capsys):
     said = capsys.readouterr().out
     assert "24 scans found of 24 participants" in said
     assert "AD: 12 scans of 12 participants" in said
+
+
+def test_models_lists_every_family_with_its_settings_and_refusals(capsys):
+    assert main(["models", "--resolution", "3"]) == 0
+    said = capsys.readouterr().out
+    for name, family in FAMILIES.items():
+        part = said.split(f"\n{name}\n")[-1] if name != "founding" else said
+        for setting in family.settings(architecture=name).own:
+            assert f"{setting} = " in part
+        for method, reason in family.refused.items():
+            assert f"{method}: {reason}" in part
+    assert "brain at 3 mm     14,357,442 parameters" in said
+    assert "voxels is too small for founding" in said
+    assert 'batch_norm = "identity"' in said
+    assert main(["models", "--resolution", "30"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -219,7 +235,7 @@ def test_links_in_a_circle_are_named(tmp_path, words, capsys):
 def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, capsys):
     (tmp_path / "thesis.doc").touch()
     assert main(["demo", str(tmp_path)]) == 2
-    assert "is not empty and not that of an earlier demo" in one_line(capsys.readouterr().err)
+    assert "is not empty and not an earlier demo" in one_line(capsys.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
 
 

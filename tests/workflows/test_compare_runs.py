@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from pipeline.cohort.records import Scan
-from pipeline.run.config_files import load_config
-from pipeline.run.folder import RunInput, prepare_run_folder
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from workflows.command_line import main
 
@@ -58,7 +58,7 @@ def test_two_runs_give_both_tables_and_stay_as_they_are(tmp_path, source, capsys
     assert set(ranks["kendall_w"]) == {1.0}
     assert (tmp_path / "together" / "mcnemar.json").is_file()
     assert before == {path: path.read_bytes() for run in runs for path in run.root.rglob("*") if path.is_file()}
-    assert "12 scans in all of a/run, b/run" in capsys.readouterr().out
+    assert "12 scans common to a/run, b/run" in capsys.readouterr().out
     tables = {path: path.read_bytes() for path in (tmp_path / "together").iterdir()}
     assert main(command) == 0
     assert tables == {path: path.read_bytes() for path in (tmp_path / "together").iterdir()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from declared_tables import require_as_declared, tables_of_run
 
 from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 
 CONFIG = Path(__file__).with_name("mini.toml")
@@ -89,6 +91,11 @@ def test_regions_keep_their_rows(finished):
     assert counts.iloc[0] >= 134
 
 
+@pytest.mark.parametrize("table", tables_of_run(), ids=lambda table: table.name)
+def test_every_declared_table_is_written_as_it_is_declared(finished, table):
+    require_as_declared(finished, table)
+
+
 def test_report_says_that_the_cohort_is_synthetic(finished):
     page = finished.report.read_text(encoding="utf-8").lower()
     assert "synthetic" in page
@@ -105,6 +112,35 @@ def test_two_folders_give_identical_tables(finished, cohort, tmp_path):
     other = RunLayout(tmp_path / "elsewhere")
     assert run(cohort, other.root).returncode == 0
     assert tables(other) == tables(finished)
+
+
+FAMILIES = {
+    "resnet10": ("width = 0.1", 4.0, "regions"),
+    "densenet121": ("first_channels = 4\ngrowth = 2", 3.0, "report"),
+}
+"""Settings of small networks, the resolution that their smallest grid needs, and how far the run goes."""
+
+
+@pytest.mark.parametrize("family", ["resnet10", pytest.param("densenet121", marks=pytest.mark.slow)])
+def test_another_family_of_networks_runs(family, finished, cohort, tmp_path):
+    """Networks that are no chain of layers, on scans that another run may have registered."""
+    layout = RunLayout(tmp_path / "out")
+    shutil.copytree(finished.root, layout.root)
+    text = CONFIG.read_text()
+    before, file = tables(finished), tmp_path / "family.toml"
+    start, end = (text.index(section) for section in ("[model]", "[training]"))
+    model, resolution, last = FAMILIES[family]
+    model = f'[model]\narchitecture = "{family}"\n{model}\n'
+    file.write_text((text[:start] + model + text[end:]).replace("resolution_mm = 4.0", f"resolution_mm = {resolution}"))
+    answer = run(cohort, layout.root, "--config", str(file), "--stop-after", last)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    description = json.loads(layout.fold(0).description.read_text())
+    assert description["architecture"]["name"] == family
+    test_every_labelled_scan_gets_an_out_of_fold_prediction(layout)
+    test_region_sums_and_rest_add_up_to_the_start_value(layout)
+    assert tables(layout)["group/predictions.tsv"] != before["group/predictions.tsv"]
+    if last == "report":
+        assert "MONAI" in layout.report.read_text(encoding="utf-8")
 
 
 def test_no_file_names_a_folder_of_this_machine(finished, cohort):
@@ -182,8 +218,8 @@ def test_explanations_leave_the_run_as_it_was(finished, cohort):
     answer = subprocess.run([*words, "--method", "grad-cam", "--scan", scan], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     made = set(results(finished)) - set(before)
-    assert [Path(name).name for name in made if name.endswith("desc-gradcam_relevance.nii.gz")]
-    table = read_table(finished.explanations / "desc-gradcam_regions.tsv")
+    assert [Path(name).name for name in made if name.endswith("desc-gradCam_explanation.nii.gz")]
+    table = read_table(finished.explanations / "desc-gradCam_regions.tsv")
     assert set(table["scan_id"]) == {scan}
     assert table["region"].nunique() >= 134
     for wrong in (["--method", "nothing"], ["--method", "grad-cam", "--scan", "nobody"]):

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from atlases.templates import load_template
-from pipeline.run.config_files import load_config, read_config
-from pipeline.run.layout import RunLayout
+from pipeline.run.config.files import load_config, read_config
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 
 PEOPLE = {"young": ("1003", "1005", "1007"), "middle": ("1110",), "old": ("1116", "1119", "1122")}

@@ -18,13 +18,13 @@ from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.registration import scan_jobs
-from pipeline.run import pacing
-from pipeline.run.config import Config, RegistrationConfig
-from pipeline.run.digests import DigestCache
+from pipeline.run.config.settings import Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.jobs import Outcome
-from pipeline.run.layout import RunLayout
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
+from pipeline.run.work import pacing
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome
 from workflows.registration import register_and_finish
 
 TEMPLATE = load_template(4.0)
@@ -75,7 +75,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
 def run(out: Path, scans: list[Scan], seed: int = 1, flagged: str = "keep") -> tuple[list[Outcome], list[Outcome]]:
     layout = RunLayout(out)
     ScanTable(tuple(scans)).write(layout.scans)
-    config = Config(registration=RegistrationConfig(4.0, flagged=flagged), seed=seed)
+    config = Config(registration=RegistrationConfig(4.0, flagged=flagged, seed=seed))
     with ThreadPoolExecutor(1) as executor:
         return register_and_finish(layout, out.parent / "in", scans, config, executor, DigestCache(layout.digests))
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.cohort.demo.effects import clinical_scores
 from pipeline.cohort.demo.people import Person, Visit
-from pipeline.run.seeds import generator
+from pipeline.run.work.seeds import generator
 
 FILE_NAME = "ADNIMERGE_11Nov2025.csv"
 VOLUME_NOISE = 0.05
@@ -23,9 +23,6 @@ def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, fl
 
     Parameters
     ----------
-    seed : int
-    person : Person
-    visit : Visit
     volumes : dict of str to float, optional
         True volumes in mm3 by bilateral group, and ``"intracranial"``; None for a visit without a scan.
     """
@@ -33,7 +30,7 @@ def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, fl
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
     scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
     measured: dict[str, int | None] = dict.fromkeys(("Ventricles", "Hippocampus", "Entorhinal", "ICV"))
-    # One person's volumes were never measured, as happens.
+    # Real tables lack volumes of some people, so one person has none.
     if volumes is not None and person.rid != 9006:
         measured["Ventricles"] = round(volumes["Lateral ventricle"] * noise[0])
         measured["Hippocampus"] = round(volumes["Hippocampus"] * noise[1])

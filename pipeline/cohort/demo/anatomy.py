@@ -2,7 +2,7 @@
 
 Everything starts from the 2009c brain and the Neuromorphometrics labels at 1 mm. A scan's anatomy is the reference
 brain after three deformations: first the disease, then the sex difference (both change the size of regions, in
-reference space, where the regions are known), then the person (a smooth random warp and a scale of their own).
+reference space, where the regions are known), then the person (a smooth random warp and an individual scale).
 Deformations live on a grid of 3 mm over the same field of view; points are in "reference millimetres", i.e. 1 mm voxel
 coordinates of the template.
 """
@@ -46,7 +46,7 @@ WARP_RMS_MM = 2.0
 
 @dataclass(frozen=True, eq=False)
 class ReferenceAnatomy:
-    """The brain everyone is made from.
+    """The brain from which every synthetic person is made.
 
     Parameters
     ----------
@@ -90,11 +90,6 @@ class ReferenceAnatomy:
         ----------
         points : array, shape (3, ...)
             Reference mm.
-
-        Returns
-        -------
-        inside : array of bool, shape (...)
-        shares : array, shape (groups, number inside)
         """
         local = points - self.box_start.astype(np.float32).reshape(3, *[1] * (points.ndim - 1))
         last = np.asarray(self.regions.shape[1:]).reshape(local.shape[:1] + (1,) * (local.ndim - 1)) - 1
@@ -104,7 +99,7 @@ class ReferenceAnatomy:
 
 
 def reference_digests() -> dict[str, str]:
-    """Digests of what everyone is made from."""
+    """Digests of the template and atlas of the cohort."""
     template = load_template(1.0)
     return {"template": template.source_digest, "atlas": load_atlas(ATLAS, template.grid).source_digest}
 
@@ -171,7 +166,7 @@ def resizing_velocities(regions: Array, brain: Array, log_sizes: Sequence[float]
 
 @dataclass(frozen=True, eq=False)
 class PersonShape:
-    """What makes a person's brain their own, the same at every visit.
+    """Individual anatomy of a person, the same at every visit.
 
     Parameters
     ----------
@@ -187,7 +182,7 @@ class PersonShape:
 
 
 def draw_shape(rng: np.random.Generator, sex: str, reference: ReferenceAnatomy) -> PersonShape:
-    """Draw a person's shape; the same draws make the same person of either sex.
+    """Draw a person's shape; the draws do not depend on sex.
 
     The template brain is larger than most; people have 0.93 of its length on average (0.80 of its volume), men a
     little more than women, with a standard deviation of 3 %.
@@ -207,7 +202,7 @@ def pull_back(reference: ReferenceAnatomy, person: PersonShape, severities: tupl
 
 
 def _antialiased(image: NDArray[Any]) -> Array:
-    """Smoothed so that voxels of about 2 mm miss nothing between their centres; keeps the total."""
+    """Smooth an image so that it can be sampled at about 2 mm without aliasing; keeps the total."""
     smooth: Array = ndimage.gaussian_filter(image.astype(np.float32), ANTIALIASING_MM)
     return smooth
 

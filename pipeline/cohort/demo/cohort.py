@@ -1,8 +1,7 @@
 """Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them.
 
-``write_demo_cohort`` is the only entry. The folder it writes holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv``,
-``README.txt`` and ``truth/`` (severity and true volumes per scan, a map of where the disease is, the planted groups),
-which no reader of the cohort looks at.
+The folder holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv``, ``README.txt`` and ``truth/`` (severity and true
+volumes per scan, a map of the disease, the planted groups), which no reader of the cohort opens.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sampl
 from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
 from pipeline.cohort.demo.people import Person, Visit, draw_people
 from pipeline.cohort.demo.scanner import draw_acquisition, scan
-from pipeline.run.digests import unit_key
 from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.progress import Progress
-from pipeline.run.seeds import generator
 from pipeline.run.tables import write_json, write_table, write_text
+from pipeline.run.work.digests import unit_key
+from pipeline.run.work.progress import Progress
+from pipeline.run.work.seeds import generator
 
 SEVERITY_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -48,7 +47,7 @@ SEVERITY_COLUMNS = {
 
 README = """SYNTHETIC DATA - NOT REAL PEOPLE
 
-This folder looks like a download from ADNI and is none. Heatlas made it: the brains are the ICBM152 2009c template,
+This folder looks like a download from ADNI but is not one. Heatlas made it: the brains are the ICBM152 2009c template,
 warped at random, with disease planted in known regions, a sex difference in another and one site's uneven signal;
 every name, date and number is invented. Use it to try the software and to judge heatmaps, never to learn anything about
 Alzheimer's disease.
@@ -58,8 +57,8 @@ ADNI/                    one folder per person, sequence, date and image
 truth/                   what was planted: severity and true volumes per scan, map of the disease, planted groups, and
                          the effects and nulls that analyses are held against
 
-People with MCI have one scan and visits over four years that tell who developed dementia. Left in on purpose, as real
-downloads have it: a row without a scan, a scan without a row, visit codes of several kinds, missing values, mixed
+People with MCI have one scan and visits over four years that show who developed dementia. Like real downloads,
+the cohort has a row without a scan, a scan without a row, visit codes of several kinds, missing values, mixed
 orientations, headers without an sform, .nii beside .nii.gz.
 
 Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
@@ -73,12 +72,12 @@ def write_demo_cohort(
     resolution_mm: float = 2.0,
     executor: Executor | None = None,
 ) -> Path:
-    """Write the demo cohort, or leave it alone if it is there already, whole and from the same code.
+    """Write the demo cohort unless it already exists, complete and made by the same code.
 
     Parameters
     ----------
     folder : Path
-        New, empty, or holding this very cohort.
+        New, empty, or holding the same cohort.
     seed : int
         Equal seeds give byte-identical files.
     participants : int
@@ -87,7 +86,7 @@ def write_demo_cohort(
     resolution_mm : float
         Typical voxel size.
     executor : concurrent.futures.Executor, optional
-        Makes people in parallel; without it one after the other.
+        Makes people in parallel.
 
     Returns
     -------
@@ -104,7 +103,7 @@ def write_demo_cohort(
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
-    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo", "pipeline.run.seeds")
+    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo")
     if _claim(folder, settings, key):
         return folder
     try:
@@ -117,7 +116,7 @@ def write_demo_cohort(
         write_text(folder / "README.txt", README.format(table=FILE_NAME, **settings))
         effects = [effect.record() for effect in EFFECTS]
         write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})
-        # Last of all: who finds it may rely on the rest.
+        # Written last: its presence means that the rest is complete.
         write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(PLANTED_GROUPS)})
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -169,7 +168,7 @@ def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -
 def _write_images(
     folder: Path, seed: int, people: Sequence[Person], resolution_mm: float, executor: Executor | None
 ) -> dict[int, dict[str, dict[str, float]]]:
-    """Make everyone who has an image; true volumes by roster number and visit code."""
+    """Make all people with an image; returns true volumes by RID and visit code."""
     imaged = [person for person in people if any(visit.has_image for visit in person.visits)]
     volumes: dict[int, dict[str, dict[str, float]]] = {}
     with Progress(len(imaged), "Demo cohort") as bar:
@@ -252,21 +251,21 @@ def _receipt(folder: Path) -> Path:
 
 
 def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
-    """True if the cohort is there already; otherwise make the folder ready for it.
+    """Return True if the cohort exists already; otherwise prepare the folder.
 
-    What an interrupted call or an older version of the code left is removed; anything else is refused.
+    Remains of an interrupted call or an older version are removed; any other content is refused.
     """
     try:
         receipt = json.loads(_receipt(folder).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder}: is no demo cohort and not empty. Choose a new folder.") from None
+            raise UsageError(f"{folder}: is not empty and not a demo cohort. Choose a new folder.") from None
     except ValueError as error:
         raise UsageError(f"{_receipt(folder)}: not readable ({error}). Choose a new folder.") from error
     else:
         if receipt["settings"] != settings:
             raise UsageError(
-                f"{folder}: holds a demo cohort of other settings, {receipt['settings']}. Choose a new folder."
+                f"{folder}: holds a demo cohort with other settings, {receipt['settings']}. Choose a new folder."
             )
         if receipt["key"] == key and receipt["files"] and receipt["files"].items() <= _sizes(folder).items():
             return True

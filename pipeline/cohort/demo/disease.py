@@ -79,7 +79,7 @@ CHANGES = (
     PlantedChange("Parahippocampal gyrus", "parahippocampal", -0.27, tissue=True),
     PlantedChange("Lateral ventricle", "lateral_ventricle", +0.40, tissue=False),
 )
-"""Everything planted, in the order of all arrays over groups in this package."""
+"""All planted changes, in the order of all arrays over groups in this package."""
 
 PLANTED_GROUPS = tuple(change.group for change in CHANGES)
 
@@ -109,7 +109,7 @@ def severity_per_year(diagnosis: str) -> float:
 
 @dataclass(frozen=True)
 class Course:
-    """How the disease runs in one person.
+    """Course of the disease in one person.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Course:
     region_factors: tuple[float, ...]
 
     def mean_severity(self, age: float, years: float) -> float:
-        """Severity averaged over the regions: what clinical scores and conversion go by."""
+        """Severity averaged over the regions: the basis of clinical scores and conversion."""
         return float(np.mean(self.severities(age, years)))
 
     def severities(self, age: float, years: float) -> tuple[float, ...]:
@@ -137,7 +137,7 @@ class Course:
         age : float
             Age at the first visit.
         years : float
-            Time since then; its own ageing is part of `per_year`.
+            Time since then; ageing during it is part of `per_year`.
         """
         common = self.baseline + SEVERITY_PER_YEAR_OF_AGE * max(age - 70, 0) + self.per_year * years
         return tuple(common * factor for factor in self.region_factors)
@@ -146,9 +146,8 @@ class Course:
 def draw_course(rng: np.random.Generator, diagnosis: str, stratum: tuple[int, int] = (0, 1)) -> Course:
     """Draw the course of one person.
 
-    `stratum` names one of so many equal parts of the range of severity; the few people with MCI have one each.
-
-    The number of draws does not depend on the diagnosis, so that nothing else about the person does.
+    `stratum` is (number, count) of equal parts of the severity range; each of the few people with MCI has one part.
+    The number of draws does not depend on the diagnosis, so that the random stream does not either.
     """
     low, high = SEVERITY_RANGE[diagnosis]
     part, parts = stratum

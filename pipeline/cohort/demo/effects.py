@@ -1,4 +1,4 @@
-"""What else is planted beside the disease, and what is planted nowhere: the cohort analyses are held against it.
+"""Planted effects besides the disease, and planted nulls, against which the cohort analyses are tested.
 
 Sex difference
     The putamen is larger in men. Published: larger in men in two cohorts of some 500 young adults, with grey and white
@@ -28,8 +28,8 @@ Conversion
     severe convert sooner, and about two in five within three years (ADNI: 16.5 % in the first year, Petersen et al.).
 
 Nothing
-    Education and field strength are drawn without regard to anything and change nothing, in no region. Sex changes
-    nothing in the cuneus beyond the size of the head.
+    Education and field strength are drawn independently of everything and have no effect in any region. Sex has no
+    effect in the cuneus beyond the size of the head.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ PUBLISHED_DIMORPHISM = 0.04
 """How much larger the group is in men, relative to the head (an assumption of the published order)."""
 
 DIMORPHISM_TIMES = 6
-"""As many times the published size is planted."""
+"""Factor by which the planted effect exceeds the published one."""
 
 DIMORPHIC_LOG_RATIO = math.log1p(DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM)
 """Log of the group's size in men over that in women."""
 
 UNDIMORPHIC_GROUP = "Cuneus"
-"""Bilateral group that neither disease nor sex changes; far from those that do."""
+"""Bilateral group that neither disease nor sex changes; far from those that change."""
 
 COIL_SITE = 991
 """Site whose coil brightens the back of the head."""
@@ -142,7 +142,7 @@ class PlantedEffect:
     variable : str
         Column of the scan table or of ``clinical.tsv`` that it goes with.
     groups : tuple of str
-        Bilateral groups in which it shows; empty: all groups are looked at.
+        Bilateral groups in which it shows; empty for all groups.
     measure : str
         What differs: ``relevance``, ``volume`` or ``survival``.
     direction : int
@@ -222,4 +222,4 @@ EFFECTS = (
         "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None, expected=False,
     ),
 )  # fmt: skip
-"""Everything that an analysis of the demo is held against."""
+"""All effects and nulls against which analyses of the demo are tested."""

@@ -4,9 +4,9 @@ A field is an array ``(3, X, Y, Z)`` in mm on a grid of equal spacing whose axes
 the point ``x`` to ``x + u(x)``. A stationary velocity field ``v`` is integrated over unit time by scaling and squaring
 (Arsigny et al. 2006, doi:10.1007/11866565_113), which gives a diffeomorphism whose inverse is the integral of ``-v``.
 
-Own code because the registration libraries at hand integrate fields only inside an optimiser or a network.
-Interpolation is compiled by numba: nine tenths of the time of the cohort was `scipy.ndimage.map_coordinates`, which
-the loop equals to the last bit of single precision.
+Registration libraries integrate fields only inside an optimiser or a network, hence this module. Interpolation is
+compiled by numba because `scipy.ndimage.map_coordinates` took nine tenths of the time; results are equal to the last
+bit of single precision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ def sample(image: NDArray[np.generic], points: Array) -> Array:
 
     Parameters
     ----------
-    image : array, shape (X, Y, Z)
     points : array, shape (3, ...)
         Voxel coordinates.
     """
@@ -40,7 +39,7 @@ def sample(image: NDArray[np.generic], points: Array) -> Array:
 
 @numba.njit(cache=True, nogil=True)
 def _trilinear(image: Any, points: Any) -> Any:
-    """`sample` of points of shape (3, n); weights and sums are rounded as scipy's are."""
+    """`sample` of points of shape (3, n); weights and sums are rounded as in scipy."""
     values = np.empty(points.shape[1], np.float32)
     last = (image.shape[0] - 1, image.shape[1] - 1, image.shape[2] - 1)
     for n in range(points.shape[1]):
@@ -78,7 +77,6 @@ def exponential(velocity: Array, spacing_mm: float) -> Array:
     ----------
     velocity : array, shape (3, X, Y, Z)
         mm per unit time.
-    spacing_mm : float
     """
     largest = float(np.sqrt(np.square(velocity).sum(axis=0)).max()) / spacing_mm
     squarings = 0 if largest == 0 else max(0, int(np.ceil(np.log2(largest / FIRST_STEP_VOXELS))))
@@ -103,9 +101,6 @@ def random_velocity(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-    shape : tuple of int
-    spacing_mm : float
     smoothness_mm : float
         Standard deviation of the Gaussian that smooths white noise.
     rms_mm : float
@@ -119,7 +114,7 @@ def random_velocity(
 
 
 def smoothed(image: Array, spacing_mm: float, sigma_mm: float) -> Array:
-    """Gaussian smoothing on the torus, the one that `velocity_with_divergence` lives on."""
+    """Gaussian smoothing on the torus, as `velocity_with_divergence` assumes."""
     result: Array = ndimage.gaussian_filter(image, sigma_mm / spacing_mm, mode="wrap")
     return result
 
@@ -130,8 +125,7 @@ def velocity_with_divergence(divergence: Array, spacing_mm: float) -> Array:
     Parameters
     ----------
     divergence : array, shape (X, Y, Z)
-        Per unit time; its mean is taken off, since nothing can leave a torus.
-    spacing_mm : float
+        Per unit time; its mean is subtracted, since it must be 0 on a torus.
 
     Returns
     -------

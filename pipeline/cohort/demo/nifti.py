@@ -1,4 +1,4 @@
-"""NIfTI images as bytes, equal for equal content."""
+"""NIfTI images as reproducible bytes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ def nifti_image(
     slope: float | None = None,
     qform_only: bool = False,
 ) -> Any:
-    """A NIfTI image that says what it is.
+    """A NIfTI image with a description and the meaning of its affine.
 
     Parameters
     ----------
     stored : array
         Written as it is.
-    affine : array, shape (4, 4)
     description : str
         At most 79 characters.
     space : str
@@ -45,6 +44,6 @@ def nifti_image(
 
 
 def nifti_bytes(image: Any, compressed: bool) -> bytes:
-    """The file's bytes; no time stamp in the compressed ones."""
+    """Bytes of the file; compressed ones have no time stamp."""
     content: bytes = image.to_bytes()
     return gzip.compress(content, compresslevel=1, mtime=0) if compressed else content

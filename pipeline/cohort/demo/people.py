@@ -1,7 +1,7 @@
 """Who is in the demo cohort: people, their visits, and the scans that exist or are missing.
 
-Sites, sexes and field strengths are dealt out evenly within each diagnosis, in random order: with so few people chance
-alone would tie them to the disease, and no analysis could tell a planted difference from that.
+Sites, sexes and field strengths are balanced within each diagnosis, in random order: with so few people, chance alone
+could confound them with the disease.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.cohort.demo.disease import Course, draw_course
 from pipeline.cohort.demo.effects import CONVERSION_SEVERITY
-from pipeline.run.seeds import generator
+from pipeline.run.work.seeds import generator
 
 SITES = (990, 991, 992)
 """Site numbers that ADNI does not use, so that no synthetic person can be taken for a real one."""
@@ -37,7 +37,7 @@ MCI_FRACTION = 5 / 30
 """People with MCI per person with AD or CN; at least one."""
 
 MCI_FOLLOW_UPS = (("m06", 6), ("m12", 12), ("m24", 24), ("m36", 36), ("m48", 48))
-"""Visits without a scan that tell who converted."""
+"""Visits without a scan that show who converted."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Visit:
     diagnosis : str
         At this visit.
     in_table, has_image : bool
-        False for the planted dirt, a scan without a row, a row without a scan; and for follow-up without scans.
+        False for planted irregularities (a scan without a row, a row without a scan) and follow-up without scans.
     """
 
     code: str
@@ -96,7 +96,7 @@ class Person:
 
     @property
     def ptid(self) -> str:
-        """ADNI's name: site, S, roster number."""
+        """ADNI's name: site, S, RID."""
         return f"{self.site:03d}_S_{self.rid:04d}"
 
     @property
@@ -106,24 +106,23 @@ class Person:
 
 
 def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
-    """Everyone in the cohort.
+    """Draw all people of the cohort.
 
     Parameters
     ----------
-    seed : int
     participants : int
         People with AD or CN and a usable scan, half of them AD; one in six has a second scan.
 
     Returns
     -------
     tuple of Person
-        Those people; then those with MCI, one scan each and visits over four years; then the dirt: one row without a
-        scan, one scan without a row.
+        Those people; then those with MCI, one scan each and visits over four years; then two irregular cases: a row
+        without a scan and a scan without a row.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)
     n_mci = max(round(participants * MCI_FRACTION), 1)
-    # Alternating, so that any few people in sequence hold both groups and repeats fall on both.
+    # Alternating, so that any few people in sequence, and the repeats, include both groups.
     diagnoses = ["AD" if n % 2 and n // 2 < patients else "CN" for n in range(participants)] + ["MCI"] * n_mci
     dealt = {name: iter(_dealt(seed, name, diagnoses.count(name))) for name in ("CN", "AD", "MCI")}
     strata = generator(seed, "demo", "strata").permutation(n_mci)
@@ -145,7 +144,7 @@ def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
 
 @dataclass(frozen=True)
 class Place:
-    """What is dealt out evenly: site, sex, and field strength in tesla."""
+    """The balanced properties: site, sex, and field strength in tesla."""
 
     site: int
     sex: str
@@ -153,9 +152,9 @@ class Place:
 
 
 def _dealt(seed: int, diagnosis: str, count: int) -> list[Place]:
-    """Places of the people of one diagnosis: every site and sex as often as the other, in random order."""
+    """Places of the people of one diagnosis: balanced over sites and sexes, in random order."""
     rng = generator(seed, "demo", "places", diagnosis)
-    first = {"CN": 0, "AD": 1, "MCI": 0}[diagnosis]  # odd numbers of people: the one too many differs
+    first = {"CN": 0, "AD": 1, "MCI": 0}[diagnosis]  # with an odd number of people the extra one differs
     cells = [(SITES[n % len(SITES)], "FM"[(n + first) % 2]) for n in range(count)]
     strengths = rng.permutation([(1.5, 3.0)[(n + first) % 2] for n in range(count)])
     places = [Place(site, sex, float(tesla)) for (site, sex), tesla in zip(cells, strengths, strict=True)]

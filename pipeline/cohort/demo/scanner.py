@@ -1,7 +1,7 @@
-"""From a person's anatomy at a visit to an image as a scanner would give it, and the volumes that are true of it.
+"""From a person's anatomy at a visit to an image as a scanner would produce it, and its true volumes.
 
-Head position, voxel grid, contrast, bias field, blur and noise are drawn from a stream of their own that knows nothing
-of the diagnosis: nothing but anatomy tells the groups apart. The site's receive coil is the same for both groups.
+Head position, voxel grid, contrast, bias field, blur and noise come from a separate random stream that is independent
+of the diagnosis, so that only anatomy distinguishes the groups. A site's receive coil is the same for both groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.cohort.demo.nifti import nifti_image
 
 ORIENTATIONS = ("LAS", "RAS", "PSR", "LIA")
 CENTRE_MM = np.array([0.0, -18.0, 8.0])
-"""Point of template space that heads turn and scale about."""
+"""Point of template space about which heads are rotated and scaled."""
 
 MARGIN_MM = 12.0
 """Field of view beyond the brain."""
@@ -36,7 +36,7 @@ CONTRAST_SPREAD = 0.04
 
 @dataclass(frozen=True, eq=False)
 class Acquisition:
-    """One stay in the scanner.
+    """One scanning session.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Acquisition:
     slope : float
         Scaling of the stored integers.
     qform_only : bool
-        No sform in the header, as some converters leave it.
+        No sform in the header, as with some converters.
     noise_seed : int
     """
 
@@ -77,7 +77,7 @@ class Acquisition:
 
 @dataclass(frozen=True, eq=False)
 class Scanned:
-    """An image and what is true of it.
+    """An image and its true volumes.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Scanned:
         Volume of each group in the order of `CHANGES`, tissue left in grey matter, fluid in ventricles; then of the
         group that differs between the sexes.
     intracranial_mm3 : float
-        Volume inside the brain outline, which the disease leaves as it is.
+        Volume inside the brain outline, which the disease does not change.
     """
 
     image: Any
@@ -106,13 +106,10 @@ def draw_acquisition(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-    reference : ReferenceAnatomy
-    person : PersonShape
     resolution_mm : float
         Typical voxel size.
     coil : float
-        Growth of log signal per mm towards the back of the head; nothing else depends on it.
+        As in `Acquisition`.
     """
     angles = np.clip(rng.normal(0, 3.5, 3), -8, 8)
     pose = np.eye(4)
@@ -161,18 +158,18 @@ def _voxel_grid(
 def scan(
     reference: ReferenceAnatomy, person: PersonShape, severities: tuple[float, ...], acquisition: Acquisition
 ) -> Scanned:
-    """Take the picture.
+    """Simulate a scan.
 
     Every voxel centre is followed back through head position, the person's warp and the disease to the point of the
-    reference brain that fills it. True volumes are sums of region shares over voxel centres, so they hold for the
-    very deformation that made the image.
+    reference brain that fills it. True volumes are sums of region shares over voxel centres, so they are exact for the
+    deformation of the image.
     """
     points = _reference_points(reference, person, severities, acquisition)
     brain = sample(reference.brain.view(np.uint8), points)
     intensity = sample(reference.t1w, points)
     inside, shares = reference.region_shares(points)
     lost = [change.loss_rate * s for change, s in zip(CHANGES, severities, strict=True)]
-    rates = np.array([*lost, 0.0], np.float32)  # the sex difference takes no tissue away
+    rates = np.array([*lost, 0.0], np.float32)  # the sex difference removes no tissue
     remaining = np.exp(-np.tensordot(rates, shares, axes=1))
     regional = intensity[inside]
     intensity[inside] = regional - (1 - remaining) * np.maximum(regional - reference.fluid, 0)

@@ -16,23 +16,25 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.cohort.people.tasks import task_of
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
+from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
-from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
-from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.correlation import spearman_interval, weighted_partial_correlation
-from pipeline.statistics.fold_effect import fold_of_units, model_within_folds
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest
 from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
-from pipeline.statistics.notes import joined
-from pipeline.statistics.relevance_columns import RelevanceColumns
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +49,8 @@ MIN_PARTICIPANTS = 4
 """With three, every correlation over participants is compatible with anything."""
 
 ASSOCIATIONS_COLUMNS = {
-    "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group",
+    "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group; "
+    "where a number is predicted, target and corrected_gap of predictions.tsv",
     "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
     "estimator": "pearson, spearman; partial: Pearson with the covariates taken out of both; partial spearman: the "
     "same of ranks. Of all the test fold is taken out (of spearman: of the ranks), where covariates names it",
@@ -71,6 +74,10 @@ ASSOCIATIONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no value, what was left out, or what to know of it",
 }
+ASSOCIATIONS_TABLE = Table(
+    "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
+    "Does relevance follow clinical measures and volumes?", filled=("n_participants",),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,21 +108,22 @@ class Points:
     note: str | None
 
 
-def associations_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``associations``: a row per biomarker, group of scans, estimator, map, bilateral group and metric."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
-    for name in settings.associations.biomarkers:
+    number = task_of(inputs.config.cohort).is_number
+    for name in (*(("target", "corrected_gap") if number else ()), *settings.associations.biomarkers):
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
             blocks.append(_unusable(name, str(error)))
             continue
-        for scan_group in settings.associations.scan_groups:
+        for scan_group in ("all",) if number else settings.associations.scan_groups:
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
     table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
-    return {"associations": (table[list(ASSOCIATIONS_COLUMNS)], ASSOCIATIONS_COLUMNS)}
+    return table[list(ASSOCIATIONS_COLUMNS)]
 
 
 def _of_biomarker(

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.notes import joined
-from pipeline.statistics.region_features import VOLUME, region_features
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.region_features import VOLUME, region_features
 
 Floats = NDArray[np.float64]
 

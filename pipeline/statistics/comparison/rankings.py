@@ -14,17 +14,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
+from pipeline.run.layout.map_names import beta_of
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.comparison.agreement import agreement
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.values import RelevanceValues, participant_codes, participant_means
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 METRICS = ("sum", "density")
-LRP = "lrpB"
 
 AGREEMENT_COLUMNS = {
     "between": "What the rankings differ in: folds, betas, methods, or runs",
@@ -46,6 +47,10 @@ AGREEMENT_COLUMNS = {
     "n_scans": "Their scans",
     "note": "Why there is no value, or what to know of it",
 }
+RANKING_AGREEMENT_TABLE = Table(
+    "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
+    "Would another network, beta or method rank regions alike?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +77,9 @@ class Rankings:
     note: str | None = None
 
 
-def ranking_agreement_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Agreement inside a run: ``ranking_agreement``."""
-    table = agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
-    return {"ranking_agreement": (table, AGREEMENT_COLUMNS)}
+    return agreement_table(rankings_of_run(inputs.values), inputs.config.statistics, inputs.seed)
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
@@ -86,8 +90,8 @@ def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, se
 
 def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:
     """Rankings between folds, betas and methods, of all scans and of the positive class."""
-    betas = [name for name in values.maps if name.startswith(LRP)]
-    methods = [*betas[:1], *(name for name in values.maps if not name.startswith(LRP))]
+    betas = [name for name in values.maps if beta_of(name) is not None]
+    methods = [*betas[:1], *(name for name in values.maps if beta_of(name) is None)]
     folds = values.scans["fold"].to_numpy()
     for scans, chosen in populations(values.scans["target"].to_numpy(float)).items():
         for metric in METRICS:

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from pipeline.cohort.persons import name_of_person
-from pipeline.run.config import Config
+from pipeline.cohort.people.persons import name_of_person
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.statistics.bootstrap import bootstrap_intervals
+from pipeline.run.work.seeds import generator
 from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
-from pipeline.statistics.inputs import renamed
-from pipeline.statistics.notes import joined, so_many
-from pipeline.statistics.values import RelevanceValues
+from pipeline.statistics.data.inputs import renamed
+from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.values import RelevanceValues
+from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 
 MIN_PARTICIPANTS = 2
 """Fewer shared ones are refused: a single participant tests nothing, and their regions rank no cohort."""
@@ -89,7 +89,7 @@ class Run:
 
 
 def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
-    """The runs with one participant_id for someone who goes by two (`pipeline.cohort.persons`)."""
+    """The runs with one participant_id for someone who goes by two (`pipeline.cohort.people.persons`)."""
     names = name_of_person(name for run in runs for name in run.predictions["participant_id"])
     return [
         dataclasses.replace(

@@ -7,12 +7,12 @@ for outcomes they are left out. Both are counted.
 The difference is tested by permuting participants with one residual variance per group (Welch's t without covariates),
 since patients vary more than controls; the same permutation for all regions and maps gives family-wise p values. A
 metric is a family of its own, so the density rows are those of ``region_effects.tsv``. The same test is done with
-covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.fold_effect`).
+covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +20,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, bootstrap_intervals
-from pipeline.statistics.fold_effect import FoldModel, fold_of_units, model_within_folds
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.relevance_columns import RelevanceColumns
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
 from pipeline.statistics.groups.members import TwoGroups, difference_within, label_of, reported_g
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from pipeline.statistics.notes import joined
-from pipeline.statistics.relevance_columns import RelevanceColumns
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 
 Floats = NDArray[np.float64]
 
@@ -86,6 +87,11 @@ COMPARISONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no value, what was left out, or what to know of it",
 }
+GROUP_COMPARISONS_TABLE = Table(
+    "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
+    "Where do two groups of people differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
+    "n_second"),
+)  # fmt: skip
 _NUMBERS = (
     "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "t", "df", "p", "p_fwe",
     "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted",
@@ -94,7 +100,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def comparisons_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
@@ -109,7 +115,7 @@ def comparisons_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFr
             table = with_gains(table, compared.means, compared.of_first, label_of(inputs, second), settings, rng)
         blocks.append(table.assign(comparison=name))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"group_comparisons": (table[list(COMPARISONS_COLUMNS)], COMPARISONS_COLUMNS)}
+    return table[list(COMPARISONS_COLUMNS)]
 
 
 @dataclass(frozen=True, eq=False)

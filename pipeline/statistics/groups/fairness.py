@@ -13,18 +13,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.columns import Form
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
-from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import two_sided_p
-from pipeline.statistics.notes import joined
-from pipeline.statistics.performance import weighted_auc
-from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.performance.classification import weighted_auc
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 
 Floats = NDArray[np.float64]
 
@@ -56,10 +58,14 @@ FAIRNESS_COLUMNS = {
     "n_permutations": "Permutations used",
     "note": "Why there is no value, or what was suppressed",
 }
+FAIRNESS_TABLE = Table(
+    "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work alike in all subgroups?",
+    forms={"level": Form.TEXT},
+)  # fmt: skip
 _NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
 
 
-def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
@@ -74,7 +80,7 @@ def fairness_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame
             continue
         blocks.append(_of_variable(inputs, levels, frame))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"fairness": (table[list(FAIRNESS_COLUMNS)], FAIRNESS_COLUMNS)}
+    return table[list(FAIRNESS_COLUMNS)]
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:

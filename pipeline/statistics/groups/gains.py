@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import bootstrap_intervals, participant_draws
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import drawn_means
-from pipeline.statistics.notes import joined
+from pipeline.statistics.resampling.bootstrap import bootstrap_intervals, participant_draws
 
 Floats = NDArray[np.float64]
 

@@ -7,21 +7,20 @@ are, not in bands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.statistics.correction_family import benjamini_hochberg
-from pipeline.statistics.fold_effect import model_within_folds
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.levels import COURSE, Levels, of_person, subgroup_levels
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.notes import joined
-from pipeline.statistics.relevance_columns import RelevanceColumns
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",
@@ -46,10 +45,14 @@ INTERACTIONS_COLUMNS = {
     "exact": "true if these are all distinct permutations there are",
     "note": "Why there is no test, and what was left out",
 }
+INTERACTIONS_TABLE = Table(
+    "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
+    "Does the difference between the classes depend on someone's subgroup?",
+)  # fmt: skip
 _NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
 
-def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``interactions``: a row per variable, map and bilateral group."""
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
@@ -63,7 +66,7 @@ def interactions_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataF
         except BadInputError as error:
             blocks.append(_blank(variable, str(error).replace("_positive", "class").replace("_level", variable)))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"interactions": (table[list(INTERACTIONS_COLUMNS)], INTERACTIONS_COLUMNS)}
+    return table[list(INTERACTIONS_COLUMNS)]
 
 
 def _of_variable(

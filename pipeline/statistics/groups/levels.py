@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.values import code_text
+from pipeline.cohort.cells.values import code_text
+from pipeline.run.config.statistics import SubgroupsConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.statistics_config import SubgroupsConfig
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.visits import course_of
 from pipeline.statistics.linear.design import ALWAYS_CATEGORIES
-from pipeline.statistics.visits import course_of
 
 COURSE = "course"
 COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from pipeline.statistics.fold_effect import centred_within
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.linear.fold_effect import centred_within
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -7,22 +7,22 @@ they are too close to single people.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.columns import Form
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
-from pipeline.statistics.fold_effect import fold_of_participants
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
-from pipeline.statistics.inputs import StatisticsInputs
-from pipeline.statistics.notes import joined
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.linear.fold_effect import fold_of_participants
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 
 Floats = NDArray[np.float64]
 
@@ -50,9 +50,13 @@ SUBGROUPS_COLUMNS = {
     "n/a where these rest on fewer than 8 degrees of freedom",
     "note": "Why there is no value, or what was suppressed",
 }
+SUBGROUPS_TABLE = Table(
+    "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "What does relevance look like in subgroups?",
+    forms={"level": Form.TEXT},
+)  # fmt: skip
 
 
-def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     settings = inputs.config.statistics
     everyone = inputs.everyone
@@ -67,7 +71,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFram
         for level in levels.names:
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return {"subgroups": (table[list(SUBGROUPS_COLUMNS)], SUBGROUPS_COLUMNS)}
+    return table[list(SUBGROUPS_COLUMNS)]
 
 
 def _of_level(

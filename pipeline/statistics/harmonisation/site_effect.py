@@ -2,7 +2,7 @@
 
 Location: participants' values on site beside the covariates, Freedman-Lane; the null hypothesis is that site has no
 part in the values. Scale: `pipeline.statistics.harmonisation.spread_effect`, over sites with participants enough. Of
-relevance, both hold the test fold (`pipeline.statistics.fold_effect`).
+relevance, both hold the test fold (`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size, spread_test
+from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 Floats = NDArray[np.float64]

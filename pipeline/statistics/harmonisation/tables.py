@@ -10,20 +10,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.values import code_text
-from pipeline.run.config import Config
+from pipeline.cohort.cells.values import code_text
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.statistics.covariates import refuse_class
-from pipeline.statistics.fold_effect import FOLD
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined as joined_notes
+from pipeline.statistics.data.region_features import VOLUME, FoldedScans
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.linear.covariates import refuse_class
+from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.linear.freedman_lane import PermutationTest
-from pipeline.statistics.notes import joined as joined_notes
-from pipeline.statistics.region_features import VOLUME, FoldedScans
 
 _SCAN = {
     "participant_id": "BIDS participant, with the prefix sub-",
@@ -40,6 +42,10 @@ RELEVANCE_COLUMNS = {
     "harmonised": "Density after ComBat; n/a where it could not be harmonised",
     "note": "Why not, or how a site without parameters of its own was treated",
 }
+HARMONISED_RELEVANCE_TABLE = Table(
+    "harmonised_relevance", RELEVANCE_COLUMNS, "scan, map and bilateral group", "Density without the mark of the site",
+    forms={"fold": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 VOLUME_COLUMNS = {
     **_SCAN,
     "group": "Bilateral group",
@@ -47,6 +53,10 @@ VOLUME_COLUMNS = {
     "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised",
     "note": "Why not, or how a site without parameters of its own was treated",
 }
+HARMONISED_VOLUMES_TABLE = Table(
+    "harmonised_volumes", VOLUME_COLUMNS, "scan and bilateral group", "Volumes without the mark of the site",
+    forms={"fold": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 MODEL_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "fold": "Test fold that the model is applied to; all: scans that no fold tests",
@@ -60,6 +70,10 @@ MODEL_COLUMNS = {
     "note": "Why there is no model; participants and covariates left out of the fit, and groups given back unchanged, "
     "each with the reason",
 }
+HARMONISATION_MODELS_TABLE = Table(
+    "harmonisation_models", MODEL_COLUMNS, "source, fold and site", "What did harmonisation do to each site?",
+    forms={"fold": Form.TEXT},
+)  # fmt: skip
 EFFECT_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "group": "Bilateral group; n/a in a row about a test that cannot be made",
@@ -84,9 +98,19 @@ EFFECT_COLUMNS = {
     "exact": "true if these are all distinct ones there are",
     "note": "Why there is no value, or what to know of it",
 }
+SITE_EFFECTS_TABLE = Table(
+    "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
+    "What does the site change, before and after harmonisation?",
+)  # fmt: skip
+HARMONISATION_TABLES = (
+    HARMONISED_RELEVANCE_TABLE,
+    HARMONISED_VOLUMES_TABLE,
+    HARMONISATION_MODELS_TABLE,
+    SITE_EFFECTS_TABLE,
+)
 
 
-def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Harmonise densities and volumes over sites, fold by fold, and test what site does before and after.
 
     Returns
@@ -112,10 +136,10 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.Data
     relevance = [_values(one, scans, config, "density").assign(map=one.features.source) for one in maps]
     measured = [_values(one, scans, config, "volume_mm3") for one in volumes]
     return {
-        "harmonised_relevance": (inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)), RELEVANCE_COLUMNS),
-        "harmonised_volumes": (inputs.as_named(_stacked(measured, VOLUME_COLUMNS)), VOLUME_COLUMNS),
-        "harmonisation_models": (_stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS), MODEL_COLUMNS),
-        "site_effects": (_stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS), EFFECT_COLUMNS),
+        "harmonised_relevance": inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)),
+        "harmonised_volumes": inputs.as_named(_stacked(measured, VOLUME_COLUMNS)),
+        "harmonisation_models": _stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS),
+        "site_effects": _stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS),
     }
 
 

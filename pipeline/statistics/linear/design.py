@@ -17,7 +17,7 @@ from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term
 from numpy.typing import NDArray
 
-from pipeline.cohort.values import code_text
+from pipeline.cohort.cells.values import code_text
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
 

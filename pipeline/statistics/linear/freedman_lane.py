@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.correction_family import benjamini_hochberg
 from pipeline.statistics.linear.design import Design, new_direction
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 from pipeline.statistics.linear.studentised import StudentisedModel
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 Floats = NDArray[np.float64]
 

@@ -14,11 +14,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config import Config
+from pipeline.run.config.settings import Config
+from pipeline.run.config.statistics import NormativeConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import NormativeConfig
-from pipeline.statistics.correction_family import benjamini_hochberg
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.notes import so_many
+from pipeline.statistics.data.region_features import VOLUME
+from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -30,9 +33,7 @@ from pipeline.statistics.normative.clustering import (
     gap_statistic,
     stability,
 )
-from pipeline.statistics.notes import so_many
-from pipeline.statistics.region_features import VOLUME
-from pipeline.statistics.values import participant_codes, participant_means
+from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 Floats = NDArray[np.float64]
 
@@ -55,6 +56,7 @@ SUBTYPE_COLUMNS = {
     "one group",
     "level": "Mean z over groups of regions: how far from controls altogether",
 }
+SUBTYPES_TABLE = Table("subtypes", SUBTYPE_COLUMNS, "patient and source", "Which subtype does each patient belong to?")
 NUMBER_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "k": "Number of groups tried",
@@ -71,6 +73,9 @@ NUMBER_COLUMNS = {
     "n_regions": "Bilateral groups in the fingerprint",
     "note": "Why there is no value, or what to know of it",
 }
+SUBTYPE_NUMBERS_TABLE = Table(
+    "subtype_numbers", NUMBER_COLUMNS, "source and number of groups", "How many subtypes are there?",
+)  # fmt: skip
 COMPARISON_COLUMNS = {
     "source": "Relevance map (densities), or volume, by which the subtypes were found",
     "compared": "Variable, test fold (whose network explained the participant), or subtypes by another source",
@@ -85,6 +90,9 @@ COMPARISON_COLUMNS = {
     "exact": "true if these are all distinct ones there are",
     "note": "Why there is no value, or what to know of it",
 }
+SUBTYPE_COMPARISON_TABLE = Table(
+    "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

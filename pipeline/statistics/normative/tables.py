@@ -8,30 +8,35 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.covariates import refuse_class
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.region_features import FoldedScans
+from pipeline.statistics.linear.covariates import refuse_class
 from pipeline.statistics.normative.subtypes import (
-    COMPARISON_COLUMNS,
-    NUMBER_COLUMNS,
-    SUBTYPE_COLUMNS,
+    SUBTYPE_COMPARISON_TABLE,
+    SUBTYPE_NUMBERS_TABLE,
+    SUBTYPES_TABLE,
     compare_subtypes,
     find_subtypes,
 )
 from pipeline.statistics.normative.w_scores import (
-    CALIBRATION_COLUMNS,
-    FINGERPRINT_COLUMNS,
-    NORM_COLUMNS,
-    W_SCORE_COLUMNS,
+    W_CALIBRATION_TABLE,
+    W_FINGERPRINTS_TABLE,
+    W_NORMS_TABLE,
+    W_SCORES_TABLE,
     calibration_table,
     fingerprint_table,
     norm_table,
     score,
     score_table,
 )
-from pipeline.statistics.region_features import FoldedScans
+
+NORMATIVE_TABLES = (
+    W_SCORES_TABLE, W_NORMS_TABLE, W_CALIBRATION_TABLE, W_FINGERPRINTS_TABLE, SUBTYPES_TABLE, SUBTYPE_NUMBERS_TABLE,
+    SUBTYPE_COMPARISON_TABLE,
+)  # fmt: skip
 
 
-def normative_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]:
+def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Score all scans against controls outside their fold, and look for subtypes among patients.
 
     Returns
@@ -66,11 +71,11 @@ def normative_tables(inputs: StatisticsInputs) -> Mapping[str, tuple[pd.DataFram
     found = [find_subtypes(patients, one.features.source, fold_of, config) for one in scored]
     calibration = [calibration_table(one, scans, config.cohort.negative) for one in scored]
     return {
-        "w_scores": (inputs.as_named(scores), W_SCORE_COLUMNS),
-        "w_norms": (pd.concat([norm_table(one) for one in scored], ignore_index=True), NORM_COLUMNS),
-        "w_calibration": (pd.concat(calibration, ignore_index=True), CALIBRATION_COLUMNS),
-        "w_fingerprints": (fingerprints, FINGERPRINT_COLUMNS),
-        "subtypes": (pd.concat([one.table() for one in found], ignore_index=True), SUBTYPE_COLUMNS),
-        "subtype_numbers": (pd.concat([one.numbers for one in found], ignore_index=True), NUMBER_COLUMNS),
-        "subtype_comparison": (compare_subtypes(found, frame, fold_of, config), COMPARISON_COLUMNS),
+        "w_scores": inputs.as_named(scores),
+        "w_norms": pd.concat([norm_table(one) for one in scored], ignore_index=True),
+        "w_calibration": pd.concat(calibration, ignore_index=True),
+        "w_fingerprints": fingerprints,
+        "subtypes": pd.concat([one.table() for one in found], ignore_index=True),
+        "subtype_numbers": pd.concat([one.numbers for one in found], ignore_index=True),
+        "subtype_comparison": compare_subtypes(found, frame, fold_of, config),
     }

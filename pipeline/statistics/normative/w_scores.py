@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config import Config
-from pipeline.statistics.covariates import CovariateColumns
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import CLASSES, Table
+from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
+from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
-from pipeline.statistics.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
 
 Floats = NDArray[np.float64]
 
@@ -36,6 +38,10 @@ W_SCORE_COLUMNS = {
     "z": "The same with account of how few the controls are: standard normal in new controls, whatever their number",
     "note": "Why there is no score, or what to know of it",
 }
+W_SCORES_TABLE = Table(
+    "w_scores", W_SCORE_COLUMNS, "scan, source and bilateral group",
+    "How far is each scan from what its age and sex let expect?", forms={"fold": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 NORM_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "fold": "Test fold that the norm serves",
@@ -46,6 +52,10 @@ NORM_COLUMNS = {
     "residual_sd": "Standard deviation of controls about the regression, in the unit of the source",
     "note": "Why there is no norm, and covariates left out, each with the reason",
 }
+W_NORMS_TABLE = Table(
+    "w_norms", NORM_COLUMNS, "source, fold and bilateral group", "The norms behind w_scores", forms={"fold": Form.TEXT},
+    on_pages=False,
+)  # fmt: skip
 CALIBRATION_COLUMNS = {
     "source": "Relevance map (densities), or volume",
     "fold": "Test fold of the controls, all of whose scores come from one norm; all: of all folds",
@@ -58,6 +68,10 @@ CALIBRATION_COLUMNS = {
     "beyond": "Share of |z| > 1.96; .05 where norms fit",
     "note": "Why there is no value",
 }
+W_CALIBRATION_TABLE = Table(
+    "w_calibration", CALIBRATION_COLUMNS, "source, fold and bilateral group",
+    "Do the norms fit controls they were not made of?", forms={"fold": Form.TEXT},
+)  # fmt: skip
 FINGERPRINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "label": "Class of the scans; n/a outside the contrast",
@@ -68,6 +82,11 @@ FINGERPRINT_COLUMNS = {
     "z": "Mean z over these scans",
     "rank": "1 for the group furthest from controls by |z|",
 }
+W_FINGERPRINTS_TABLE = Table(
+    "w_fingerprints", FINGERPRINT_COLUMNS, "participant, source and bilateral group",
+    "Where is each person farthest from the norm?", filled=("participant_id", "source", "group"),
+    values={"label": (CLASSES,)},
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,8 @@
 
 The networks told AD from CN and never saw these participants, so what they say here is out of sample. Time runs from
 the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored); where AD was
-diagnosed and withdrawn there is neither, and they are left out and counted (`pipeline.cohort.progression`, which also
+diagnosed and withdrawn there is neither, and they are left out and counted (`pipeline.cohort.people.progression`,
+which also
 says who is pMCI: the same conversions, by the horizon). The conversion lies somewhere before that visit; with visits
 every 6 to 12 months this is the usual approximation.
 
@@ -20,8 +21,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.inputs import AppliedScans
-from pipeline.statistics.visits import (
+from pipeline.statistics.data.inputs import AppliedScans
+from pipeline.statistics.data.visits import (
     CONVERTED,
     FOLLOWED,
     OTHER_DEMENTIA,

@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.correction_family import add_false_discovery_rate
-from pipeline.statistics.fold_effect import centred_within
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.notes import so_many
+from pipeline.statistics.linear.fold_effect import centred_within
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
 from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, counted
 from pipeline.statistics.progression.hazards import (
@@ -35,6 +35,7 @@ from pipeline.statistics.progression.hazards import (
     martingale_residuals,
     score_statistics,
 )
+from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -77,6 +78,7 @@ COX_COLUMNS = {
     "n_missing": "Participants left out for a missing predictor or covariate",
     "note": "Why there is no value, or what to know of it",
 }
+COX_TABLE = Table("cox", COX_COLUMNS, "predictor and model", "Does a score foretell when someone with MCI converts?")
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.data.values import participant_means
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.linear.sign_flip import sign_flip_test
-from pipeline.statistics.values import participant_means
 
 Floats = NDArray[np.float64]
 

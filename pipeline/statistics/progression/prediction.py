@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.notes import joined
 from pipeline.statistics.progression.concordance import (
     CHANCE,
     Pairs,
@@ -28,7 +28,8 @@ from pipeline.statistics.progression.concordance import (
     permuted_concordance,
 )
 from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
-from pipeline.statistics.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -59,6 +60,10 @@ PROGRESSION_COLUMNS = {
     "n_missing": "Participants left out: the predictor is unknown, or (auc and shares) their course within the horizon",
     "note": "Why there is no value, or what to know of it",
 }
+PROGRESSION_TABLE = Table(
+    "progression", PROGRESSION_COLUMNS, "predictor and measure", "Does a score foretell who converts?",
+    filled=("predictor", "measure", "n_participants", "n_events"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.progression.conversion import conversions
-from pipeline.statistics.progression.cox import COX_COLUMNS, cox_table
-from pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS, progression_table
-from pipeline.statistics.progression.trajectories import TRAJECTORY_COLUMNS, trajectory_table
-
-Tables = Mapping[str, tuple[pd.DataFrame, Mapping[str, str]]]
+from pipeline.statistics.progression.cox import cox_table
+from pipeline.statistics.progression.prediction import progression_table
 
 
-def progression_tables(inputs: StatisticsInputs) -> Tables:
+def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Conversion from MCI to AD: ``cox`` and ``progression``.
 
     Raises
@@ -25,14 +22,6 @@ def progression_tables(inputs: StatisticsInputs) -> Tables:
     """
     cohort, settings = conversions(inputs.applied), inputs.config.statistics
     return {
-        "cox": (cox_table(cohort, settings, inputs.seed), COX_COLUMNS),
-        "progression": (
-            progression_table(cohort, settings, inputs.seed, inputs.config.cohort.mci_horizon_months),
-            PROGRESSION_COLUMNS,
-        ),
+        "cox": cox_table(cohort, settings, inputs.seed),
+        "progression": progression_table(cohort, settings, inputs.seed, inputs.config.cohort.mci_horizon_months),
     }
-
-
-def trajectories_tables(inputs: StatisticsInputs) -> Tables:
-    """Change over visits: ``trajectories``."""
-    return {"trajectories": (trajectory_table(inputs), TRAJECTORY_COLUMNS)}

@@ -15,14 +15,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.correction_family import add_false_discovery_rate
-from pipeline.statistics.fold_effect import FOLD
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
+from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
 from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
-from pipeline.statistics.visits import course_of, first_visits, log_odds, networks_of, years_since_first
+from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +62,9 @@ TRAJECTORY_COLUMNS = {
     "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
     "note": "Why there is no value, or what to know of it",
 }
+TRAJECTORIES_TABLE = Table(
+    "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,18 +13,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.seeds import generator
-from pipeline.run.statistics_config import StatisticsConfig
 from pipeline.run.tables import read_table
-from pipeline.statistics.bootstrap import bootstrap_intervals
-from pipeline.statistics.correction_family import add_false_discovery_rate
-from pipeline.statistics.fold_effect import FOLD, model_within_folds
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.groups.members import difference_within
-from pipeline.statistics.inputs import StatisticsInputs
 from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.notes import joined
+from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
+from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 from pipeline.training.control import control_of
 
 Floats = NDArray[np.float64]
@@ -62,6 +63,9 @@ SHORTCUT_COLUMNS = {
     "control": "none; or what makes this a control run: binarised, shuffled labels",
     "note": "Why there is no value, or what to know of it",
 }
+SHORTCUTS_TABLE = Table(
+    "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance gather in places that should not matter?",
+)  # fmt: skip
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:

@@ -25,12 +25,13 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.run.seeds import derived_seed, generator
-from pipeline.run.statistics_config import StatisticsConfig
-from pipeline.statistics.bootstrap import bootstrap_intervals
-from pipeline.statistics.inputs import StatisticsInputs
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
+from pipeline.run.work.seeds import derived_seed, generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
-from pipeline.statistics.values import participant_codes
+from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 from pipeline.training.control import control_of
 
 Floats = NDArray[np.float64]
@@ -64,6 +65,10 @@ SITE_COLUMNS = {
     "control": "none; or what makes this a control run: binarised, shuffled labels",
     "note": "Why there is no value, or what to know of it",
 }
+SITE_PREDICTION_TABLE = Table(
+    "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be read from relevance?",
+
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,55 @@
+"""What class activation maps share: a sum of feature maps, and the boundaries where such a sum says something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.network_view import NetworkView
+from pipeline.run.errors import UsageError
+
+
+def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
+    """``sum_k w_k A^k`` of each volume, (B, 1, d, h, w), of weights (B, K) and features (B, K, d, h, w).
+
+    Examples
+    --------
+    >>> weighted_sum(torch.tensor([[2.0, -1.0]]), torch.tensor([[3.0, 4.0]]).view(1, 2, 1, 1, 1)).flatten().tolist()
+    [2.0]
+    """
+    return torch.einsum("bk,bkdhw->bdhw", weights, features).unsqueeze(1)
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Quotient that is 0 where the denominator is 0."""
+    empty = denominator == 0
+    return torch.where(empty, 0, numerator / torch.where(empty, 1, denominator))
+
+
+def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """All (volume, channel) pairs of a batch, volume by volume, as index vectors of at most `size` pairs each."""
+    batch, channels = features.shape[:2]
+    for pairs in torch.split(torch.arange(batch * channels, device=features.device), size):
+        yield pairs // channels, pairs % channels
+
+
+def require_channels(view: NetworkView, method: str) -> None:
+    """Refuse the boundary at which one number per channel says nothing: the input with its one channel."""
+    if view.at_input and view.features.shape[1] == 1:
+        raise UsageError(
+            f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "
+            "times a number, or 0, whatever the network looks at. Choose a later stage, or another method."
+        )
+
+
+def require_nonnegative(view: NetworkView, method: str) -> None:
+    """Refuse features below zero for formulas that take a feature for an amount."""
+    lowest = float(view.features.min())
+    if lowest < 0:
+        layer = view.before[-1][0] if view.before else "the input"
+        raise UsageError(
+            f"{method} needs features that are not negative, and {layer} gives {lowest:g}; choose a stage that ends "
+            "in a ReLU or a pooling after one."
+        )

@@ -1,0 +1,62 @@
+"""Heads of global average pooling and one linear layer, the only ones that CAM is defined for.
+
+Two spellings mean the same: pool then linear, or a 1x1x1 convolution then pool. For both the logit is
+``sum_k W_ck mean(A^k) + b_c``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from pipeline.attribution.network_view import NetworkView
+from pipeline.run.errors import UsageError
+
+TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
+"""Change no value in evaluation mode."""
+SHOWN = 3
+"""Layers named in a refusal."""
+
+
+def class_weights(view: NetworkView, method: str) -> Tensor:
+    """Row ``W_c`` of the linear head behind the boundary, (K,).
+
+    Raises
+    ------
+    UsageError
+        If anything else than global average pooling and one linear layer follows; names it.
+    """
+    layers = [(name, layer) for name, layer in view.after if not isinstance(layer, TRANSPARENT)]
+    if len(layers) == 2:
+        (_, first), (_, second) = layers
+        if _pools_all(first, view.features.shape[2:]) and isinstance(second, nn.Linear):
+            return second.weight[view.target].detach()
+        if isinstance(first, nn.Conv3d) and _is_pointwise(first) and _pools_all(second, view.features.shape[2:]):
+            return first.weight[view.target].detach().flatten()
+    found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
+    more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
+    raise UsageError(
+        f"{method} needs global average pooling and one linear layer right after the boundary, and finds "
+        f"{found}{more}. Choose the stage right before such a pooling; where there is none, use grad-cam, which "
+        "is CAM (but for scale and ReLU) for such a head and works for any."
+    )
+
+
+def _pools_all(layer: nn.Module, grid: Sequence[int]) -> bool:
+    if isinstance(layer, nn.AdaptiveAvgPool3d):
+        sizes = layer.output_size
+        return sizes == 1 or tuple(sizes if isinstance(sizes, tuple | list) else ()) == (1, 1, 1)
+    if isinstance(layer, nn.AvgPool3d):
+        kernel, padding = layer.kernel_size, layer.padding
+        whole = (kernel,) * 3 if isinstance(kernel, int) else tuple(kernel)
+        return whole == tuple(grid) and padding in (0, (0, 0, 0)) and layer.divisor_override is None
+    return False
+
+
+def _is_pointwise(layer: nn.Conv3d) -> bool:
+    return (
+        layer.kernel_size == layer.stride == (1, 1, 1)
+        and layer.groups == 1
+        and layer.padding in (0, (0, 0, 0), "valid", "same")
+    )

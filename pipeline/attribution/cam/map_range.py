@@ -1,0 +1,63 @@
+"""Bringing a map into [0, 1] so that it can serve as a mask, one volume at a time.
+
+A map without contrast says nothing about where to look. Stretching it would blow rounding errors up to a full mask, so
+a range that rounding could have made counts as none.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pipeline.run.errors import UsageError
+
+Normalisation = Literal["range", "max", "sigmoid"]
+SPACE = (1, 2, 3, 4)
+ROUNDINGS = 64
+"""So many units of rounding count as none."""
+
+
+def by_range(maps: Tensor) -> Tensor:
+    """``(A - min A) / (max A - min A)`` of each map, 0 for a constant one; ties share the gradient of min and max.
+
+    Parameters
+    ----------
+    maps : Tensor
+        (B, 1, D, H, W).
+
+    Returns
+    -------
+    Tensor
+        Same shape.
+
+    Examples
+    --------
+    >>> by_range(torch.tensor([2.0, 3.0, 6.0]).view(1, 1, 1, 1, 3)).flatten().tolist()
+    [0.0, 0.25, 1.0]
+    >>> by_range(torch.full((1, 1, 1, 1, 2), 7.0)).flatten().tolist()
+    [0.0, 0.0]
+    """
+    low, high = maps.amin(SPACE, keepdim=True), maps.amax(SPACE, keepdim=True)
+    flat = high - low <= ROUNDINGS * torch.finfo(maps.dtype).eps * torch.maximum(low.abs(), high.abs())
+    return torch.where(flat, 0, (maps - low) / torch.where(flat, 1, high - low))
+
+
+def by_max(maps: Tensor) -> Tensor:
+    """``A / max A`` of each map, 0 for an empty one; for maps that are not negative. Shapes as `by_range`."""
+    high = maps.amax(SPACE, keepdim=True)
+    return torch.where(high == 0, 0, maps / torch.where(high == 0, 1, high))
+
+
+def normalised(maps: Tensor, how: Normalisation) -> Tensor:
+    """Maps in [0, 1] by one of three rules; ``sigmoid`` gives at least 0.5 for maps that are not negative."""
+    if how == "range":
+        return by_range(maps)
+    return by_max(maps) if how == "max" else torch.sigmoid(maps)
+
+
+def require_normalisation(method: str, how: str) -> None:
+    """Refuse an unknown rule."""
+    if how not in get_args(Normalisation):
+        raise UsageError(f"{method}: normalisation = {how!r}; allowed are {', '.join(get_args(Normalisation))}.")

@@ -1,0 +1,172 @@
+"""Opti-CAM (Zhang, Torres et al. 2024): the mix of feature maps that, used as a mask, keeps the score highest.
+
+For each volume one weight per channel, ``S(u) = sum_k softmax(u)_k A^k``, is climbed by Adam on the score of the volume
+masked with S. The features are those of the unmasked volume and stay fixed; the gradient runs through softmax,
+up-sampling, normalisation, mask and the whole network. Objectives of a batch are added, not averaged, and Adam works
+element by element, so every volume climbs as it would alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.cam.channel_maps import require_channels, require_nonnegative, weighted_sum
+from pipeline.attribution.cam.map_range import Normalisation, normalised, require_normalisation
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.perturbation.masking import Masking, mixed
+from pipeline.attribution.settings import require_whole
+from pipeline.attribution.upsampling import to_input_grid
+from pipeline.run.errors import UsageError
+
+Objective = Literal["mask", "diff"]
+Keep = Literal["best", "last"]
+Height = Callable[[Tensor, Tensor], Tensor]
+DECAY, DECAY_SQUARED, ADAM_EPS = 0.9, 0.999, 1e-8
+
+
+def mixture(u: Tensor, features: Tensor) -> Tensor:
+    """``S(u) = sum_k softmax(u)_k A^k``; u (B, K), features (B, K, d, h, w), result (B, 1, d, h, w)."""
+    return weighted_sum(torch.softmax(u, dim=1), features)
+
+
+def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> Tensor:
+    """What is climbed: the score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
+
+    Examples
+    --------
+    >>> objective_of(torch.tensor([3.0]), torch.tensor([5.0]), "mask").tolist()
+    [5.0]
+    >>> objective_of(torch.tensor([3.0]), torch.tensor([5.0]), "diff").tolist()
+    [-2.0]
+    """
+    return masked_score if objective == "mask" else -(score - masked_score).abs()
+
+
+@dataclass(frozen=True)
+class OptiCam:
+    """Opti-CAM: see the module.
+
+    Maps are mixtures of features as they are; the mask of the optimum is their up-sampled, normalised form.
+
+    Parameters
+    ----------
+    normalisation : {"range", "max", "sigmoid"}
+        How a map becomes a mask; `sigmoid` hides next to nothing (all of it lies above 0.5).
+    objective : {"mask", "diff"}
+        See `objective_of`.
+    learning_rate : float
+        Of Adam.
+    iterations : int
+        Steps at most.
+    tolerance : float
+        A volume stops when its objective moves by less than this in one step.
+    keep : {"best", "last"}
+        Return the best weights met on the way, or the last (as published).
+    masking : Masking
+        What a hidden voxel becomes: air unless said otherwise.
+    batch : int
+        Volumes climbed at once; changes memory, not the map.
+    """
+
+    name: ClassVar[str] = "opti-cam"
+    normalisation: Normalisation = "range"
+    objective: Objective = "mask"
+    learning_rate: float = 0.1
+    iterations: int = 100
+    tolerance: float = 1e-10
+    keep: Keep = "best"
+    masking: Masking = field(default_factory=Masking)
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, "batch", self.batch, least=1)
+        require_whole(self.name, "iterations", self.iterations, least=1)
+        require_normalisation(self.name, self.normalisation)
+        for setting, allowed in (("objective", Objective), ("keep", Keep)):
+            if getattr(self, setting) not in get_args(allowed):
+                value, names = getattr(self, setting), ", ".join(get_args(allowed))
+                raise UsageError(f"{self.name}: {setting} = {value!r}; allowed are {names}.")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise UsageError(f"{self.name}: learning_rate = {self.learning_rate}; it must be positive.")
+        if not (math.isfinite(self.tolerance) and self.tolerance >= 0):
+            raise UsageError(f"{self.name}: tolerance = {self.tolerance}; it must be 0 or more.")
+
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        require_nonnegative(view, self.name)
+        return mixture(self.weights(view), view.features)
+
+    def weights(self, view: NetworkView) -> Tensor:
+        """The u kept for each volume, (B, K)."""
+        features, height = view.features, self.height(view)
+        chunks = torch.split(torch.arange(len(features), device=features.device), self.batch)
+        return torch.cat([climbed(height, rows, features.shape[1], features.dtype, self) for rows in chunks])
+
+    def height(self, view: NetworkView) -> Height:
+        """Objective as a function of weights u (n, K) and the numbers (n,) of the volumes they belong to."""
+        features, volumes = view.features, view.volumes
+        hidden = self.masking.hidden(volumes).expand_as(volumes)
+        with torch.no_grad():
+            score = view.score(features)
+
+        def of(u: Tensor, rows: Tensor) -> Tensor:
+            mask = normalised(to_input_grid(mixture(u, features[rows]), view), self.normalisation)
+            masked_score = view.score_of(mixed(volumes[rows], mask, hidden[rows]))
+            return objective_of(score[rows], masked_score, self.objective)
+
+        return of
+
+
+def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam) -> Tensor:
+    """Weights (B, K) of the volumes with the numbers `rows` (B,) after gradient ascent from u = 0, each for itself.
+
+    `height` is the objective (n,) of weights (n, K) for volumes with given numbers (n,); differentiable.
+    """
+    u = torch.zeros(len(rows), channels, dtype=dtype, device=rows.device)
+    mean, square = torch.zeros_like(u), torch.zeros_like(u)
+    best_u, best = u.clone(), torch.full_like(u[:, 0], -math.inf)
+    before = torch.full_like(best, math.nan)
+    active = torch.arange(len(rows), device=rows.device)
+    for step in range(1, settings.iterations + 1):
+        with torch.enable_grad():
+            leaf = u[active].requires_grad_()
+            values = height(leaf, rows[active])
+            (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        values = values.detach()
+        _remember(best_u, best, u, values, active)
+        moving = ~((values - before[active]).abs() < settings.tolerance)
+        before[active] = values
+        active, gradient = active[moving], gradient[moving]
+        if not len(active):
+            break
+        change, mean[active], square[active] = adam_change(gradient, mean[active], square[active], step)
+        u[active] += settings.learning_rate * change
+    if settings.keep == "last":
+        return u
+    if len(active):
+        with torch.no_grad():
+            _remember(best_u, best, u, height(u[active], rows[active]), active)
+    return best_u
+
+
+def adam_change(gradient: Tensor, mean: Tensor, square: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Adam's direction and its new running moments (Kingma & Ba 2015, algorithm 1).
+
+    `torch.optim.Adam` moves all rows of a tensor together; here rows stop one by one.
+    """
+    mean = DECAY * mean + (1 - DECAY) * gradient
+    square = DECAY_SQUARED * square + (1 - DECAY_SQUARED) * gradient**2
+    unbiased, unbiased_square = mean / (1 - DECAY**step), square / (1 - DECAY_SQUARED**step)
+    return unbiased / (unbiased_square.sqrt() + ADAM_EPS), mean, square
+
+
+def _remember(best_u: Tensor, best: Tensor, u: Tensor, values: Tensor, active: Tensor) -> None:
+    better = values > best[active]
+    rows = active[better]
+    best[rows], best_u[rows] = values[better], u[rows]

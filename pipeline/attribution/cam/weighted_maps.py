@@ -1,0 +1,179 @@
+"""Class activation maps from weights and gradients: which of the features that are there speak for the target.
+
+All sum the feature maps ``A^k`` at a boundary; they differ in the weights, made of the gradient ``g = dy/dA`` of the
+score y. With global average pooling and a linear head right after the boundary g is constant in space, and CAM divided
+by the number of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM are one map (but for the ReLU). With any other head they
+differ. Maps stay at the resolution of the boundary, in the units of the formula; nothing is stretched to [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from pipeline.attribution.cam.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
+from pipeline.attribution.cam.gap_head import class_weights
+from pipeline.attribution.gradient.gradients import score_gradient
+from pipeline.attribution.network_view import NetworkView
+from pipeline.run.errors import UsageError
+
+SPACE = (2, 3, 4)
+
+
+def feature_gradient(view: NetworkView) -> Tensor:
+    """Gradient of the score with respect to the features, (B, K, d, h, w)."""
+    return score_gradient(view.score, view.features)
+
+
+def grad_cam_weights(gradient: Tensor) -> Tensor:
+    """Mean gradient of each channel, (B, K) (Selvaraju et al. 2017, eq. 1)."""
+    return gradient.mean(SPACE)
+
+
+def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
+    """``w_k = sum_i alpha_i relu(g_i)``, ``alpha_i = g_i^2 / (2 g_i^2 + (sum_j A_j) g_i^3)``: (B, K).
+
+    Chattopadhay et al. 2018, eq. 19, for an exponential output over a piecewise linear score; the factor exp(y), one
+    positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, and there the
+    fraction is ``1 / (2 + g sum A)``, which is finite for features that are not negative; g = 0 gives 0.
+
+    Parameters
+    ----------
+    features, gradient : Tensor
+        (B, K, d, h, w); features not negative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = torch.tensor([1.0, 2.0]).view(1, 1, 1, 1, 2)
+    >>> g = torch.tensor([2.0, -1.0]).view(1, 1, 1, 1, 2)  # alpha = 4 / (8 + 3 * 8) in the first voxel
+    >>> grad_cam_plus_plus_weights(A, g).tolist()
+    [[0.25]]
+    """
+    positive = gradient.relu()
+    return (positive / (2 + positive * features.sum(SPACE, keepdim=True))).sum(SPACE)
+
+
+def xgrad_cam_weights(features: Tensor, gradient: Tensor) -> Tensor:
+    """``sum_i A_i g_i / sum_i A_i`` of each channel, 0 for an empty one, (B, K) (Fu et al. 2020, eq. 8).
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = torch.tensor([1.0, 3.0, 0.0, 0.0]).view(1, 2, 1, 1, 2)
+    >>> xgrad_cam_weights(A, torch.tensor([4.0, 8.0, 5.0, 5.0]).view(1, 2, 1, 1, 2)).tolist()
+    [[7.0, 0.0]]
+    """
+    return ratio((features * gradient).sum(SPACE), features.sum(SPACE))
+
+
+def layer_cam_map(features: Tensor, gradient: Tensor) -> Tensor:
+    """``relu(sum_k relu(g^k) A^k)``, voxel by voxel, (B, 1, d, h, w) (Jiang et al. 2021, eq. 6)."""
+    return (gradient.relu() * features).sum(1, keepdim=True).relu()
+
+
+def hires_cam_map(features: Tensor, gradient: Tensor) -> Tensor:
+    """``sum_k g^k A^k``, voxel by voxel, (B, 1, d, h, w) (Draelos & Carin 2020)."""
+    return (gradient * features).sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Cam:
+    """Class activation map (Zhou et al. 2016): the class's row of the linear head as weights; signed.
+
+    Defined for global average pooling and one linear layer right after the boundary, and for the logit. The mean of
+    the map is the logit less its bias.
+    """
+
+    name: ClassVar[str] = "cam"
+
+    def require(self, view: NetworkView) -> None:
+        """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
+        require_channels(view, self.name)
+        if view.start != "logit":
+            raise UsageError(f"{self.name} shows the logit's own terms; start = {view.start!r} has none: use 'logit'.")
+        class_weights(view, self.name)
+
+    def maps(self, view: NetworkView) -> Tensor:
+        self.require(view)
+        weights = class_weights(view, self.name)
+        return weighted_sum(weights.expand(view.features.shape[:2]), view.features)
+
+
+@dataclass(frozen=True)
+class GradCam:
+    """Grad-CAM (Selvaraju et al. 2017): channels weighted by their mean gradient, then ReLU.
+
+    The mean mixes places: a channel that matters in one spot lights up wherever it is active.
+    """
+
+    name: ClassVar[str] = "grad-cam"
+
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        return weighted_sum(grad_cam_weights(feature_gradient(view)), view.features).relu()
+
+
+@dataclass(frozen=True)
+class GradCamPlusPlus:
+    """Grad-CAM++ (Chattopadhay et al. 2018): positive gradients, fewer where a channel is active in many places.
+
+    Its derivation holds for the logit and for features that are not negative; nothing else is accepted.
+    """
+
+    name: ClassVar[str] = "grad-cam++"
+
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        require_nonnegative(view, self.name)
+        if view.start != "logit":
+            raise UsageError(f"{self.name}: its closed form holds for start = 'logit', not {view.start!r}.")
+        weights = grad_cam_plus_plus_weights(view.features, feature_gradient(view))
+        return weighted_sum(weights, view.features).relu()
+
+
+@dataclass(frozen=True)
+class XGradCam:
+    """XGrad-CAM (Fu et al. 2020): gradients averaged where the channel is active, then ReLU."""
+
+    name: ClassVar[str] = "xgrad-cam"
+
+    def maps(self, view: NetworkView) -> Tensor:
+        require_channels(view, self.name)
+        require_nonnegative(view, self.name)
+        return weighted_sum(xgrad_cam_weights(view.features, feature_gradient(view)), view.features).relu()
+
+
+@dataclass(frozen=True)
+class LayerCam:
+    """Layer-CAM (Jiang et al. 2021): features weighted voxel by voxel with their positive gradient.
+
+    Nothing is averaged over space, so the map says *where*, and it works at early stages. Maps of several depths, at
+    the input's grid, may be averaged.
+    """
+
+    name: ClassVar[str] = "layer-cam"
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return layer_cam_map(view.features, feature_gradient(view))
+
+
+@dataclass(frozen=True)
+class HiResCam:
+    """HiRes-CAM (Draelos & Carin 2020): features times gradient, voxel by voxel.
+
+    Parameters
+    ----------
+    relu : bool
+        Keep only what speaks for the target. Without it the map is input x gradient at the boundary; for a head that
+        is linear there, it sums to the logit less its bias.
+    """
+
+    name: ClassVar[str] = "hires-cam"
+    relu: bool = True
+
+    def maps(self, view: NetworkView) -> Tensor:
+        signed = hires_cam_map(view.features, feature_gradient(view))
+        return signed.relu() if self.relu else signed

@@ -1,0 +1,104 @@
+"""Guided backpropagation (Springenberg et al. 2015): the gradient, cut to its positive part at every ReLU.
+
+The model's operations run one after the other with a ReLU of our own, so no hook is set and the model is not touched.
+The map is the absolute value, called susceptibility: it says where the output reacts, not what the evidence is, and it
+conserves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.graph.planner import boundary_value, plan_forward
+from pipeline.attribution.graph.tape import Values
+from pipeline.attribution.methods import described, one_channel
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import StartValue, require_explainable, start_values
+
+
+class GuidedReLU(torch.autograd.Function):
+    """ReLU whose backward pass lets through only positive gradients of active units."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.relu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y: Tensor = ctx.saved_tensors[0]
+        return gradient.clamp(min=0) * (y > 0)
+
+
+def guided_backprop(
+    model: nn.Module, volumes: Tensor, target: int, start: StartValue = "logit", stage: int | str = 0
+) -> Attribution:
+    """Absolute guided gradient of one output with respect to the input, or to the features of a stage.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode; not changed in any way.
+    volumes : Tensor
+        (B, 1, D, H, W), in the precision and on the device of the model.
+    target : int
+        Output unit to explain.
+    start : {"logit", "probability"}
+        Value that is differentiated.
+    stage : int or str
+        Boundary; see `pipeline.attribution.network_view.explaining`.
+
+    Returns
+    -------
+    Attribution
+        Non-negative map; equal to the absolute gradient where the network has no ReLU.
+
+    Raises
+    ------
+    UsageError
+        For a layer, option, target or mode that is not supported, before any work.
+    BadInputError
+        For volumes that do not fit the model or are not finite.
+    """
+    program = plan_forward(model)
+    require_explainable(model, volumes)
+    boundary = boundary_value(model, program, stage)
+    with torch.enable_grad(), exact_float32(volumes.device):
+        leaf = volumes.detach().requires_grad_(boundary == program.source)
+        values = Values(program, leaf, relu=GuidedReLU.apply)
+        for operation in program.operations:
+            with torch.set_grad_enabled(leaf.requires_grad):
+                value = values.run(operation)
+            if operation.value == boundary:
+                leaf = value.detach().requires_grad_()
+                values.give(boundary, leaf)
+        explained = start_values(values[program.result], target, start)
+        (gradient,) = torch.autograd.grad(explained.sum(), leaf)
+    return Attribution(
+        gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start, "stage": stage}
+    )
+
+
+@dataclass(frozen=True)
+class GuidedBackprop:
+    """Guided backpropagation: the absolute guided gradient, summed over the channels of the stage."""
+
+    name: ClassVar[str] = "guided-backpropagation"
+
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Susceptibility (B, 1, d, h, w)."""
+        answer = one_channel(guided_backprop(model, volumes, target, start, stage))
+        return [replace(answer, parameters=described(self, stage, start))]
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

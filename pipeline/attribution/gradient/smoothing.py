@@ -1,0 +1,181 @@
+"""Smooth maps: by a Gaussian over the map (S-IxG, S-IntGrad), or by averaging over noisy copies (SmoothGrad).
+
+Gradients of deep networks are shattered: neighbouring voxels get large values of opposite sign. In a piecewise linear
+network the sum of IxG over a receptive field is what the unit adds, biases aside, so a local average of the *signed*
+map says more than any of its voxels (Rao, Böhle & Schiele 2022). Nothing is clamped here: positive parts taken before
+smoothing would keep the noise that smoothing cancels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.settings import require_number, require_whole
+from pipeline.run.errors import UsageError
+from pipeline.run.work.seeds import derived_seed
+
+
+@dataclass(frozen=True)
+class SmoothInputTimesGradient(InputTimesGradient):
+    """S-IxG: input times gradient, signed and channel-summed, then smoothed.
+
+    Parameters
+    ----------
+    kernel : int
+        Odd size K of the Gaussian in voxels *of the map's own grid*; sigma = K / 4, so its full width at half maximum
+        is 0.59 K: 15 smooths 1 mm voxels by 9 mm, as is usual in morphometry. Choose a smaller one at a later stage.
+        It changes localisation scores a lot: compare maps of one size only.
+    """
+
+    name: ClassVar[str] = "smooth-input-x-gradient"
+
+    kernel: int = 15
+
+    def __post_init__(self) -> None:
+        require_odd(self.name, self.kernel)
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return gaussian_smooth(super().maps(view), self.kernel)
+
+
+@dataclass(frozen=True)
+class SmoothIntegratedGradients(IntegratedGradients):
+    """S-IntGrad: integrated gradients, signed and channel-summed, then smoothed.
+
+    Parameters
+    ----------
+    masking, steps, batch, tolerance
+        As in `IntegratedGradients`.
+    kernel : int
+        As in `SmoothInputTimesGradient`.
+    """
+
+    name: ClassVar[str] = "smooth-integrated-gradients"
+
+    kernel: int = 15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_odd(self.name, self.kernel)
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return gaussian_smooth(super().maps(view), self.kernel)
+
+
+@dataclass(frozen=True)
+class SmoothGrad:
+    """SmoothGrad (Smilkov et al. 2017): the gradient averaged over noisy copies, then absolute and channel-summed.
+
+    The noise lies on air and tissue alike, so the network is asked about volumes unlike any scan.
+
+    Parameters
+    ----------
+    samples : int
+        Noisy copies.
+    noise : float
+        Standard deviation of the noise, as a share of the range (maximum - minimum) of each volume's features.
+    seed : int
+        Every volume meets the same noise, scaled to its range: maps differ because volumes do, and do not depend on
+        which volumes share a batch.
+    batch : int
+        Volumes evaluated at once. Does not change the map; memory grows with it.
+    """
+
+    name: ClassVar[str] = "smoothgrad"
+
+    samples: int = 15
+    noise: float = 0.15
+    seed: int = 0
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, "samples", self.samples, 1)
+        require_number(self.name, "noise", self.noise, 0, 1)
+        require_whole(self.name, "seed", self.seed, 0)
+        require_whole(self.name, "batch", self.batch, 1)
+
+    def maps(self, view: NetworkView) -> Tensor:
+        gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
+        return channel_sum(gradient.abs())
+
+
+def smooth_gradient(
+    score: Score, features: Tensor, samples: int = 15, noise: float = 0.15, seed: int = 0, batch: int = 1
+) -> Tensor:
+    """Mean gradient over noisy copies of features (B, C, d, h, w); signed. Source: Smilkov et al. 2017, section 3.
+
+    Holds the sum and `batch` copies, never all.
+    """
+    deviation = noise * (features.flatten(1).amax(1) - features.flatten(1).amin(1))
+    mean = torch.zeros_like(features)
+    for sample in range(samples):
+        pattern = noise_pattern(features, seed, sample)
+        for start in range(0, len(features), batch):
+            volumes = slice(start, start + batch)
+            share = deviation[volumes].view(-1, *[1] * (features.dim() - 1))
+            mean[volumes] += score_gradient(score, features[volumes] + share * pattern) / samples
+    return mean
+
+
+def noise_pattern(features: Tensor, seed: int, sample: int) -> Tensor:
+    """Standard normal noise for one volume, (C, d, h, w).
+
+    Drawn on the CPU in float32, so that every device and precision meets the same noise.
+    """
+    generator = torch.Generator().manual_seed(derived_seed(seed, "smoothgrad", sample))
+    return torch.randn(features.shape[1:], generator=generator).to(features)
+
+
+def gaussian_smooth(maps: Tensor, kernel: int) -> Tensor:
+    """Convolve maps (B, 1, d, h, w) with a separable Gaussian of `kernel` voxels per axis; zero beyond the border.
+
+    Linear; keeps the sum of what lies at least ``kernel // 2`` voxels from the border. One axis after the other, by
+    shifted sums: 7 to 25 times faster than `conv3d` on a CPU at 193x229x193, in the memory of one more map.
+
+    Source: Rao, Böhle & Schiele 2022, smoothing with sigma = K / 4.
+    """
+    weights = gaussian_weights(kernel)
+    for axis in range(2, maps.dim()):
+        size = maps.shape[axis]
+        smooth = maps * weights[kernel // 2]
+        for shift in range(1, min(kernel // 2, size - 1) + 1):
+            weight, rest = weights[kernel // 2 + shift], size - shift
+            smooth.narrow(axis, shift, rest).add_(maps.narrow(axis, 0, rest), alpha=weight)
+            smooth.narrow(axis, 0, rest).add_(maps.narrow(axis, shift, rest), alpha=weight)
+        maps = smooth
+    return maps
+
+
+def gaussian_weights(kernel: int) -> list[float]:
+    """Weights of `kernel` voxels, sigma = `kernel` / 4, sum 1.
+
+    Raises
+    ------
+    UsageError
+        If `kernel` is not a positive odd number.
+
+    Examples
+    --------
+    >>> gaussian_weights(1)
+    [1.0]
+    >>> [round(weight, 3) for weight in gaussian_weights(3)]
+    [0.226, 0.549, 0.226]
+    """
+    require_odd("Gaussian", kernel)
+    offsets = torch.arange(kernel, dtype=torch.float64) - kernel // 2
+    weights = torch.exp(-0.5 * (offsets / (kernel / 4)) ** 2)
+    return [float(weight) for weight in weights / weights.sum()]
+
+
+def require_odd(method: str, kernel: int) -> None:
+    """Refuse a kernel without a centre voxel; it would shift the map by half a voxel."""
+    require_whole(method, "kernel", kernel, 1)
+    if kernel % 2 == 0:
+        raise UsageError(f"{method}: kernel = {kernel}; it must be odd, such as {kernel + 1}.")

@@ -1,0 +1,303 @@
+"""From a model to a plan: which operation does what for relevance, decided and refused before any work starts.
+
+A *plan* groups the operations of a model into *steps*. A step begins where relevance has to be shared out (a layer
+with weights, an average pooling, a sum, a concatenation) and takes in what follows it alone: normalisation, ReLU,
+dropout, and a max-pooling if one comes next. What the plan does not know it refuses by name; nothing is approximated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from pipeline.attribution.graph.batch_norm import folded
+from pipeline.attribution.graph.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
+from pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, triple
+from pipeline.attribution.graph.supported import (
+    labelled,
+    require_evaluation_mode,
+    require_known,
+    require_private_in_place,
+)
+from pipeline.attribution.graph.tracing import (
+    PASSED,
+    POOLINGS,
+    Concatenate,
+    Gate,
+    Operation,
+    Program,
+    Sum,
+    trace,
+)
+from pipeline.attribution.network_view import split_layers
+from pipeline.run.errors import UsageError
+
+BatchNormMode = Literal["fold", "identity"]
+
+FOLLOWERS = (nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), nn.MaxPool3d, nn.AdaptiveMaxPool3d)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A layer with weights as the rules see it.
+
+    Parameters
+    ----------
+    linear : LinearMap
+    weight : Tensor
+        Batch normalisation folded in if so planned.
+    bias : Tensor or None
+        Broadcastable to the units; likewise.
+    first : bool
+        Whether it sees the volume itself.
+    """
+
+    linear: LinearMap
+    weight: Tensor
+    bias: Tensor | None
+    first: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stretch of the network that shares relevance out at one place.
+
+    Parameters
+    ----------
+    name : str
+        Of the layer that shares out; of the last operation where none does.
+    operations : tuple of Operation
+        What the forward pass does, one after the other, before the max-pooling.
+    inputs : tuple of str
+        Values that relevance runs on to; empty for what carries no relevance.
+    value : str
+        The value that the step gives.
+    weights : Weights or None
+    averaging : Averaging or None
+    pool : MaxPool or AdaptiveMaxPool or None
+        Max-pooling at the end of the step.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    inputs: tuple[str, ...]
+    value: str
+    weights: Weights | None = None
+    averaging: Averaging | None = None
+    pool: MaxPool | AdaptiveMaxPool | None = None
+
+    @property
+    def head(self) -> nn.Module | None:
+        """What the step begins with; None for a max-pooling alone or for what carries no relevance."""
+        return self.operations[0].module if self.operations and self.inputs else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps of a model, in order of computation.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+    program : Program
+    boundary : str
+        The value at which relevance is wanted: the volumes, or the features of a stage.
+    """
+
+    steps: tuple[Step, ...]
+    program: Program
+    boundary: str
+
+
+def plan_forward(model: nn.Module) -> Program:
+    """Operations of a model, each that can carry relevance or a gradient checked to be one that attribution knows.
+
+    Raises
+    ------
+    UsageError
+        For a model that cannot be written down, an unknown operation or option, or a layer in training mode; the
+        message names it.
+    """
+    program = trace(model)
+    carrying = carried(program)
+    if not any(isinstance(operation.module, nn.Conv3d | nn.Linear) for operation in carrying.values()):
+        raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
+    for operation in program.operations:
+        if operation.value in carrying:
+            require_known(operation)
+        require_private_in_place(operation, program)
+        require_evaluation_mode(operation)
+    return program
+
+
+def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> Plan:
+    """Plan LRP through a model.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its output are logits.
+    batch_norm : {"fold", "identity"}
+    stage : int or str
+        Where relevance is wanted; see `pipeline.attribution.network_view.explaining`.
+
+    Raises
+    ------
+    UsageError
+        As `plan_forward`; where folding is asked for but a batch normalisation does not follow a convolution; and for
+        a stage that does not exist.
+    """
+    if batch_norm not in ("fold", "identity"):
+        raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
+    program = plan_forward(model)
+    boundary = boundary_value(model, program, stage)
+    if batch_norm == "fold":
+        boundary = _past_normalisation(program, boundary)
+    carrying = carried(program)
+    if boundary != program.source and boundary not in carrying:
+        raise UsageError(f"stage {stage!r} carries no relevance (it leads to a gate only); name another layer.")
+    near_input = {program.source}
+    steps: list[Step] = []
+    taken: set[str] = set()
+    for operation in program.operations:
+        if operation.value in taken:
+            continue
+        if operation.value not in carrying:
+            steps.append(Step(operation.name, (operation,), (), operation.value))
+            continue
+        chain = _chain(operation, program, boundary)
+        taken.update(link.value for link in chain)
+        step = _step(chain, batch_norm, operation.inputs[0] in near_input)
+        if step.weights is None and set(step.inputs) <= near_input:
+            near_input.add(step.value)
+        steps.append(step)
+    return Plan(tuple(steps), program, boundary)
+
+
+def carried(program: Program) -> dict[str, Operation]:
+    """Operations that relevance runs through, by the value they give: all that lead to the result but not by a gate."""
+    by_value = {operation.value: operation for operation in program.operations}
+    carrying: dict[str, Operation] = {}
+    waiting = [program.result]
+    while waiting:
+        operation = by_value.get(waiting.pop())
+        if operation is not None and operation.value not in carrying:
+            carrying[operation.value] = operation
+            waiting += operation.inputs[:1] if isinstance(operation.module, Gate) else operation.inputs
+    return carrying
+
+
+def _chain(head: Operation, program: Program, boundary: str) -> list[Operation]:
+    """An operation and what follows it alone, up to a max-pooling or the boundary."""
+    chain = [head]
+    by_input = {operation.inputs[0]: operation for operation in program.operations if operation.inputs}
+    while True:
+        last = chain[-1]
+        ends = isinstance(last.module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) or last.value == boundary
+        follower = by_input.get(last.value)
+        if ends or len(last.node.users) != 1 or follower is None or not isinstance(follower.module, FOLLOWERS):
+            return chain
+        chain.append(follower)
+
+
+def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: bool) -> Step:
+    head, last = chain[0], chain[-1]
+    pool = _max_pool(last.module) if last.module is not None else None
+    operations = tuple(chain if pool is None else chain[:-1])
+    norm = _norm_to_fold(chain) if batch_norm == "fold" else None
+    inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
+    shares = isinstance(head.module, nn.Conv3d | nn.Linear | Sum | Concatenate | nn.AvgPool3d | nn.AdaptiveAvgPool3d)
+    return Step(
+        name=head.name if shares else last.name,
+        operations=operations,
+        inputs=inputs,
+        value=last.value,
+        weights=_weights(head.module, norm, near_input),
+        averaging=Averaging(head.module) if isinstance(head.module, POOLINGS) else None,
+        pool=pool,
+    )
+
+
+def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool) -> Weights | None:
+    if isinstance(module, nn.Linear):
+        added = None if module.bias is None else module.bias.detach()
+        return Weights(FullyConnected(), module.weight.detach(), added, first)
+    if not isinstance(module, nn.Conv3d):
+        return None
+    weight: Tensor = module.weight
+    bias: Tensor | None = module.bias
+    if norm is not None:
+        weight, bias = folded(weight, bias, norm)
+    offset = None if bias is None else bias.detach().view(-1, 1, 1, 1)
+    return Weights(_convolution(module), weight.detach(), offset, first)
+
+
+def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
+    """The normalisation right after the convolution that a chain begins with; any other is refused."""
+    found = None
+    for place, operation in enumerate(chain):
+        if isinstance(operation.module, nn.BatchNorm3d):
+            if place != 1 or not isinstance(chain[0].module, nn.Conv3d):
+                raise UsageError(
+                    f"layer {labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
+                    "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
+                )
+            found = operation.module
+    return found
+
+
+def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
+    """Name of the value that crosses the boundary of a stage.
+
+    Raises
+    ------
+    UsageError
+        For a stage that does not exist or is the output.
+    """
+    if stage == 0:
+        return program.source
+    name = stage
+    if isinstance(stage, int):
+        name = split_layers(model, stage)[0][-1][0]
+    found = [o.value for o in program.operations if o.name == name or o.name.startswith(f"{name}.")]
+    if not found:
+        names = ", ".join(operation.name for operation in program.operations)
+        raise UsageError(f"stage {stage!r}: no such layer; the model has {names}.")
+    if found[-1] == program.result:
+        raise UsageError(f"stage {stage!r} is the output itself; name an earlier layer.")
+    return found[-1]
+
+
+def _past_normalisation(program: Program, value: str) -> str:
+    """The value after the normalisation that is folded into a layer: to the rules, both are the layer's units."""
+    by_value = {operation.value: operation for operation in program.operations}
+    users = [o for o in program.operations if o.inputs[:1] == (value,)]
+    if value not in by_value or not isinstance(by_value[value].module, nn.Conv3d) or len(users) != 1:
+        return value
+    return users[0].value if isinstance(users[0].module, nn.BatchNorm3d) else value
+
+
+def _convolution(module: nn.Conv3d) -> Convolution:
+    padding = module.padding
+    if padding == "same":
+        padding = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+    elif isinstance(padding, str):
+        padding = (0, 0, 0)
+    return Convolution(module.stride, padding, module.dilation, module.groups)
+
+
+def _max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
+    if isinstance(module, nn.AdaptiveMaxPool3d):
+        return AdaptiveMaxPool(module.output_size)
+    if not isinstance(module, nn.MaxPool3d):
+        return None
+    return MaxPool(
+        triple(module.kernel_size),
+        triple(module.stride),
+        triple(module.padding),
+        triple(module.dilation),
+        module.ceil_mode,
+    )

@@ -1,0 +1,119 @@
+"""Which operations attribution knows, and with which options; the rest is refused by name."""
+
+from __future__ import annotations
+
+import operator
+
+from torch import fx, nn
+
+from pipeline.attribution.graph.tracing import KNOWN, Concatenate, Gate, Operation, Program, Reshape, Sum
+from pipeline.run.errors import UsageError
+
+MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+"""Layers that do something else in training mode; all their kinds, since those of a gate are run as they stand."""
+SAME_MEMORY = (Reshape, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
+"""What may hand on the very memory it was given (in evaluation mode)."""
+SHAPE_ONLY = ("size", "dim", getattr)
+"""What reads the shape of a value only."""
+IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
+def labelled(operation: Operation) -> str:
+    """Name and kind of an operation."""
+    kind = operation.node.target if operation.module is None else type(operation.module).__name__
+    return f"{operation.name} ({getattr(kind, '__name__', kind)})"
+
+
+def require_known(operation: Operation) -> None:
+    """Refuse what the steps of LRP would get wrong.
+
+    Raises
+    ------
+    UsageError
+        Naming the operation.
+    """
+    module = operation.module
+    kinds = (*KNOWN, Sum, Concatenate, Gate, Reshape)
+    kind = next((kind for kind in kinds if isinstance(module, kind)), None)
+    if module is None or kind is None or type(module).forward is not kind.forward:
+        raise UsageError(
+            f"layer {labelled(operation)} is not supported by attribution; known are "
+            f"{', '.join(kind.__name__ for kind in KNOWN)}, sums, concatenation of channels, gates, "
+            "and changes of shape."
+        )
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise UsageError(
+            f"layer {labelled(operation)} has a forward hook, which may change what LRP would explain; remove it first."
+        )
+    problem = _unsupported_option(module)
+    if problem:
+        raise UsageError(f"layer {labelled(operation)}: {problem}.")
+
+
+def require_private_in_place(operation: Operation, program: Program) -> None:
+    """Refuse work in place on memory that others read: the model itself then sees the changed values there.
+
+    Parameters
+    ----------
+    operation : Operation
+        Any, also one that carries no relevance: a bare ``out.add_(x)`` changes `out` for all who read it later.
+    program : Program
+
+    Raises
+    ------
+    UsageError
+        Naming the operation.
+    """
+    if not _works_in_place(operation):
+        return
+    by_value = {other.value: other for other in program.operations}
+    source: fx.Node | None = operation.node.all_input_nodes[0]
+    while source is not None:
+        if sum(user.target not in SHAPE_ONLY for user in source.users) > 1:
+            raise UsageError(
+                f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
+                "inplace=False, or write its result to a new value."
+            )
+        shares_memory = source.name in by_value and isinstance(by_value[source.name].module, SAME_MEMORY)
+        source = source.all_input_nodes[0] if shares_memory else None
+
+
+def _works_in_place(operation: Operation) -> bool:
+    node = operation.node
+    if not node.all_input_nodes:
+        return False
+    if node.op == "call_module":
+        return bool(getattr(operation.module, "inplace", False))
+    if node.target in IN_PLACE_OPERATORS or node.kwargs.get("inplace", False) or "out" in node.kwargs:
+        return True
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.op != "get_attr" and name.endswith("_") and not name.endswith("__")
+
+
+def _unsupported_option(module: nn.Module) -> str:
+    if isinstance(module, nn.Conv3d):
+        if module.padding_mode != "zeros":
+            return f"padding_mode {module.padding_mode!r} is not supported; use 'zeros'"
+        if module.padding == "same" and any(
+            dilation * (size - 1) % 2 for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
+        ):
+            return "padding 'same' of an even kernel is not symmetric and not supported; use an odd kernel"
+    if isinstance(module, nn.BatchNorm3d) and module.running_mean is None:
+        return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
+    if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:
+        return "return_indices=True is not supported; create it without"
+    if isinstance(module, nn.Flatten) and (module.start_dim != 1 or module.end_dim != -1):
+        return "must flatten everything but the batch (start_dim=1, end_dim=-1)"
+    return ""
+
+
+def require_evaluation_mode(operation: Operation) -> None:
+    """Refuse a layer that would do something else than in prediction.
+
+    Raises
+    ------
+    UsageError
+        Naming the layer.
+    """
+    if isinstance(operation.module, MODAL) and operation.module.training:
+        raise UsageError(f"layer {labelled(operation)} is in training mode; call model.eval() first.")

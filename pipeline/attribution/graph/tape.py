@@ -1,0 +1,201 @@
+"""The tape: what each step of the network did in the forward pass that is explained.
+
+One forward pass serves any number of rules: inputs of the layers and winners of the max-poolings depend on the model
+and the volume only. Nothing larger is kept: sums of contributions are made on the way back, at the winners alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pipeline.attribution.graph.planner import Plan, Step
+from pipeline.attribution.graph.pooling import MaxPool
+from pipeline.attribution.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
+from pipeline.run.errors import BadInputError, UsageError
+
+
+@dataclass(frozen=True)
+class Record:
+    """One step of the forward pass.
+
+    Parameters
+    ----------
+    step : Step
+    inputs : tuple of Tensor
+        What came into the step; empty tensors of no memory stand for inputs whose values no rule needs.
+    unit_shape : torch.Size
+        Of the step's output before its max-pooling.
+    winners : Tensor or None
+        Winners of the max-pooling.
+    """
+
+    step: Step
+    inputs: tuple[Tensor, ...]
+    unit_shape: torch.Size
+    winners: Tensor | None
+
+
+@dataclass(frozen=True)
+class Tape:
+    """The forward pass: one record per step that carries relevance, first to last, and the logits (B, K)."""
+
+    records: tuple[Record, ...]
+    logits: Tensor
+
+
+def record_forward(plan: Plan, volumes: Tensor) -> Tape:
+    """Run the model's own forward pass and keep what LRP needs.
+
+    Parameters
+    ----------
+    plan : Plan
+    volumes : Tensor
+        (B, C, D, H, W).
+
+    Raises
+    ------
+    BadInputError
+        If the volumes do not fit a layer; the message names it.
+    """
+    values = Values(plan.program, volumes)
+    records = []
+    for step in plan.steps:
+        inputs = tuple(values[name] for name in step.inputs)
+        if step.weights is None and step.averaging is None and not isinstance(step.head, Sum):
+            inputs = tuple(a.new_empty(()).expand(a.shape) for a in inputs)  # only the shape is needed
+        a: Any = None
+        for operation in step.operations:
+            a = values.run(operation)
+            if isinstance(operation.module, Sum | Gate):
+                _require_one_shape(operation.name, inputs, a)
+        if step.pool is not None:
+            a = values[step.inputs[0]] if not step.operations else a
+            records.append(_pooled(step, inputs, a, values))
+        elif step.inputs:
+            records.append(Record(step, inputs, a.shape, None))
+        del a
+    return Tape(tuple(records), values[plan.program.result])
+
+
+def _pooled(step: Step, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -> Record:
+    """Do the max-pooling that ends a step."""
+    pool = step.pool
+    assert pool is not None
+    if isinstance(pool, MaxPool):
+        _require_voxels(f"the max-pooling after layer {step.name}", a, pool)
+    pooled, winners = pool.apply(a)
+    values.give(step.value, pooled)
+    last = step.operations[-1].value if step.operations else step.inputs[0]
+    values.used(last)
+    return Record(step, inputs, a.shape, winners)
+
+
+class Values:
+    """Values of a forward pass by name; each is dropped when its last user has run.
+
+    Parameters
+    ----------
+    program : Program
+    volumes : Tensor
+    relu : callable
+        What a ReLU does; guided backpropagation has its own.
+    """
+
+    def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:
+        self._values: dict[str, Any] = {program.source: volumes}
+        self._relu = relu
+        self._left: Counter[str] = Counter()
+        for operation in program.operations:
+            self._left.update({node.name: 1 for node in operation.node.all_input_nodes})
+        self._left[program.result] += 1
+        self._modules = program.graph
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def give(self, name: str, value: Any) -> None:
+        """Set a value."""
+        self._values[name] = value
+
+    def used(self, name: str) -> None:
+        """Say that a user of a value has run."""
+        self._left[name] -= 1
+        if not self._left[name]:
+            self._values.pop(name, None)
+
+    def run(self, operation: Operation) -> Any:
+        """Run one operation, never in place, and return its value."""
+        value = self._result(operation)
+        self.give(operation.value, value)
+        for node in operation.node.all_input_nodes:
+            self.used(node.name)
+        return value
+
+    def _result(self, operation: Operation) -> Any:
+        module, node = operation.module, operation.node
+        if module is None or isinstance(module, Reshape):
+            return _call(node, self._values, self._modules)
+        inputs = [self._values[name] for name in operation.inputs]
+        if isinstance(module, nn.ReLU):
+            return self._relu(inputs[0])
+        if isinstance(module, Sum | Gate | Concatenate):
+            return module(*inputs)
+        _require_fit(operation.name, module, inputs[0])
+        return module(inputs[0])
+
+
+def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> Any:
+    """Run a node as it was traced."""
+    args = fx.node.map_arg(node.args, lambda n: values[n.name])
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
+    if node.op == "call_module":
+        return modules.get_submodule(str(node.target))(*args, **kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.op == "get_attr":
+        owner, _, name = str(node.target).rpartition(".")
+        return getattr(modules.get_submodule(owner), name)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
+
+
+def _require_one_shape(name: str, inputs: Sequence[Tensor], result: Tensor) -> None:
+    """Refuse a sum or a gate that stretches what carries relevance to a larger shape."""
+    if any(a.shape != result.shape for a in inputs):
+        shapes = " and ".join(str(tuple(a.shape)) for a in inputs)
+        raise UsageError(
+            f"layer {name} makes {tuple(result.shape)} of {shapes}: stretching is not supported by attribution."
+        )
+
+
+def _require_fit(name: str, module: nn.Module, a: Tensor) -> None:
+    if isinstance(module, nn.Linear) and a.shape[-1] != module.in_features:
+        raise BadInputError(
+            f"layer {name} (Linear) takes {module.in_features} features and would get {a.shape[-1]}: the volumes "
+            "are not on the grid the model was trained on."
+        )
+    if isinstance(module, nn.Conv3d):
+        if a.dim() != 5 or a.shape[1] != module.in_channels:
+            raise BadInputError(
+                f"layer {name} (Conv3d) takes (batch, {module.in_channels}, D, H, W) and would get {tuple(a.shape)}."
+            )
+        _require_voxels(f"layer {name} (Conv3d)", a, module)
+
+
+def _require_voxels(name: str, a: Tensor, window: nn.Conv3d | MaxPool) -> None:
+    """Refuse a grid smaller than the window that is to be moved over it."""
+    reach = [dilation * (size - 1) + 1 for dilation, size in zip(window.dilation, window.kernel_size, strict=True)]
+    padding = (0, 0, 0) if window.padding == "valid" else window.padding
+    if isinstance(padding, str):  # "same" fits any grid
+        return
+    if a.dim() != 5 or any(n + 2 * pad < need for n, pad, need in zip(a.shape[2:], padding, reach, strict=True)):
+        raise BadInputError(
+            f"{name} needs at least {tuple(reach)} voxels and would get {tuple(a.shape[2:])}: the volumes are smaller "
+            "than the model can take."
+        )

@@ -1,0 +1,141 @@
+"""What every LRP rule is made of: contributions, and the messages that share relevance among them.
+
+Words: a *unit* j of a layer sums the *contributions* ``z_ij = x_i w_ij`` of its inputs i, and a bias ``b_j``. ``z+_j``
+is the sum of its positive contributions, ``z-_j`` (<= 0) of its negative ones. Every rule gives each positive
+contribution the same *message* ``s+_j`` per unit of contribution, and each negative one ``s-_j``::
+
+    R_ij = z_ij s+_j  where z_ij > 0,    z_ij s-_j  where z_ij < 0
+
+so that a rule is two small functions: what counts as the contributions, and the two messages. What goes neither way is
+named: absorbed by the bias, taken by the stabiliser, or lost in units that have nothing to pass relevance to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.graph.linear_maps import LinearMap, paired
+
+
+@dataclass(frozen=True)
+class Contributors:
+    """What the inputs of a layer contribute with: the products of `x` and `weight`.
+
+    Parameters
+    ----------
+    x : Tensor
+        Non-negative. Has `copies` times the channels of the layer's input, side by side within each group.
+    weight : Tensor
+        Weights that go with `x`.
+    copies : int
+        1 or 2; the relevance of the copies of an input is added (`merge_copies`).
+    """
+
+    x: Tensor
+    weight: Tensor
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Relevance per unit of contribution, and what could not be passed on; all of the shape of the units.
+
+    Parameters
+    ----------
+    positive : Tensor
+        ``s+``.
+    negative : Tensor or None
+        ``s-``; None where it is all zero. The very tensor `positive` where both signs are treated alike.
+    lost : Tensor or None
+        Relevance of units without a contribution that the rule uses; None where there can be none.
+    bias, stabiliser : Tensor or None
+        Relevance they absorbed; None where there can be none.
+    """
+
+    positive: Tensor
+    negative: Tensor | None
+    lost: Tensor | None = None
+    bias: Tensor | None = None
+    stabiliser: Tensor | None = None
+
+
+class Rule(Protocol):
+    """One LRP rule for one kind of layer."""
+
+    @property
+    def uses_negative(self) -> bool:
+        """Whether `messages` needs the sums of negative contributions."""
+        ...
+
+    def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+        """What the inputs `x` (any sign) of a layer with weights contribute with."""
+        ...
+
+    def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
+        """Divide the relevance of each unit.
+
+        Parameters
+        ----------
+        positive, negative : Tensor
+            ``z+`` >= 0 and ``z-`` <= 0 of each unit; `negative` may be None where the rule does not use it.
+        bias : Tensor or None
+            ``b``, broadcastable to the units; None for layers without.
+        relevance : Tensor
+            Of each unit.
+
+        Returns
+        -------
+        Messages
+            ``z+ s+ + z- s- + lost + bias + stabiliser = relevance`` for each unit, up to rounding.
+        """
+        ...
+
+
+def contribution_floor(dtype: torch.dtype) -> float:
+    """Sums of contributions at or below this count as zero (about 1e-31 in float32, 1e-292 in float64).
+
+    Far below any sum of real contributions, and far enough above the smallest number that relevance divided by it
+    stays finite.
+    """
+    info = torch.finfo(dtype)
+    return info.tiny / info.eps
+
+
+def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
+    """The plain contributions ``x_i w_ij``; a signed input is doubled: ``[x+, -x-]`` with ``[W, -W]``.
+
+    Examples
+    --------
+    >>> from pipeline.attribution.graph.linear_maps import FullyConnected
+    >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
+    [[1.0, 0.0, 0.0, 2.0]]
+    """
+    if not bool((x < 0).any()):
+        return Contributors(x, weight)
+    doubled = paired(x.clamp(min=0), x.neg().clamp_(min=0), linear.channel_axis, linear.groups)
+    return Contributors(doubled, torch.cat([weight, -weight], dim=1), copies=2)
+
+
+def merge_copies(relevance: Tensor, copies: int, linear: LinearMap) -> Tensor:
+    """Relevance of each input: the sum over its copies (the inverse arrangement of `paired`)."""
+    if copies == 1:
+        return relevance
+    axis = linear.channel_axis % relevance.dim()
+    shape = relevance.shape
+    return (
+        relevance.reshape(*shape[:axis], linear.groups, copies, -1, *shape[axis + 1 :])
+        .sum(axis + 1)
+        .flatten(axis, axis + 1)
+    )
+
+
+def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -> Messages:
+    """Share in proportion to all contributions, without stabiliser; units whose contributions sum to 0 lose theirs."""
+    total = positive if negative is None else positive + negative
+    has_any = total.abs() > contribution_floor(relevance.dtype)
+    message = torch.where(has_any, relevance / total, 0)
+    return Messages(message, message, torch.where(has_any, 0, relevance))

@@ -1,0 +1,117 @@
+"""The conservation ledger: where relevance went, layer by layer.
+
+Relevance runs from the output of the network to its input. For each layer with weights the ledger holds what came in
+from above, what went out below, and each way in which relevance can be lost between the two, so that
+
+    relevance_in = relevance_out + absorbed_by_bias + lost_no_contribution + stabiliser + residual
+
+with a residual that is rounding only. All sums are taken in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pipeline.attribution.lrp.contributions import Messages
+
+LEDGER_COLUMNS = {
+    "map": "Relevance map, named as in the file names",
+    "layer": "Layer with weights, named as in the model, output first",
+    "relevance_in": "Relevance that arrived at the layer's units",
+    "relevance_out": "Relevance passed on to the layer's inputs",
+    "absorbed_by_bias": "Relevance absorbed by biases (0: biases take no part in the beta-rule)",
+    "lost_no_contribution": "Relevance of units without a contribution that the rule could pass it to",
+    "stabiliser": "Relevance absorbed by a stabiliser of the denominator (0: none is used)",
+    "residual": "relevance_in less relevance_out and all losses: rounding",
+}
+"""Columns of a scan's ledger file."""
+
+LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a layer could not pass on, float64 of shape (B,); None for nothing."""
+
+    bias: Tensor | None = None
+    lost: Tensor | None = None
+    stabiliser: Tensor | None = None
+
+    @classmethod
+    def of(cls, message: Messages) -> Losses:
+        """Losses of a message, summed over units."""
+        parts = (message.bias, message.lost, message.stabiliser)
+        return cls(*(None if part is None else sum_per_volume(part) for part in parts))
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One layer's account; every value is float64 of shape (B,), one number per volume."""
+
+    layer: str
+    relevance_in: Tensor
+    relevance_out: Tensor
+    absorbed_by_bias: Tensor
+    lost_no_contribution: Tensor
+    stabiliser: Tensor
+
+    @classmethod
+    def of(cls, layer: str, above: Tensor, below: Tensor, losses: Losses) -> LedgerEntry:
+        """Account of a layer from the relevance at its units and at its inputs."""
+        relevance_in = sum_per_volume(above)
+        nothing = torch.zeros_like(relevance_in)
+        lost = [nothing if loss is None else loss for loss in (losses.bias, losses.lost, losses.stabiliser)]
+        return cls(layer, relevance_in, sum_per_volume(below), *lost)
+
+    @property
+    def residual(self) -> Tensor:
+        """What the account leaves unexplained."""
+        lost = self.absorbed_by_bias + self.lost_no_contribution + self.stabiliser
+        return self.relevance_in - self.relevance_out - lost
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Accounts of all layers with weights, from output to input, and of the network as a whole.
+
+    Parameters
+    ----------
+    start_value : Tensor
+        (B,), what relevance started from.
+    map_sum : Tensor
+        (B,), float64 sum of the finished map.
+    entries : tuple of LedgerEntry
+    """
+
+    start_value: Tensor
+    map_sum: Tensor
+    entries: tuple[LedgerEntry, ...]
+
+    def total(self, loss: str) -> Tensor:
+        """One of `LOSSES`, or ``residual``, summed over layers; (B,)."""
+        if not self.entries:
+            return torch.zeros_like(self.map_sum)
+        return torch.stack([getattr(entry, loss) for entry in self.entries]).sum(0)
+
+    @property
+    def residual(self) -> Tensor:
+        """Start value less map and losses, (B,): all rounding, between layers included."""
+        losses = torch.stack([self.total(loss) for loss in LOSSES]).sum(0)
+        return self.start_value.double() - self.map_sum - losses
+
+    def frame(self, map_name: str, index: int) -> pd.DataFrame:
+        """The accounts of volume number `index` as rows with the columns of `LEDGER_COLUMNS`."""
+        values = [name for name in LEDGER_COLUMNS if name not in ("map", "layer")]
+        rows = [
+            [map_name, entry.layer, *(float(getattr(entry, name)[index]) for name in values)] for entry in self.entries
+        ]
+        return pd.DataFrame(rows, columns=["map", "layer", *values])
+
+
+def sum_per_volume(x: Tensor) -> Tensor:
+    """Sum over everything but the batch axis, in float64; (B,)."""
+    return x.flatten(1).sum(1, dtype=torch.float64)

@@ -1,0 +1,85 @@
+"""LRP as a method of the registry, which makes the maps of several β in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from pipeline.attribution.graph.planner import BatchNormMode
+from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from pipeline.attribution.lrp.relevance import lrp
+from pipeline.attribution.methods import described, one_channel
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import StartValue
+from pipeline.run.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Lrp:
+    """Layer-wise relevance propagation; relevance summed over the channels of the stage.
+
+    Parameters
+    ----------
+    rules : {"founding", "focus", "composite"}
+        See `pipeline.attribution.lrp.composites`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
+        voxel.
+    beta : float or tuple of float
+        Of the β-rule (*founding*); one map per value.
+    gamma, epsilon : float
+        Of the rules that have them.
+    bias : bool
+        Whether biases absorb relevance (not for *founding*).
+    batch_norm : {"fold", "identity"}
+    """
+
+    rules: Literal["founding", "focus", "composite"] = "founding"
+    beta: float | tuple[float, ...] = 0.0
+    gamma: float = 0.25
+    epsilon: float = 0.25
+    bias: bool = False
+    batch_norm: BatchNormMode = "fold"
+
+    name: ClassVar[str] = "lrp"
+    has_ledger: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.rules not in ("founding", "focus", "composite"):
+            raise UsageError(f"rules = {self.rules!r}: allowed are 'founding', 'focus' and 'composite'.")
+        if not self.betas or len(set(self.betas)) < len(self.betas):
+            raise UsageError(f"beta = {self.beta!r}: name at least one value, each once.")
+        for one in self.singles():
+            founding(one.betas[0]), composite(one.gamma, one.epsilon)  # the rules check their own settings
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        return self.beta if isinstance(self.beta, tuple) else (self.beta,)
+
+    def singles(self) -> list[Lrp]:
+        """The same settings with one β each, one per map."""
+        return [replace(self, beta=beta) for beta in self.betas] if isinstance(self.beta, tuple) else [self]
+
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Relevance (B, 1, d, h, w) for each β, and where it went down to the stage."""
+        rules = [one._composite(volumes) for one in self.singles()]
+        found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
+        return [
+            replace(one_channel(answer), method=self.name, parameters=described(one, stage, start))
+            for one, answer in zip(self.singles(), found, strict=True)
+        ]
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values
+
+    def _composite(self, volumes: Tensor) -> Composite:
+        if self.rules == "founding":
+            return founding(self.betas[0])
+        brain = (volumes != 0).to(volumes.dtype)
+        if self.rules == "focus":
+            return focus(self.epsilon, low=0.0, high=brain, bias=self.bias)
+        return composite(self.gamma, self.epsilon, low=0.0, high=brain, bias=self.bias)

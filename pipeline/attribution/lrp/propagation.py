@@ -1,0 +1,225 @@
+"""The way back: relevance of the inputs of each step from that of its output, for several rules side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
+from pipeline.attribution.graph.planner import Plan, Weights
+from pipeline.attribution.graph.pooling import MaxPool, gather, scatter
+from pipeline.attribution.graph.tape import Record, Tape
+from pipeline.attribution.graph.tracing import Concatenate, Sum
+from pipeline.attribution.lrp.composites import Composite
+from pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
+from pipeline.attribution.lrp.ledger import LedgerEntry, Losses, sum_per_volume
+from pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
+from pipeline.run.errors import UsageError
+
+Relevance = list[Tensor]
+"""One tensor per rule."""
+
+
+def propagate(
+    plan: Plan, tape: Tape, seed: Tensor, composites: Sequence[Composite]
+) -> tuple[Relevance, list[tuple[LedgerEntry, ...]]]:
+    """Walk a tape back from the output to the boundary of the plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    tape : Tape
+    seed : Tensor
+        (B, K), relevance of the outputs.
+    composites : sequence of Composite
+
+    Returns
+    -------
+    tuple of (list of Tensor, list of tuple of LedgerEntry)
+        Per composite: relevance at the boundary, and the account of each step that shares relevance out.
+
+    Raises
+    ------
+    UsageError
+        If relevance passes the boundary by on another path.
+    """
+    at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
+    entries: list[list[LedgerEntry]] = [[] for _ in composites]
+    for record in reversed(tape.records):
+        if record.step.value == plan.boundary:
+            break
+        if record.step.value not in at:
+            continue
+        below, accounts = _step_back(record, at.pop(record.step.value), composites)
+        if accounts:
+            for book, account in zip(entries, accounts, strict=True):
+                book.append(account)
+        for name, relevance in zip(record.step.inputs, below, strict=True):
+            at[name] = relevance if name not in at else [a + b for a, b in zip(at[name], relevance, strict=True)]
+    answer = at.pop(plan.boundary)
+    if at:
+        raise UsageError(
+            "the stage named lies beside a skip connection that carries relevance past it; name a layer where all "
+            "paths meet."
+        )
+    return answer, [tuple(book) for book in entries]
+
+
+def _step_back(
+    record: Record, relevance: Relevance, composites: Sequence[Composite]
+) -> tuple[list[Relevance], list[LedgerEntry]]:
+    """Relevance at the inputs of a step, per input and rule; and the accounts, empty for a step that shares nothing."""
+    step, shape = record.step, record.unit_shape
+    if step.weights is not None:
+        weights = step.weights
+        rules = [c.first if weights.first else c.convolution if isinstance(weights.linear, Convolution) else c.linear
+                 for c in composites]  # fmt: skip
+        below, accounts = _through_weights(record, weights, _shaped(record, relevance), rules)
+        return [below], accounts
+    relevance = _shaped(record, relevance)
+    if record.winners is not None:
+        relevance = [scatter(r, record.winners, shape) for r in relevance]
+    if step.averaging is not None or isinstance(step.head, Sum):
+        parts = [_through_unweighted(record, r, c.unweighted) for r, c in zip(relevance, composites, strict=True)]
+        by_input = [[below[place] for below, _ in parts] for place in range(len(record.inputs))]
+        return by_input, _accounts(
+            record, relevance, [sum_inputs(below) for below, _ in parts], [Losses.of(message) for _, message in parts]
+        )
+    if isinstance(step.head, Concatenate):
+        sizes = [a.shape[1] for a in record.inputs]
+        split = [torch.split(r, sizes, dim=1) for r in relevance]
+        return [[parts[place] for parts in split] for place in range(len(sizes))], []
+    return [[r.reshape(record.inputs[0].shape) for r in relevance]], []
+
+
+def sum_inputs(parts: Sequence[Tensor]) -> Tensor:
+    """Total relevance per volume of the inputs of a step, (B, 1)."""
+    return torch.stack([sum_per_volume(part) for part in parts]).sum(0)[:, None]
+
+
+def _shaped(record: Record, relevance: Relevance) -> Relevance:
+    """Relevance in the shape of the step's output (a flattening above has changed it)."""
+    shape = record.unit_shape if record.winners is None else record.winners.shape
+    return [r.reshape(shape) for r in relevance]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rules that see the same contributions."""
+
+    contributors: Contributors
+    places: list[int]
+    with_negative: bool
+
+
+def _groups(record: Record, weights: Weights, rules: Sequence[Rule]) -> list[_Group]:
+    found: dict[object, list[int]] = {}
+    for place, rule in enumerate(rules):
+        plain = rule.contributors is products
+        found.setdefault("products" if plain else id(rule), []).append(place)
+    return [
+        _Group(
+            rules[places[0]].contributors(record.inputs[0], weights.weight, weights.linear),
+            places,
+            any(rules[place].uses_negative for place in places),
+        )
+        for places in found.values()
+    ]
+
+
+def _through_weights(
+    record: Record, weights: Weights, relevance: Relevance, rules: Sequence[Rule]
+) -> tuple[Relevance, list[LedgerEntry]]:
+    below: Relevance = [relevance[0]] * len(rules)
+    losses: list[Losses] = [Losses()] * len(rules)
+    for group in _groups(record, weights, rules):
+        layer = _SharedLayer(record, weights, group.contributors)
+        positive, negative = layer.sums(group.with_negative)
+
+        def messages(
+            group: _Group = group, positive: Tensor = positive, negative: Tensor | None = negative
+        ) -> Iterator[Messages]:
+            for place in group.places:  # one after the other, so that only their losses outlive the hand-down
+                message = rules[place].messages(positive, negative, weights.bias, relevance[place])
+                losses[place] = Losses.of(message)
+                yield message
+
+        for place, answer in zip(group.places, layer.hand_down(messages(), len(group.places)), strict=True):
+            below[place] = answer
+    return below, _accounts(record, relevance, below, losses)
+
+
+class _SharedLayer:
+    """Sums of contributions of a layer, and the way of messages down to its inputs."""
+
+    def __init__(self, record: Record, weights: Weights, contributors: Contributors) -> None:
+        self.winners, self.shape = record.winners, record.unit_shape
+        self.linear, self.c = weights.linear, contributors
+        pool = record.step.pool
+        self.pool = pool if isinstance(pool, MaxPool) and sparse_pays(weights.linear, pool, contributors.x) else None
+
+    def sums(self, with_negative: bool) -> tuple[Tensor, Tensor | None]:
+        """``z+`` and ``z-`` at the units, or at the winners among them."""
+        x, weight, linear = self.c.x, self.c.weight, self.linear
+        if self.pool is not None and self.winners is not None and isinstance(linear, Convolution):
+            return winner_sums(x, weight, linear, self.winners, self.shape[2:])
+        positive = self._at_winners(linear.apply(x, weight.clamp(min=0)))
+        return positive, self._at_winners(linear.apply(x, weight.clamp(max=0))) if with_negative else None
+
+    def _at_winners(self, sums: Tensor) -> Tensor:
+        return sums if self.winners is None else gather(sums, self.winners)
+
+    def hand_down(self, messages: Iterator[Messages], count: int) -> Relevance:
+        """Relevance of the layer's inputs, per rule."""
+        x, weight, linear = self.c.x, self.c.weight, self.linear
+        if self.pool is None or self.winners is None or not isinstance(linear, Convolution):
+            return [merge_copies(self._dense(message).mul_(x), self.c.copies, linear) for message in messages]
+        pairs = ((m.positive, m.negative) for m in messages)
+        down = winner_messages(pairs, count, weight, linear, self.pool, self.winners, self.shape[2:], x.shape)
+        return [merge_copies(d * x, self.c.copies, linear) for d in down]
+
+    def _dense(self, message: Messages) -> Tensor:
+        """``W+^T s+ + W-^T s-`` in one transposed map."""
+        linear, weight, s, winners = self.linear, self.c.weight, message.positive, self.winners
+        if message.negative is None:
+            weight = weight.clamp(min=0)
+        elif message.negative is not message.positive:
+            weight = paired(weight.clamp(min=0), weight.clamp(max=0), 0, linear.groups)
+            s = paired(s, message.negative, linear.channel_axis, linear.groups)
+            winners = None if winners is None else paired(winners, winners, linear.channel_axis, linear.groups)
+        if winners is not None:
+            s = scatter(s, winners, (*s.shape[:2], *self.shape[2:]))
+        return linear.transpose(s, weight, self.c.x.shape)
+
+
+def _through_unweighted(record: Record, relevance: Tensor, rule: Rule) -> tuple[list[Tensor], Messages]:
+    """Through a sum or an average pooling: their coefficients are positive, so contributions have the inputs' signs."""
+    averaging = record.step.averaging
+    positive = _forward_unweighted(averaging, [a.clamp(min=0) for a in record.inputs])
+    negative = _forward_unweighted(averaging, [a.clamp(max=0) for a in record.inputs])
+    messages = rule.messages(positive, negative, None, relevance)
+    below = []
+    for a in record.inputs:
+        up = _back_unweighted(averaging, messages.positive, a)
+        down = None if messages.negative is None else _back_unweighted(averaging, messages.negative, a)
+        below.append(a.clamp(min=0) * up if down is None else torch.where(a > 0, a * up, a * down))
+    return below, messages
+
+
+def _forward_unweighted(averaging: Averaging | None, inputs: Sequence[Tensor]) -> Tensor:
+    return averaging.apply(inputs[0]) if averaging is not None else torch.stack(list(inputs)).sum(0)
+
+
+def _back_unweighted(averaging: Averaging | None, message: Tensor, a: Tensor) -> Tensor:
+    return averaging.transpose(message, a.shape) if averaging is not None else message
+
+
+def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Sequence[Losses]) -> list[LedgerEntry]:
+    """One account per rule."""
+    return [
+        LedgerEntry.of(record.step.name, above, under, lost)
+        for above, under, lost in zip(relevance, below, losses, strict=True)
+    ]

@@ -1,0 +1,84 @@
+"""Layer-wise relevance propagation through a 3D network, with several rules at once.
+
+Choices (each changes maps; see `pipeline.attribution.lrp.rules` for those of the rules): batch normalisation is folded
+into
+the convolution before it, or passed as identity; relevance of a pooling window goes to its winner; ReLU, dropout and
+changes of shape pass relevance on; a sum shares it among its terms and an average pooling among its voxels, by the
+rule of a layer with equal weights; a gate (squeeze and excitation) counts as a constant and gets none. One forward
+pass, one tape and one set of contribution sums serve all rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
+from pipeline.attribution.graph.tape import record_forward
+from pipeline.attribution.lrp.composites import Composite
+from pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
+from pipeline.attribution.lrp.propagation import propagate
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import StartValue, require_explainable, start_values
+from pipeline.run.errors import UsageError
+
+
+def lrp(
+    model: nn.Module,
+    volumes: Tensor,
+    target: int,
+    composites: Sequence[Composite],
+    start: StartValue = "logit",
+    batch_norm: BatchNormMode = "fold",
+    stage: int | str = 0,
+) -> tuple[Attribution, ...]:
+    """Explain one output of a model with LRP, by several composites of rules in one call.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode; not changed in any way.
+    volumes : Tensor
+        (B, 1, D, H, W), in the precision and on the device of the model.
+    target : int
+        Output unit to explain.
+    composites : sequence of Composite
+        See `pipeline.attribution.lrp.composites`.
+    start : {"logit", "probability"}
+        Value that relevance starts from; a negative logit gives a negated map.
+    batch_norm : {"fold", "identity"}
+    stage : int or str
+        Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
+
+    Returns
+    -------
+    tuple of Attribution
+        One per composite. In each, start value = sum of the map + losses of the ledger. At a later stage the values are
+        (B, C, d, h, w), relevance per feature.
+
+    Raises
+    ------
+    UsageError
+        For a layer, option, target or mode that is not supported, or a stage that relevance passes by, before any work.
+    BadInputError
+        For volumes that do not fit the model or are not finite.
+    """
+    if not composites:
+        raise UsageError("composites: name at least one.")
+    plan = plan_relevance(model, batch_norm, stage)
+    require_explainable(model, volumes)
+    answers: list[Attribution] = []
+    with torch.no_grad(), exact_float32(volumes.device):
+        tape = record_forward(plan, volumes)
+        start_value = start_values(tape.logits, target, start)
+        seed = torch.zeros_like(tape.logits)
+        seed[:, target] = start_value
+        maps, entries = propagate(plan, tape, seed, composites)
+        for composite, values, accounts in zip(composites, maps, entries, strict=True):
+            ledger = Ledger(start_value, sum_per_volume(values), accounts)
+            parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
+            answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
+    return tuple(answers)

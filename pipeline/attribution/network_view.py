@@ -1,0 +1,196 @@
+"""What a method explains: one output of a network, seen from a boundary between its layers.
+
+Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(volumes)``. What crosses it are the
+*features* (B, C, d, h, w); at boundary 0 they are the volumes themselves. A method explains the *score* of the target
+as a function of the features, so the same formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.targets import StartValue, require_explainable, start_values
+from pipeline.models.contract import StagedModel
+from pipeline.run.errors import UsageError
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class NetworkView:
+    """One output of a network, seen from a boundary.
+
+    Parameters
+    ----------
+    volumes : Tensor
+        (B, 1, D, H, W).
+    features : Tensor
+        (B, C, d, h, w), what crosses the boundary; detached.
+    target : int
+        Output unit.
+    start : {"logit", "probability"}
+        Which value of the target is explained.
+    before, after : tuple of (str, nn.Module)
+        The layers on either side of the boundary, by name. `before` is empty at the input.
+    model : nn.Module
+        The whole network, and `stage` the boundary as it was asked for: LRP needs more than a function of the features.
+    stage : int or str
+    """
+
+    volumes: Tensor
+    features: Tensor
+    target: int
+    start: StartValue
+    before: tuple[tuple[str, nn.Module], ...]
+    after: tuple[tuple[str, nn.Module], ...]
+    model: nn.Module
+    stage: int | str
+
+    def pre(self, volumes: Tensor) -> Tensor:
+        """Features of any volumes."""
+        return _run(self.before, volumes)
+
+    def rest(self, features: Tensor) -> Tensor:
+        """Logits (B, K) of any features; differentiable."""
+        return _run(self.after, features)
+
+    def score(self, features: Tensor) -> Tensor:
+        """Value of the target, (B,), of any features; differentiable."""
+        return start_values(self.rest(features), self.target, self.start)
+
+    def score_of(self, volumes: Tensor) -> Tensor:
+        """Value of the target, (B,), of any volumes; differentiable."""
+        return self.score(self.pre(volumes))
+
+    @property
+    def at_input(self) -> bool:
+        return not self.before
+
+
+@contextmanager
+def explaining(
+    model: nn.Module, volumes: Tensor, target: int, stage: int | str = 0, start: StartValue = "logit"
+) -> Iterator[NetworkView]:
+    """Open a network at a boundary for as long as it is explained: exact float32, deterministic, nothing changed.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode. Boundaries other than 0 need a `StagedModel` or an `nn.Sequential`.
+    volumes : Tensor
+        (B, 1, D, H, W), in the precision and on the device of the model.
+    target : int
+        Output unit.
+    stage : int or str
+        Boundary: a number of stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer,
+        meaning right after it.
+    start : {"logit", "probability"}
+
+    Raises
+    ------
+    UsageError
+        For a boundary or target that does not exist, or a layer that is in training mode or works in place.
+    BadInputError
+        For volumes that do not fit the model or are not finite.
+    """
+    require_unchanging(model)
+    require_explainable(model, volumes)
+    before, after = split_layers(model, stage)
+    with exact_float32(volumes.device):
+        with torch.no_grad():
+            features = _run_watched(before, volumes).detach()
+            start_values(_run_watched(after, features), target, start)  # refuses a wrong target before any work
+        yield NetworkView(volumes, features, target, start, before, after, model, stage)
+
+
+def require_unchanging(model: nn.Module) -> None:
+    """Refuse a model whose forward pass would depend on the call or change its own activations.
+
+    Raises
+    ------
+    UsageError
+        Naming the first module in training mode, working in place, or normalising by the batch it happens to see.
+    """
+    for name, module in model.named_modules():
+        where = f"layer {name or 'model'} ({type(module).__name__})"
+        if module.training:
+            raise UsageError(f"{where} is in training mode; call model.eval() first.")
+        if getattr(module, "inplace", False):
+            raise UsageError(f"{where} works in place; create it with inplace=False.")
+        if isinstance(module, BATCH_NORMS) and module.running_mean is None:
+            raise UsageError(
+                f"{where} keeps no running statistics, so volumes of a batch change each other's maps; create it with "
+                "track_running_stats=True."
+            )
+
+
+def open_parts(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
+    """Layers of a `StagedModel` or `nn.Sequential` in order of computation, by name; any other module is one part."""
+    return tuple(_open("", model))
+
+
+def split_layers(
+    model: nn.Module, stage: int | str
+) -> tuple[tuple[tuple[str, nn.Module], ...], tuple[tuple[str, nn.Module], ...]]:
+    """The layers before and after a boundary; see `explaining`."""
+    parts = open_parts(model)
+    if isinstance(stage, str):
+        ends = [place for place, (name, _) in enumerate(parts, 1) if name == stage or name.startswith(stage + ".")]
+        if not ends:
+            raise UsageError(f"stage {stage!r}: no such layer; the model has {', '.join(name for name, _ in parts)}.")
+        place = ends[-1]
+    elif stage == 0:
+        place = 0
+    else:
+        children = _children(model)
+        if not 0 < stage < len(children):
+            raise UsageError(f"stage {stage} does not exist: {type(model).__name__} has {len(children)} stages.")
+        place = sum(len(open_parts(child)) for child in children[:stage])
+    if place == len(parts):
+        raise UsageError(f"stage {stage!r} is the output itself; name an earlier layer.")
+    return parts[:place], parts[place:]
+
+
+def _children(model: nn.Module) -> list[nn.Module]:
+    """Stages or children that a numbered boundary counts; a module used twice counts twice. Empty if not opened."""
+    if isinstance(model, StagedModel) and type(model).forward is StagedModel.forward:
+        return list(model.stages)
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        return list(model)
+    return []
+
+
+def _open(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    children = _children(module)
+    if not children:
+        yield name or "model", module
+        return
+    keys = module._modules if isinstance(module, nn.Sequential) else [f"stages.{n}" for n in range(len(children))]
+    for key, child in zip(keys, children, strict=True):
+        yield from _open(f"{name}.{key}" if name else key, child)
+
+
+def _run(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
+    for _, layer in layers:
+        a = layer(a)
+    return a
+
+
+def _run_watched(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
+    """As `_run`, refusing a layer that overwrites what it was given: later calls would explain other features."""
+    for name, layer in layers:
+        version = None if a.is_inference() else a._version
+        after = layer(a)
+        if version is not None and a._version != version:
+            raise UsageError(
+                f"layer {name} ({type(layer).__name__}) changes its own input in place, here the volumes or features "
+                "that are explained; let it work on a copy."
+            )
+        a = after
+    return a

@@ -1,0 +1,213 @@
+"""LIME (Ribeiro, Singh & Guestrin 2016): a linear model of the score around one volume, in its supervoxels.
+
+The brain is cut into supervoxels. Random samples of the volume show some and hide the others; a linear model, fitted
+to their scores with more weight on samples near the whole volume, gives each supervoxel a coefficient: what showing it
+adds to the score. How far a linear model describes the network at all is the R² of the fit; read it before the map.
+
+The settings are those of the reference implementation for images: half of the supervoxels shown, a Gaussian kernel of
+width 0.25 on the cosine distance, ridge 1 on 0/1 features with a free intercept. The fit itself is a closed form
+in float64. Supervoxels come from scikit-image, the one well-kept SLIC for volumes with a mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt, find_objects
+from skimage.segmentation import slic
+from torch import Tensor
+
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores
+from pipeline.attribution.perturbation.occlusion import painted
+from pipeline.attribution.settings import require_whole
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.work.seeds import derived_seed
+
+
+@dataclass(frozen=True, eq=False)
+class LocalFit:
+    """The linear model of one volume.
+
+    Parameters
+    ----------
+    supervoxels : Tensor
+        (D, H, W), 1 to K inside the brain, 0 in air.
+    coefficients : Tensor
+        (K,), float64: what showing a supervoxel adds to the score.
+    intercept : float
+        Score that the model expects with everything hidden.
+    r_squared : float
+        Share of the kernel-weighted variance of the scores that the linear model describes; NaN if they do not vary.
+    """
+
+    supervoxels: Tensor
+    coefficients: Tensor
+    intercept: float
+    r_squared: float
+
+
+def supervoxels(
+    volume: NDArray[np.float64], brain: NDArray[np.bool_], count: int, compactness: float
+) -> NDArray[np.int64]:
+    """Cut the brain of a volume (D, H, W) into about `count` supervoxels by SLIC (Achanta et al. 2012).
+
+    Labels are 1 to K in the brain without gaps in the numbers, 0 elsewhere. `compactness` is the difference of
+    intensity that weighs as much as one supervoxel's distance.
+    """
+    box = find_objects(brain.astype(np.uint8))[0]  # what lies around the brain neither costs time nor moves a cut
+    inside = volume[brain]
+    spread = max(float(np.ptp(inside)), np.finfo(np.float64).tiny)
+    scaled = np.where(brain, (volume - inside.min()) / spread, 0.0)[box]
+    labels = np.zeros(brain.shape, dtype=np.int64)
+    labels[box] = slic(
+        scaled, n_segments=count, compactness=compactness, mask=brain[box], channel_axis=None, start_label=1
+    )
+    labels[~brain] = 0
+    if not labels.any():  # fewer voxels than SLIC can cut
+        return brain.astype(np.int64)
+    forgotten = brain & (labels == 0)
+    if forgotten.any():  # islands that SLIC merged into the background join the nearest supervoxel
+        nearest = distance_transform_edt(labels == 0, return_distances=False, return_indices=True)
+        labels[forgotten] = labels[tuple(nearest)][forgotten]
+    numbers = np.unique(labels[brain])
+    return np.where(brain, np.searchsorted(numbers, labels) + 1, 0).astype(np.int64)
+
+
+def samples(count: int, features: int, seed: int) -> Tensor:
+    """Which supervoxels each sample shows: (count, features), 0 or 1 with equal chance, float64; all in the first."""
+    source = torch.Generator().manual_seed(derived_seed(seed, "lime"))
+    shown = (torch.rand(count, features, generator=source) < 0.5).double()
+    shown[0] = 1
+    return shown
+
+
+def kernel_weights(shown: Tensor, width: float) -> Tensor:
+    """Weight of each sample, ``sqrt(exp(-d² / width²))`` with d its cosine distance to showing everything.
+
+    Between 0/1 vectors ``d = 1 - sqrt(share shown)``; a sample that shows nothing has d = 1.
+
+    Examples
+    --------
+    >>> kernel_weights(torch.tensor([[1.0, 1.0], [1.0, 0.0]]), 0.5).tolist()
+    [1.0, 0.8423388600349426]
+    """
+    distance = 1 - shown.mean(dim=1).sqrt()
+    return torch.exp(-0.5 * (distance / width) ** 2)
+
+
+def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: float) -> tuple[Tensor, float, float]:
+    """Minimise ``sum_m weights_m (values_m - a - features_m · b)² + ridge |b|²`` in closed form, in float64.
+
+    Features are (M, K), values and weights (M,); the intercept a is not penalised. Gives b (K,), a, and R²,
+    ``1 - weighted residual / weighted variance``; NaN if the values do not vary.
+    """
+    share = weights / weights.sum()
+    feature_means, value_mean = share @ features, share @ values
+    centred, deviations = features - feature_means, values - value_mean
+    gram = centred.T @ (weights[:, None] * centred) + ridge * torch.eye(features.shape[1]).to(features)
+    b = torch.linalg.solve(gram, centred.T @ (weights * deviations))
+    residual = weights @ (deviations - centred @ b) ** 2
+    variance = weights @ deviations**2
+    # scores of a network that ignores all that is hidden differ by rounding only
+    varies = bool(deviations.abs().max() > 1e-12 * values.abs().max())
+    return b, float(value_mean - feature_means @ b), float(1 - residual / variance) if varies else float("nan")
+
+
+@dataclass(frozen=True)
+class Lime:
+    """Coefficients of a local linear model in supervoxels of the brain.
+
+    At the input only: a supervoxel is hidden where it lies. `fits` gives the coefficients and R² behind the map.
+
+    Parameters
+    ----------
+    segments : int
+        Supervoxels wanted.
+    compactness : float
+        Difference of intensity, as a share of its range in the brain, that weighs as much as one supervoxel's
+        distance; larger gives rounder supervoxels.
+    samples : int
+        Random samples, each one evaluation; take several per supervoxel.
+    kernel_width : float
+        Of the kernel on the cosine distance.
+    ridge : float
+        Penalty on the squared coefficients, above 0.
+    spread : {"coefficient", "per-voxel"}
+        Paint each voxel with the coefficient of its supervoxel, as in the paper, or with its even share of it, so that
+        sums over regions are in units of the score.
+    air : float
+        Voxels of exactly this value are not brain.
+    seed : int
+    masking : Masking
+        What hidden voxels become.
+    batch : int
+        Volumes evaluated at once.
+    """
+
+    name: ClassVar[str] = "lime"
+    segments: int = 100
+    compactness: float = 0.1
+    samples: int = 1000
+    kernel_width: float = 0.25
+    ridge: float = 1.0
+    spread: Literal["coefficient", "per-voxel"] = "coefficient"
+    air: float = AIR
+    seed: int = 0
+    masking: Masking = field(default_factory=Masking)
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        for setting, least in (("segments", 1), ("samples", 2), ("batch", 1), ("seed", 0)):
+            require_whole(self.name, setting, getattr(self, setting), least)
+        for setting in ("compactness", "kernel_width", "ridge"):
+            value = getattr(self, setting)
+            if not 0 < value < float("inf"):
+                raise UsageError(f"lime: {setting} = {value}; it must be positive.")
+        if self.spread not in ("coefficient", "per-voxel"):
+            raise UsageError(f"lime: spread = {self.spread!r}; allowed are 'coefficient' and 'per-voxel'.")
+
+    def fits(self, view: NetworkView) -> tuple[LocalFit, ...]:
+        """The linear model of every volume.
+
+        Raises
+        ------
+        UsageError
+            At a stage other than the input.
+        BadInputError
+            For a volume without a voxel of brain.
+        """
+        if not view.at_input:
+            raise UsageError("lime hides supervoxels of the volume; explain at stage 0.")
+        brains = (view.volumes != self.air).any(dim=1).cpu().numpy()
+        for number, brain in enumerate(brains):
+            if not brain.any():
+                raise BadInputError(
+                    f"lime: volume {number} of the batch is air everywhere ({self.air}); no brain to cut."
+                )
+        hidden = self.masking.hidden_features(view)
+        return tuple(self._fit(view, number, brain, hidden) for number, brain in enumerate(brains))
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return torch.cat([self._painted(fit) for fit in self.fits(view)]).to(view.features)
+
+    def _fit(self, view: NetworkView, number: int, brain: NDArray[np.bool_], hidden: Tensor) -> LocalFit:
+        volume = view.volumes[number, 0].detach().double().cpu().numpy()
+        cut = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness)).to(view.volumes.device)
+        shown = samples(self.samples, int(cut.max()), self.seed)
+        # air belongs to no supervoxel and is never hidden
+        keeps = (torch.cat([torch.ones(1), row.float()]).to(view.features)[cut] for row in shown)
+        scores = torch.cat([scores for _, scores in masked_scores(view, number, keeps, hidden, self.batch)])
+        weights = kernel_weights(shown, self.kernel_width)
+        coefficients, intercept, r_squared = weighted_ridge(shown, scores.double().cpu(), weights, self.ridge)
+        return LocalFit(cut, coefficients, intercept, r_squared)
+
+    def _painted(self, fit: LocalFit) -> Tensor:
+        values = fit.coefficients.to(fit.supervoxels.device)
+        if self.spread == "per-voxel":
+            values = values / torch.bincount(fit.supervoxels.flatten())[1:]
+        return painted(fit.supervoxels, tuple(range(1, len(values) + 1)), values[None])

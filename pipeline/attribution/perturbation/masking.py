@@ -1,0 +1,130 @@
+"""What a hidden voxel becomes: one object for every method and metric that hides part of a volume.
+
+A voxel that is hidden must take *some* value, and the map depends on which. Here it becomes **air** unless said
+otherwise. Volumes are scaled to [0, 1] inside the brain with a background of exactly 0, so air is 0, and hiding means
+"no tissue here", which the network knows from everywhere outside the head. In z-scored volumes 0 is *mean tissue*:
+multiplying by a mask there paints grey matter instead of removing it; give the scaled value of air as `baseline`.
+
+With `keep` between 0 (hidden) and 1 (shown), ``masked = b + keep (x - b)``. Affine scaling and this mix commute, so
+masking scaled volumes with scaled air is masking raw intensities with air.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.network_view import NetworkView
+from pipeline.run.errors import BadInputError, UsageError
+
+AIR = 0.0
+"""Value of air in volumes scaled by ``minmax-brain``."""
+
+ROUNDING = 1e-5
+"""Interpolated masks leave [0, 1] by rounding; more than this is a mistake."""
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How voxels are hidden.
+
+    Parameters
+    ----------
+    baseline : float
+        Value that a hidden voxel takes; that of air by default.
+    inner : {"baseline", "zero"}
+        What a hidden feature becomes at a later stage: the feature that the baseline volume has at that place
+        (default; means the same at every stage), or 0 (as in the literature; "nothing detected" after a ReLU only).
+
+    Examples
+    --------
+    >>> Masking().apply(torch.tensor([0.8, 0.6]), torch.tensor([1.0, 0.5])).tolist()
+    [0.800000011920929, 0.30000001192092896]
+    >>> Masking(baseline=-1.5).apply(torch.tensor([0.8]), torch.tensor([0.0])).tolist()
+    [-1.5]
+    """
+
+    baseline: float = AIR
+    inner: Literal["baseline", "zero"] = "baseline"
+
+    def __post_init__(self) -> None:
+        if self.inner not in ("baseline", "zero"):
+            raise UsageError(f"masking: inner = {self.inner!r}; allowed are 'baseline' and 'zero'.")
+        if not math.isfinite(self.baseline):
+            raise UsageError(f"masking: baseline = {self.baseline}; it must be a finite intensity.")
+
+    def apply(self, x: Tensor, keep: Tensor) -> Tensor:
+        """Volumes (B, 1, D, H, W) with the hidden part replaced; see `mixed`."""
+        return mixed(x, keep, self.hidden(x))
+
+    def hidden(self, volumes: Tensor) -> Tensor:
+        """The baseline, in a shape that broadcasts to volumes (B, 1, D, H, W)."""
+        return torch.full((), self.baseline, dtype=volumes.dtype, device=volumes.device)
+
+    def hidden_features(self, view: NetworkView) -> Tensor:
+        """What hidden features of a view become, expanded to the shape of its features, (B, C, d, h, w)."""
+        if view.at_input:
+            return self.hidden(view.volumes).expand_as(view.features)
+        if self.inner == "zero":
+            return torch.zeros((), dtype=view.features.dtype, device=view.features.device).expand_as(view.features)
+        like = view.volumes[:1]
+        with torch.no_grad():
+            return view.pre(self.hidden(like).expand_as(like)).expand_as(view.features)
+
+
+def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
+    """``hidden + keep (x - hidden)``, exact at both ends; all three broadcast.
+
+    Raises
+    ------
+    BadInputError
+        If `keep` leaves [0, 1] or is NaN.
+    """
+    low, high = torch.aminmax(keep.detach())
+    if not (bool(low >= -ROUNDING) and bool(high <= 1 + ROUNDING)):
+        raise BadInputError(
+            f"a mask must lie in [0, 1] and runs from {float(low)} to {float(high)}; normalise it first."
+        )
+    return torch.lerp(hidden, x, keep.to(x))
+
+
+def masked_scores(
+    view: NetworkView, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Scores of one volume of a view under many masks, a few at a time.
+
+    Parameters
+    ----------
+    view : NetworkView
+    volume : int
+        Which of the view's volumes.
+    keeps : iterable of Tensor
+        Masks (d, h, w) on the grid of the features; drawn only as they are needed.
+    hidden : Tensor
+        What hidden features become, (B, C, d, h, w); see `Masking.hidden_features`.
+    batch : int
+        Masked volumes evaluated, and held, at once.
+
+    Yields
+    ------
+    Tensor, Tensor
+        Up to `batch` masks (m, d, h, w) and their scores (m,).
+    """
+    remaining = iter(keeps)
+    while chunk := list(islice(remaining, batch)):
+        keep = torch.stack(chunk).to(view.features)
+        with torch.no_grad():
+            scores = view.score(mixed(view.features[volume], keep[:, None], hidden[volume]))
+        yield keep, scores
+
+
+def digest(values: Tensor) -> str:
+    """Short digest of the values of a tensor, for sidecars."""
+    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:12]

@@ -1,0 +1,256 @@
+"""What ADNI's tables say about a scan at its visit.
+
+ADNIMERGE gives the visits and most values. DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), the CDR
+table the clinical dementia rating, and UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is
+required.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.adni import files as adni_files
+from pipeline.cohort.adni.tables import DOWNLOAD, read_adnimerge, visits_by_person
+from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, VisitTable, of_visit, read_visit_table
+from pipeline.cohort.adni.volumes_tables import read_freesurfer_tables, table_volumes
+from pipeline.cohort.cells import values
+from pipeline.cohort.people.diagnosis import (
+    CAUSE_COLUMNS,
+    DXSUM_COLUMNS,
+    OTHER_DEMENTIA,
+    Diagnosis,
+    cdr_diagnosis,
+    diagnosis_at,
+    diagnosis_history,
+    dxsum_value,
+)
+from pipeline.cohort.people.progression import follow_up, progression
+from pipeline.cohort.records import FollowUp, Scan
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
+
+_CDR_COLUMNS = ("CDGLOBAL", "CDR")
+
+
+@dataclass(frozen=True)
+class AdniClinical:
+    """The tables of an ADNI download, by RID.
+
+    Parameters
+    ----------
+    ptids : tuple of str
+        In the order of ADNIMERGE; a person's first PTID is used as their name.
+    visits : mapping of int to sequence of VisitRow
+    histories : mapping of int to tuple of Diagnosis
+    cdr : VisitTable
+    freesurfer : mapping of str to VisitTable
+    config : CohortConfig
+    """
+
+    ptids: tuple[str, ...]
+    visits: Mapping[int, Sequence[VisitRow]]
+    histories: Mapping[int, tuple[Diagnosis, ...]]
+    cdr: VisitTable
+    freesurfer: Mapping[str, VisitTable]
+    config: CohortConfig
+
+    def at(
+        self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
+    ) -> tuple[Scan, dict[str, str], FollowUp | None]:
+        """Fill in all that is known about a scan at its visit.
+
+        Parameters
+        ----------
+        scan : Scan
+            Its identifiers are kept; other values are replaced where a table has them.
+        person : int
+            RID.
+
+        Returns
+        -------
+        scan : Scan
+        columns : dict of str to str
+            Filled cells of the visit, so that any column can be a contrast.
+        later : FollowUp or None
+        """
+        row = dict(visit.columns)
+        history = self.histories.get(person, ())
+        found = diagnosis_at(history, visit, scan_date)
+        cdr, cdr_source = self._cdr(person, visit, scan_date)
+        value: str | None = None if found is None else found.value
+        source: str | None = None if found is None else found.source
+        if value == OTHER_DEMENTIA:
+            row["DX"] = OTHER_DEMENTIA
+        if self.config.diagnosis_rule == "cdr":
+            value, source = cdr_diagnosis(cdr), cdr_source
+        volumes = table_volumes(
+            row, self.freesurfer, person, scan.scan_id, visit.session_id, scan_date or visit.exam_date
+        )
+        filled = dataclasses.replace(
+            scan,
+            session_id=visit.session_id,
+            diagnosis=value if value in ("CN", "MCI", "AD") else None,
+            diagnosis_source=source,
+            progression=progression(history, found, self.config.mci_horizon_months),
+            age=_age(visit, scan_date, self.visits.get(person, ())),
+            sex=values.sex(row.get("PTGENDER")),
+            site=values.identifier(row.get("SITE")),
+            field_strength=scan.field_strength or values.field_strength(row.get("FLDSTRENG")),
+            apoe4=values.count(row.get("APOE4")),
+            mmse=values.score(row.get("MMSE")),
+            cdr=cdr,
+            tiv_mm3=volumes.intracranial,
+            tiv_source=volumes.intracranial_source,
+            hippocampus_mm3=volumes.total,
+            hippocampus_left_mm3=volumes.left,
+            hippocampus_right_mm3=volumes.right,
+            hippocampus_source=volumes.source,
+        )
+        return filled, row, follow_up(history, found)
+
+    def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
+        at_visit = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
+        if at_visit is not None:
+            return at_visit, "ADNIMERGE CDR"
+        rated = [row for row in self.cdr.of(person) if values.score(row.columns.get("CDGLOBAL")) is not None]
+        row = of_visit(rated, visit.session_id, scan_date or visit.exam_date)
+        return (None, None) if row is None else (values.score(row.columns["CDGLOBAL"]), f"{self.cdr.name} CDGLOBAL")
+
+
+def read_clinical(
+    root: Path, tables: Sequence[str], persons: set[int], config: CohortConfig, visits_known: bool
+) -> tuple[AdniClinical, list[str]]:
+    """Read the tables of an ADNI download.
+
+    Parameters
+    ----------
+    tables : sequence of str
+        CSV files below `root`.
+    persons : set of int
+        RIDs of those with images; others are left out.
+    visits_known : bool
+        Whether scans can be matched to visits without dates.
+
+    Returns
+    -------
+    clinical : AdniClinical
+    notes : list of str
+        What is missing, contradictory or left out.
+
+    Raises
+    ------
+    BadInputError
+        If there is neither ADNIMERGE nor DXSUM, or no table has what the contrast needs.
+    """
+    files, notes = adni_files.newest_tables(tables)
+    dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
+    cdr, cdr_notes = read_visit_table(root, files.get(adni_files.CDR), ("CDGLOBAL",), persons)
+    freesurfer, freesurfer_notes = read_freesurfer_tables(root, files, persons)
+    frame, merge_notes = _read_merge(root, files, dxsum, config, visits_known)
+    visits, visit_notes = visits_by_person(files.get(adni_files.ADNIMERGE, ""), frame, persons)
+    if config.diagnosis_rule == "cdr" and not cdr.rows and not set(frame.columns) & set(_CDR_COLUMNS):
+        raise BadInputError(
+            f"{root}: cohort.diagnosis_rule = 'cdr' needs the table CDR*.csv (column CDGLOBAL), which is not there or "
+            "cannot be used. Download it at LONI (Assessments, Clinical Dementia Rating), or set it to 'diagnosis'."
+        )
+    added = _add_visits(visits, dxsum, persons)
+    histories, history_notes = _histories(visits, dxsum)
+    notes += [*dxsum_notes, *cdr_notes, *freesurfer_notes, *merge_notes, *visit_notes, *history_notes]
+    if added:
+        notes.append(f"{counted(added, 'visit')} found only in {dxsum.name} and read from there")
+    ptids = tuple(dict.fromkeys(frame["PTID"]))
+    return AdniClinical(ptids, visits, histories, cdr, freesurfer, config), notes
+
+
+def _read_merge(
+    root: Path, files: Mapping[str, str], dxsum: VisitTable, config: CohortConfig, visits_known: bool
+) -> tuple[pd.DataFrame, list[str]]:
+    if adni_files.ADNIMERGE in files:
+        by_diagnosis = config.contrast_column in ("diagnosis", "progression") and config.diagnosis_rule == "diagnosis"
+        needed = ["EXAMDATE"] * (not visits_known) + ["DX"] * (by_diagnosis and not dxsum.rows)
+        return read_adnimerge(root / files[adni_files.ADNIMERGE], needed)
+    if not dxsum.rows:
+        raise BadInputError(f"{root}: no ADNIMERGE*.csv below this folder. {DOWNLOAD}")
+    return pd.DataFrame(columns=["PTID"], dtype=str), [
+        f"no ADNIMERGE*.csv: visits and diagnoses come from {dxsum.name}; age, sex and other values stay empty"
+    ]
+
+
+def _add_visits(visits: dict[int, list[VisitRow]], dxsum: VisitTable, persons: set[int]) -> int:
+    """Add to each person the visits that only DXSUM has, and count them."""
+    added = 0
+    for person in sorted(persons):
+        known = visits.get(person, [])
+        for row in dxsum.of(person):
+            if any(_same_visit(row, other) for other in known):
+                continue
+            known = [*known, row]
+            added += 1
+        if known:
+            visits[person] = sorted(known, key=lambda row: (row.exam_date or date.max, row.session_id))
+    return added
+
+
+def _same_visit(one: VisitRow, other: VisitRow) -> bool:
+    if one.session_id == other.session_id:
+        return True
+    return (
+        one.exam_date is not None
+        and other.exam_date is not None
+        and abs((one.exam_date - other.exam_date).days) <= WINDOW_DAYS
+    )
+
+
+def _histories(
+    visits: Mapping[int, Sequence[VisitRow]], dxsum: VisitTable
+) -> tuple[dict[int, tuple[Diagnosis, ...]], list[str]]:
+    histories, conflicts, timeless = {}, [], []
+    unknown: Counter[str] = Counter()
+    for person, rows in visits.items():
+        histories[person], found = diagnosis_history(rows, dxsum.of(person), dxsum.name)
+        conflicts += [f"RID {person} {conflict}" for conflict in found]
+        without = (one for one in histories[person] if one.when is None and one.months is None)
+        timeless += [f"RID {person} {one.session_id} ({one.source})" for one in without]
+        for row in dxsum.of(person):
+            value, column = dxsum_value(row.columns)
+            if value is None and column:
+                unknown[f"{column} '{row.columns[column]}'"] += 1
+    notes = []
+    if conflicts:
+        notes.append(
+            f"{counted(len(conflicts), 'diagnosis', 'differs', 'diagnoses')}; ADNIMERGE's are used: {listed(conflicts)}"
+        )
+    if timeless:
+        notes.append(
+            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or visit code in months, unusable "
+            f"for conversion: {listed(timeless)}"
+        )
+    if unknown:
+        kinds = listed(f"{code} ({counted(count, 'row')})" for code, count in sorted(unknown.items()))
+        notes.append(f"{dxsum.name}: unknown diagnosis codes, treated as missing: {kinds}")
+    return histories, notes
+
+
+def _age(visit: VisitRow, scan_date: date | None, visits: Sequence[VisitRow]) -> float | None:
+    """Age at the scan: AGE is the age at baseline, so the years since then are added."""
+    baseline_age = values.positive(visit.columns.get("AGE"))
+    if baseline_age is None:
+        return None
+    baseline = values.calendar_date(visit.columns.get("EXAMDATE_bl")) or next(
+        (row.exam_date for row in visits if row.months == 0), None
+    )
+    when = scan_date or visit.exam_date
+    if baseline is not None and when is not None:
+        years: float | None = (when - baseline).days / 365.25
+    else:
+        years = values.number(visit.columns.get("Years_bl"))
+        years = visit.months / 12 if years is None and visit.months is not None else years
+    return None if years is None else round(baseline_age + years, 2)

@@ -1,0 +1,183 @@
+"""ADNIMERGE as LONI provides it, anywhere in the input folder and with any date suffix.
+
+Only the columns that are used are required. People are identified by RID, which stays the same when someone moves from
+one ADNI phase to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.adni.visit_tables import (
+    VisitRow,
+    contradiction,
+    contradiction_notes,
+    person_number,
+    todays_spelling,
+)
+from pipeline.cohort.cells.dates import with_iso_dates
+from pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
+from pipeline.cohort.cells.values import calendar_date, number
+from pipeline.cohort.people.visits import month_session, visit_code, visit_of
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
+
+DOWNLOAD = (
+    "Download it at LONI (ida.loni.usc.edu: ADNI, Search & Download, Study Files, 'ADNIMERGE - Key ADNI tables merged "
+    "into one table') and put the CSV into the input folder."
+)
+_MEASURED = (
+    *("DX", "AGE", "PTGENDER", "SITE", "FLDSTRENG", "APOE4", "MMSE", "CDGLOBAL", "CDR", "ICV", "Hippocampus"),
+    "FSVERSION",
+)
+_USED_NAMES = (
+    *("RID", "PTID", "VISCODE", "VISCODE2", "EXAMDATE", "EXAMDATE_bl", "DX_bl", "Years_bl", "COLPROT", "ORIGPROT"),
+    *_MEASURED,
+)
+
+
+def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Read ADNIMERGE as text, with current column names and ISO dates.
+
+    Parameters
+    ----------
+    needed : sequence of str
+        Columns that must exist besides PTID and a visit code: EXAMDATE if scans can be matched only by date, DX if no
+        other table gives the diagnosis of the contrast.
+
+    Raises
+    ------
+    BadInputError
+        If columns are missing or there is no row.
+    """
+    frame, notes = read_text_table(path, used=_USED_NAMES)
+    frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
+    code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"
+    require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
+    if not len(frame):
+        raise BadInputError(f"{path}: a header without rows. {DOWNLOAD}")
+    frame, date_notes = with_iso_dates(path, frame, ("EXAMDATE", "EXAMDATE_bl"))
+    notes += date_notes
+    absent = [name for name in ("AGE", "PTGENDER", "Hippocampus", "ICV") if name not in frame.columns]
+    notes += [f"{path.name} has no column {', '.join(absent)}; these values stay empty"] if absent else []
+    is_person = frame["PTID"].str.fullmatch(r"\s*\d{3}_S_\d{4,}\s*", case=False)
+    if not is_person.all():
+        bad = list(frame.loc[~is_person, "PTID"])
+        notes.append(
+            f"{path.name}: {counted(len(bad), 'row')} without a PTID such as 002_S_0295 left out: {listed(bad, 3)}"
+        )
+        frame = frame[is_person]
+    who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
+    contradictions = {line: said for line, cells in who if (said := contradiction(cells))}
+    notes += contradiction_notes(path.name, contradictions)
+    frame = frame.drop(index=list(contradictions))
+    return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
+
+
+def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
+    """Visits of the persons with images, by RID, one per session, in order of date.
+
+    Rows of one session are merged. ``sc`` and ``bl`` are two visits of one session: cells come from the baseline,
+    missing ones from the screening. If a code is repeated, cells that differ are left empty and named, since none of
+    them can be trusted; of two dates the earlier is used.
+    """
+    rows = frame[frame["PTID"].map(person_number).isin(persons)]
+    merged: dict[int, dict[str, VisitRow]] = {}
+    found = _Found()
+    records: dict[int, list[dict[str, str]]] = {}
+    for line, cells in filled_rows(rows):
+        record = possible_cells(name, line, cells, found.impossible)
+        records.setdefault(person_number(record["PTID"]), []).append(record)
+    for person, of_person in records.items():
+        first = _first_date(of_person)
+        sessions = merged.setdefault(person, {})
+        for record in sorted(of_person, key=_after_baseline):
+            row = _visit_row(record, first, found)
+            if row.session_id in sessions:
+                row = _one_row(sessions[row.session_id], row, found)
+            sessions[row.session_id] = row
+    by_person = {
+        person: sorted(sessions.values(), key=lambda row: (row.exam_date or date.max, row.session_id))
+        for person, sessions in merged.items()
+    }
+    return by_person, found.notes()
+
+
+class _Found:
+    """Problems of rows, collected while they are read."""
+
+    def __init__(self) -> None:
+        self.impossible: list[str] = []
+        self.undated = 0
+        self.repeated: list[str] = []
+        self.contradictions: list[str] = []
+        self.codes: dict[str, int] = {}
+
+    def notes(self) -> list[str]:
+        notes = problem_notes(self.impossible)
+        if self.undated:
+            notes.append(f"{counted(self.undated, 'row')} of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
+        if self.repeated:
+            notes.append(
+                f"{counted(len(self.repeated), 'repeated row')} of ADNIMERGE for the same session, used only to fill "
+                f"missing values: {listed(self.repeated)}"
+            )
+        if self.contradictions:
+            values = counted(len(self.contradictions), "value")
+            text = f"{values} of ADNIMERGE left empty because rows of one visit differ"
+            notes.append(f"{text}: {listed(self.contradictions)}")
+        if self.codes:
+            kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
+            notes.append(f"unknown visit codes in ADNIMERGE, matched by date only: {kinds}")
+        return notes
+
+
+def _after_baseline(record: Mapping[str, str]) -> bool:
+    return visit_code(record).lower() not in ("bl", "4_bl", "v03")
+
+
+def _first_date(records: Sequence[Mapping[str, str]]) -> date | None:
+    """Date of the first baseline."""
+    dates = [calendar_date(record.get(name)) for record in records for name in ("EXAMDATE_bl", "EXAMDATE")]
+    return min((found for found in dates if found is not None), default=None)
+
+
+def _visit_row(columns: Mapping[str, str], first: date | None, found: _Found) -> VisitRow:
+    exam = calendar_date(columns.get("EXAMDATE"))
+    code = visit_code(columns)
+    visit = visit_of(code)
+    found.undated += exam is None
+    if not visit.known:
+        found.codes[code] = found.codes.get(code, 0) + 1
+    months, session = visit.months, visit.session_id
+    if visit.within_phase and visit.months is not None and exam is not None and first is not None:
+        elapsed = (exam - first).days / 30.4375
+        if abs(elapsed - visit.months) > 6:  # counted from a later phase; visits are half a year apart
+            months = 6 * round(elapsed / 6)
+            session = month_session(months)
+    return VisitRow(session, months, exam, columns)
+
+
+def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:
+    """Merge two rows of one session."""
+    found.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
+    columns = {**other.columns, **row.columns}
+    exam = row.exam_date or other.exam_date
+    if visit_code(row.columns).lower() == visit_code(other.columns).lower():
+        both = [name for name in _MEASURED if name in row.columns and name in other.columns]
+        for name in both:
+            if not _same(row.columns[name], other.columns[name]):
+                who = f"{row.columns['PTID']} {visit_code(row.columns)} {name}"
+                found.contradictions.append(f"{who} ({row.columns[name]} or {other.columns[name]})")
+                del columns[name]
+        exam = min((day for day in (row.exam_date, other.exam_date) if day is not None), default=None)
+    return VisitRow(row.session_id, row.months, exam, columns)
+
+
+def _same(one: str, other: str) -> bool:
+    return one == other or (number(one) is not None and number(one) == number(other))

@@ -1,0 +1,213 @@
+"""ADNI tables with one row per visit besides ADNIMERGE: DXSUM, CDR and FreeSurfer volumes.
+
+Their columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ, as does the case of
+column names. None is required: a table that is missing, empty or damaged is named in a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.cells.dates import with_iso_dates
+from pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from pipeline.cohort.cells.values import calendar_date, number
+from pipeline.cohort.people.visits import visit_code, visit_of
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
+
+WINDOW_DAYS = 92
+"""Half the usual interval between visits; a row further away belongs to another visit."""
+
+DATE_COLUMNS = ("EXAMDATE", "VISDATE", "USERDATE")
+"""Date of a visit, best source first; USERDATE is when the form was entered."""
+
+_WHO_AND_WHEN = ("RID", "PTID", "VISCODE", "VISCODE2", *DATE_COLUMNS)
+
+
+@dataclass(frozen=True)
+class VisitRow:
+    """One visit of one person in a table.
+
+    Parameters
+    ----------
+    session_id : str
+    months : int or None
+        Since the first baseline.
+    exam_date : date or None
+    columns : mapping of str to str
+        Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``).
+    """
+
+    session_id: str
+    months: int | None
+    exam_date: date | None
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class VisitTable:
+    """Rows of a table by RID, in order of date.
+
+    Parameters
+    ----------
+    name : str
+        Of the file; empty without a file.
+    rows : mapping of int to tuple of VisitRow
+    """
+
+    name: str = ""
+    rows: Mapping[int, tuple[VisitRow, ...]] | None = None
+
+    def of(self, person: int) -> tuple[VisitRow, ...]:
+        return (self.rows or {}).get(person, ())
+
+
+def person_number(ptid: str) -> int:
+    """RID of a PTID: ``002_S_0295`` is 295."""
+    return int(ptid.rsplit("_", 1)[1])
+
+
+def contradiction(columns: Mapping[str, str]) -> str:
+    """RID and PTID of a row if they belong to different people; empty if they agree or one is missing.
+
+    Examples
+    --------
+    >>> contradiction({"RID": "296", "PTID": "002_S_0295"}), contradiction({"RID": "295.0", "PTID": "002_S_0295"})
+    ('RID 296, PTID 002_S_0295', '')
+    """
+    rid, ptid = number(columns.get("RID")), columns.get("PTID", "").strip()
+    if rid is None or rid <= 0 or not re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE):
+        return ""
+    return "" if rid == person_number(ptid) else f"RID {columns['RID'].strip()}, PTID {ptid}"
+
+
+def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[str]:
+    """A note on rows whose RID and PTID belong to different people, by line of a table."""
+    if not contradictions:
+        return []
+    rows = counted(len(contradictions), "row", "is")
+    named = listed(f"line {line} ({said})" for line, said in contradictions.items())
+    return [f"{name}: {rows} left out because RID and PTID belong to different people; correct one of them: {named}"]
+
+
+def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
+    """Current names of used columns that older exports write in another case or with a dot for an underscore."""
+    known = {name.upper(): name for name in used}
+    taken = set(columns)
+    renamed = {}
+    for name in columns:
+        today = known.get(name.upper().replace(".", "_"))
+        if today is not None and today not in taken:
+            renamed[name] = today
+            taken.add(today)
+    return renamed
+
+
+def read_visit_table(
+    root: Path, name: str | None, wanted: Sequence[str], persons: Collection[int]
+) -> tuple[VisitTable, list[str]]:
+    """Read an optional table.
+
+    Parameters
+    ----------
+    name : str or None
+        Path relative to `root`; None if the download has no such table.
+    wanted : sequence of str
+        Columns to read; at least one must exist.
+    persons : collection of int
+        RIDs of those with images; others are left out.
+
+    Returns
+    -------
+    table : VisitTable
+        Empty if it is missing or cannot be used.
+    notes : list of str
+    """
+    if name is None:
+        return VisitTable(), []
+    path = root / name
+    used = (*_WHO_AND_WHEN, *wanted)
+    try:
+        frame, notes = read_text_table(path, used=used)
+        frame = frame.rename(columns=todays_spelling(frame.columns, used))
+        lacking = [
+            " or ".join(group)
+            for group in (("RID", "PTID"), ("VISCODE2", "VISCODE", *DATE_COLUMNS), tuple(wanted))
+            if not set(group) & set(frame.columns)
+        ]
+        if lacking:
+            raise BadInputError(f"{path}: column {', '.join(lacking)} is missing. Download it again.")
+        if not len(frame):
+            raise BadInputError(f"{path}: a header without rows. Download it again.")
+        frame, date_notes = with_iso_dates(path, frame, DATE_COLUMNS)
+        notes += date_notes
+    except BadInputError as error:
+        return VisitTable(), [f"{name} is not used: {error}"]
+    rows, bad, contradictions, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
+    notes += contradiction_notes(name, contradictions)
+    if bad:
+        notes.append(f"{name}: {counted(len(bad), 'row')} without a RID or PTID left out: {listed(bad, 3)}")
+    return VisitTable(name, rows), [*notes, *problem_notes(problems)]
+
+
+def _rows_by_person(
+    name: str, frame: pd.DataFrame, persons: Collection[int]
+) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], dict[int, str], list[str]]:
+    """Rows by RID, contents of rows without one, contradictory rows by line, and impossible cells."""
+    rows: dict[int, list[VisitRow]] = {}
+    bad: list[str] = []
+    contradictions: dict[int, str] = {}
+    problems: list[str] = []
+    for line, cells in filled_rows(frame):
+        if said := contradiction(cells):
+            contradictions[line] = said
+            continue
+        person = _person(cells)
+        if person is None:
+            bad.append(cells.get("RID") or cells.get("PTID") or "nothing")
+            continue
+        if person not in persons:
+            continue
+        columns = possible_cells(name, line, cells, problems)
+        when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
+        visit = visit_of(visit_code(columns))
+        months = None if visit.within_phase else visit.months  # only its date tells which phase
+        rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
+    by_person = {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}
+    return by_person, bad, contradictions, problems
+
+
+def _person(columns: Mapping[str, str]) -> int | None:
+    rid = number(columns.get("RID"))
+    if rid is not None and rid > 0 and rid == int(rid):
+        return int(rid)
+    ptid = columns.get("PTID", "")
+    return person_number(ptid) if re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE) else None
+
+
+def _by_date(row: VisitRow) -> tuple[date, str]:
+    return row.exam_date or date.max, row.session_id
+
+
+def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
+    """The row of a visit: the nearest in time within `WINDOW_DAYS` or, without dates, that of the session.
+
+    Of equally near rows, the one of the session, then the earlier one.
+    """
+    dated = [
+        (abs((row.exam_date - when).days), row.session_id != session_id, row.exam_date, row)
+        for row in rows
+        if when is not None and row.exam_date is not None
+    ]
+    near = [entry for entry in dated if entry[0] <= WINDOW_DAYS]
+    if near:
+        return min(near, key=lambda entry: entry[:3])[3]
+    undated = [row for row in rows if when is None or row.exam_date is None]
+    return next((row for row in undated if row.session_id == session_id and row.months is not None), None)

@@ -1,0 +1,225 @@
+"""A BIDS dataset, raw or derivative (also by Clinica): ``sub-*/[ses-*/]anat/*_T1w.nii[.gz]`` and its tables.
+
+Every T1-weighted image in a ``sub-*`` folder is a row of the scan table. If a session has several, one is used:
+
+1. the least processed image: raw before brain-extracted before registered;
+2. without contrast agent (``ce-``) before with it;
+3. without ``acq-``, ``rec-``, ``echo-`` and ``inv-`` before with them: the plain name is the main image;
+4. the lowest ``run-``; the first by name.
+
+``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is ignored. A
+dataset inside ``derivatives/`` may be the input; without tables in its folder, those of the dataset above are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.cohort.bids.bidsignore import BIDSIGNORE, split_ignored
+from pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
+from pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
+from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
+from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.cells.ranges import problem_notes
+from pipeline.cohort.people.diagnosis import Diagnosis
+from pipeline.cohort.people.progression import follow_up, progression
+from pipeline.cohort.records import Scan
+from pipeline.cohort.walking import InputFiles, image_stem
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
+
+_IMAGE = re.compile(
+    r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"
+    r"(?P=participant)_(?:(?P=session)_)?(?P<entities>(?:[a-z]+-[A-Za-z0-9+]+_)*)(?P<suffix>[A-Za-z0-9]+)\.nii(?:\.gz)?"
+)
+_T1W_NAME = re.compile(r".*T1w\.nii(\.gz)?")
+_PLACE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?(anat/)?[^/]+")
+"""Where a misnamed T1-weighted image may lie; not folders of other kinds of scans (``func/``)."""
+_SECONDARY = ("acq", "rec", "echo", "inv")
+"""Entities of images other than the main one of a session."""
+
+
+def enters(folder: str) -> bool:
+    """Whether a folder of a BIDS dataset is searched for images."""
+    return folder.startswith("sub-")
+
+
+def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[Candidate], list[str]]:
+    """Read a BIDS dataset.
+
+    Parameters
+    ----------
+    files : InputFiles
+        What lies below the ``sub-*`` folders of `root`.
+    horizon_months : int
+        Time within which MCI that becomes AD counts as progressive.
+
+    Returns
+    -------
+    candidates : list of Candidate
+        One per T1-weighted image; images of other kinds are counted in a note.
+    notes : list of str
+
+    Raises
+    ------
+    BadInputError
+        If no table describes a participant, or ``participants.tsv`` or ``sessions.tsv`` cannot be read.
+    """
+    used, ignored = split_ignored(root, files.images)
+    matches = {path: _IMAGE.fullmatch(path) for path in used}
+    t1w = {path: match for path, match in matches.items() if match is not None and match["suffix"] == "T1w"}
+    tables_root = table_root(root)
+    tables = read_bids_tables(
+        tables_root,
+        sorted({match["participant"] for match in t1w.values()}),
+        sorted({(match["participant"], match["session"]) for match in t1w.values()}, key=str),
+    )
+    if t1w and tables.empty:
+        raise BadInputError(
+            f"{tables_root / PARTICIPANTS}: missing, and no sessions table either. A table with participant_id and the "
+            "contrast's column is needed."
+        )
+    common = read_shared_sidecar(root)
+    read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
+    misnamed = [path for path, match in matches.items() if match is None and _T1W_NAME.fullmatch(path)]
+    histories, history_notes = diagnosis_histories(tables)
+    candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
+        _misnamed(path) for path in misnamed
+    ]
+    notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
+    if ignored:
+        notes.append(f"{counted(len(ignored), 'image')} excluded by {BIDSIGNORE}: {listed(ignored, 3)}")
+    notes += (
+        tables.notes
+        + problem_notes(tables.impossible)
+        + history_notes
+        + _other_images(matches, t1w)
+        + _unmatched(tables, [candidate for candidate, _ in read])
+    )
+    return candidates, notes + _about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+
+
+def read_shared_sidecar(root: Path) -> dict[str, object]:
+    """``T1w.json`` of the dataset, which applies to all images unless their sidecar overrides it."""
+    try:
+        return read_sidecar(root / "T1w.nii.gz")
+    except ValueError as error:
+        raise BadInputError(f"{root / 'T1w.json'}: {error}. Correct or remove it.") from error
+
+
+def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
+    """Sort key of an image among those of its session; the smallest is used.
+
+    Examples
+    --------
+    >>> preference({"run": "2"}, "scan") < preference({"acq": "fast", "run": "1"}, "scan")
+    True
+    >>> preference({"acq": "fast"}, "scan") < preference({"desc": "brain"}, "brain")
+    True
+    """
+    run = int(entities["run"]) if entities.get("run", "").isdigit() else 1
+    return ENTRIES.index(entry), int("ce" in entities), sum(name in entities for name in _SECONDARY), run
+
+
+def _candidate(
+    root: Path, path: str, match: re.Match[str], tables: BidsTables, common: Mapping[str, object]
+) -> tuple[Candidate, ScanFacts | None]:
+    """An image with its values from the tables; no facts if it cannot be used."""
+    person, session = match["participant"], match["session"]
+    entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
+    scan = Scan(person, session, image_stem(path), path)
+    of_session = tables.sessions.get((person, session), {}) if session else {}
+    if person in tables.unreadable:
+        return Candidate(scan.dropped(f"unreadable table: {tables.unreadable[person]}")), None
+    if person not in tables.participants and not of_session:
+        return Candidate(scan.dropped(f"no row in {PARTICIPANTS}")), None
+    try:
+        sidecar = {**common, **read_sidecar(root / path)}
+    except ValueError as error:
+        return Candidate(scan.dropped(f"unreadable sidecar: {error}")), None
+    tesla = sidecar.get("MagneticFieldStrength")
+    if tesla is not None and nominal_tesla(sidecar) is None:
+        tables.impossible.append(
+            f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
+        )
+    stripped = sidecar.get("SkullStripped")
+    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
+    if entities.get("part", "mag") != "mag":
+        problem = f"not the magnitude image: part-{entities['part']}"
+    if problem is not None:
+        return Candidate(scan.dropped(problem)), None
+    facts = facts_of(scan, tables.participants.get(person, {}), of_session, tables.scans.get(path, {}), sidecar)
+    columns = {**tables.participants.get(person, {}), **of_session}
+    return Candidate(facts.scan_with(entry), columns, preference(entities, entry)), facts
+
+
+def _with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
+    """Add the progression after the scan, from the sessions tables."""
+    at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
+    if at is None or not history:
+        return candidate
+    scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
+    return dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
+
+
+def _misnamed(path: str) -> Candidate:
+    person = path.split("/", 1)[0]
+    session = next((part for part in path.split("/")[1:-1] if re.fullmatch(r"ses-[A-Za-z0-9]+", part)), None)
+    prefix = "_".join(part for part in (person, session) if part)
+    return Candidate(
+        Scan(person, session, image_stem(path), path).dropped(
+            f"not a BIDS path: should be {'/'.join(prefix.split('_'))}/anat/{prefix}_T1w.nii.gz"
+        )
+    )
+
+
+def _other_images(matches: Mapping[str, re.Match[str] | None], t1w: Mapping[str, object]) -> list[str]:
+    suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in t1w]
+    kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
+    notes = [f"{counted(len(suffixes), 'image')} of other kinds in anat/ ignored: {kinds}"] if suffixes else []
+    unnamed = [path for path, match in matches.items() if match is None and not _T1W_NAME.fullmatch(path)]
+    unnamed = [path for path in unnamed if _PLACE.fullmatch(path)]
+    if unnamed:
+        notes.append(
+            f"{counted(len(unnamed), 'image')} without a BIDS name ignored; T1-weighted ones should end in "
+            f"_T1w.nii.gz: {listed(unnamed, 3)}"
+        )
+    return notes
+
+
+def _unmatched(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]:
+    """Notes on table rows without an image, and on images without a row in a sessions table."""
+    people = {candidate.scan.participant_id for candidate in candidates}
+    visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
+    absent = [person for person in tables.participants if person not in people]
+    unseen = [" ".join(visit) for visit in tables.sessions if visit not in visits]
+    rowless = sorted(f"{p} {s}" for p, s in visits if s is not None and (p, s) not in tables.sessions)
+    notes = []
+    if absent:
+        notes.append(f"{counted(len(absent), 'participant')} in {PARTICIPANTS} without a T1w image: {listed(absent)}")
+    if unseen:
+        notes.append(f"{counted(len(unseen), 'session')} in sessions tables without a T1w image: {listed(unseen)}")
+    if rowless and tables.sessions:
+        notes.append(
+            f"{counted(len(rowless), 'session')} with images but no row in their sessions table: {listed(rowless)}"
+        )
+    return notes
+
+
+def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
+    """Notes on values that were substituted for missing ones."""
+    notes = []
+    stand_ins = sum(facts.brain_stands_in for _, facts in read)
+    if stand_ins:
+        notes.append(f"brain_volume_mm3 replaces the missing intracranial volume of {counted(stand_ins, 'scan')}")
+    constant = [scan.name for scan, facts in read if facts.age_of_participant_later]
+    if constant:
+        notes.append(
+            f"{counted(len(constant), 'scan')} after month 0 with the age of {PARTICIPANTS}, possibly the age at "
+            f"baseline; give age in a sessions table, or age_bl: {listed(constant)}"
+        )
+    return notes

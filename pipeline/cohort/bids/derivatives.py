@@ -1,0 +1,192 @@
+"""Processed images: which of them can be used, and where they enter the pipeline.
+
+=========== ==================================================== =========================================
+entry       recognised by                                        left out
+=========== ==================================================== =========================================
+scan        everything else                                      nothing
+brain       ``desc-brain``, or SkullStripped in its sidecar      brain extraction
+template    ``space-MNI152NLin2009cAsym``, and a grid over it    brain extraction if stripped; registration
+=========== ==================================================== =========================================
+
+Images are recognised by name and sidecar, so that `heatlas check` reads no voxels; registration then verifies every
+image. A raw image with a background of 0 enters as ``scan`` and is recognised as stripped when it is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atlases.spaces import Grid
+from atlases.templates import load_template
+from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.images.headers import read_raw_header
+from pipeline.cohort.images.orientation import Orientation, choose_orientation
+from pipeline.run.layout.group_layout import TEMPLATE
+from pipeline.run.regular_files import read_regular
+
+Entry = Literal["scan", "brain", "template"]
+ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
+
+NATIVE_SPACES = frozenset({"T1w", "orig", "individual", "scanner", "native"})
+BRAIN_DESCRIPTIONS = frozenset({"brain", "skullstripped", "stripped", "bet", "extracted"})
+SCAN_DESCRIPTIONS = frozenset({"preproc", "n4", "biascorr", "biascorrected", "unifized", "conform", "defaced"})
+"""Names of processed images that are still T1-weighted; any other ``desc-`` may be a map or a mask."""
+
+MAX_SHARE_OUTSIDE = 0.01
+"""Share of the template's brain that an image in its space may miss."""
+
+
+def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[Entry, str | None]:
+    """Where an image enters, or why it cannot be used.
+
+    Parameters
+    ----------
+    entities : mapping of str to str
+        Of its BIDS name.
+    skull_stripped : bool or None
+        ``SkullStripped`` of its sidecar, which takes precedence over the name.
+
+    Returns
+    -------
+    entry : {"scan", "brain", "template"}
+    problem : str or None
+        Why the image cannot be used as a T1-weighted scan.
+
+    Examples
+    --------
+    >>> entry_of({"run": "1"}, None), entry_of({"desc": "brain"}, None), entry_of({}, True)
+    (('scan', None), ('brain', None), ('brain', None))
+    >>> entry_of({"space": "MNI152NLin2009cAsym", "res": "1", "desc": "preproc"}, None)
+    ('template', None)
+    >>> entry_of({"space": "MNI152NLin6Asym"}, None)[1]
+    'in another space than MNI152NLin2009cAsym: space-MNI152NLin6Asym; give the image in the space of the scan'
+    """
+    space, description = entities.get("space"), entities.get("desc")
+    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS
+    if description is not None and description.lower() not in known:
+        return "scan", f"not known as a T1-weighted image: desc-{description}; known are {', '.join(sorted(known))}"
+    if space == TEMPLATE:
+        return "template", None
+    if space is not None and space not in NATIVE_SPACES:
+        return "scan", f"in another space than {TEMPLATE}: space-{space}; give the image in the space of the scan"
+    named = description is not None and description.lower() in BRAIN_DESCRIPTIONS
+    return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
+
+
+def read_sidecar(image: Path) -> dict[str, Any]:
+    """The JSON sidecar beside an image; empty without one.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, is not a JSON object, or its ``SkullStripped`` is neither true nor false.
+    """
+    path = image.with_name(image.name.removesuffix(".gz").rpartition(".")[0] + ".json")
+    try:
+        content = json.loads(read_regular(path).decode("utf-8-sig"), object_pairs_hook=_once)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        detail = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ValueError(f"sidecar {path.name} is not readable as JSON: {detail}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"sidecar {path.name} is not a JSON object")
+    if not isinstance(content.get("SkullStripped"), bool | None):
+        raise ValueError(f"sidecar {path.name}: SkullStripped must be true or false, not {content['SkullStripped']!r}")
+    return content
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a field that appears twice with different values is an error."""
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if content.setdefault(name, value) != value:
+            raise ValueError(f"{name} appears twice with different values")
+    return content
+
+
+def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
+    """Set where images enter: as recognised, or as the user says.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        With the entry recognised by name and sidecar.
+    start_at : str
+        As `CohortConfig.start_at`. If some images are recognised as such, all others are dropped; if none is, all
+        images are treated as such.
+
+    Returns
+    -------
+    candidates : list of Candidate
+    notes : list of str
+        What enters where, unless all images enter as scans.
+    """
+    found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
+    if start_at == "auto":
+        return list(candidates), _entry_notes(found)
+    if found[start_at]:
+        return [
+            candidate
+            if candidate.scan.entry == start_at or not candidate.scan.kept
+            else candidate.dropped(f"enters as {candidate.scan.entry}, and --start-at is {start_at}")
+            for candidate in candidates
+        ], [f"--start-at {start_at}: {found[start_at]} images are used, all others dropped"]
+    treated = [dataclasses.replace(one, scan=dataclasses.replace(one.scan, entry=start_at)) for one in candidates]
+    return treated, [
+        f"--start-at {start_at}: no image is recognised as such, so all {found.total()} are treated as such"
+    ]
+
+
+def _entry_notes(found: Counter[str]) -> list[str]:
+    if set(found) <= {"scan"}:
+        return []
+    meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
+    counts = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
+    mixed = (
+        "; networks may learn the origin of the images instead of the classes (--start-at)" if len(found) > 1 else ""
+    )
+    return [f"images enter {counts}{mixed}"]
+
+
+def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Drop images in template space whose grid does not cover its brain; only headers are read."""
+    return [_checked_grid(root, one) if one.scan.kept and one.scan.entry == "template" else one for one in candidates]
+
+
+def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
+    header = read_raw_header(root / candidate.scan.file)
+    orientation = choose_orientation(header)
+    if not isinstance(orientation, Orientation):
+        return candidate.dropped(orientation)
+    i, j, k = (int(side) for side in header.get_data_shape()[:3])
+    problem = template_space_problem(Grid((i, j, k), orientation.affine))
+    return candidate if problem is None else candidate.dropped(problem)
+
+
+def template_space_problem(grid: Grid) -> str | None:
+    """Why a grid cannot be that of an image in template space; None if it covers the template's brain."""
+    voxels = grid.to_voxel(_template_brain_mm())
+    outside = ((voxels < -0.5) | (voxels > np.array(grid.shape) - 0.5)).any(axis=1).mean()
+    if outside <= MAX_SHARE_OUTSIDE:
+        return None
+    return (
+        f"not in the space of {TEMPLATE}: its grid misses {outside:.0%} of the template's brain ({grid}); "
+        "give the scan itself, to be registered here"
+    )
+
+
+@functools.cache
+def _template_brain_mm() -> NDArray[np.float64]:
+    """(N, 3) world coordinates of the template's brain, every 4 mm."""
+    template = load_template(4.0)
+    return template.grid.to_world(np.argwhere(template.brain_mask))

@@ -1,0 +1,254 @@
+"""DICOM series in an input folder, by their headers alone.
+
+A *series* is the slices of one image, with the same SeriesInstanceUID. Files are grouped by it, whatever their names
+and folders. Pixels are not read here; `pipeline.cohort.images.conversion` converts a series to NIfTI.
+
+Headers hold names, birth dates and free text that may contain either. So only the fields of `_TAGS` are read, and text
+other than words of fixed lists never leaves this module: messages name a series by its number and size.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pydicom
+from pydicom.errors import InvalidDicomError
+from pydicom.uid import UID
+
+from pipeline.cohort.images.dicom_geometry import Slice, stack_problem
+from pipeline.cohort.images.headers import link_problem
+from pipeline.run.regular_files import irregular_kind
+
+_TAGS = (
+    *("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "SeriesNumber", "InstanceNumber", "Modality", "PatientID"),
+    *("SeriesDescription", "ProtocolName", "BodyPartExamined", "MagneticFieldStrength", "EchoTime", "AcquisitionDate"),
+    *("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "NumberOfFrames", "PixelSpacing"),
+    *("ImagePositionPatient", "ImageOrientationPatient", "ImagesInAcquisition"),
+)
+_BODY_PARTS = (
+    *("ABDOMEN", "ANKLE", "ARM", "BREAST", "CHEST", "CSPINE", "ELBOW", "EXTREMITY", "FOOT", "HAND", "HEART", "HIP"),
+    *("KNEE", "LEG", "LIVER", "LSPINE", "PELVIS", "PROSTATE", "SHOULDER", "SPINE", "THIGH", "TSPINE", "WRIST"),
+)
+"""Body parts (DICOM PS3.16, annex L) other than the head."""
+_UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
+
+
+@dataclass(frozen=True)
+class DicomSeries:
+    """One series in one folder.
+
+    Parameters
+    ----------
+    files : tuple of str
+        Paths relative to the input folder, in order of name; a slice stored twice is named once.
+    number : int or None
+        SeriesNumber.
+    size : str
+        Slices and matrix in words.
+    problem : str or None
+        Why it cannot be used; details follow a colon.
+    description : str
+        Sequence according to the header, to recognise a T1-weighted one; free text that must never be written anywhere.
+    patient : str
+        PatientID, to compare with the folder's participant; must never be written anywhere.
+    field_strength : float or None
+        Tesla.
+    date : date or None
+        Of the acquisition.
+    """
+
+    files: tuple[str, ...]
+    number: int | None
+    size: str
+    problem: str | None
+    description: str = ""
+    patient: str = ""
+    field_strength: float | None = None
+    date: date | None = None
+
+    @property
+    def name(self) -> str:
+        """The series as messages call it.
+
+        Examples
+        --------
+        >>> DicomSeries(("a/1.dcm",), 3, "170 slices of 256 x 256", None).name
+        'series 3 (170 slices of 256 x 256)'
+        """
+        return f"series {'without a number' if self.number is None else self.number} ({self.size})"
+
+
+def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: float) -> list[DicomSeries]:
+    """The image series of one folder, by the headers of all its DICOM files.
+
+    Parameters
+    ----------
+    root : Path
+        Input folder, resolved.
+    folder : str
+        Relative to `root`.
+    names : sequence of str
+        Its DICOM files.
+    max_voxel_mm : float
+        A series with thicker slices has a problem.
+
+    Returns
+    -------
+    list of DicomSeries
+        In order of series number, without files that hold no image (reports, presentation states). If no file can be
+        read, one series that says so.
+    """
+    by_series: dict[str, dict[str, Slice]] = {}
+    headers: dict[str, Any] = {}
+    damaged: dict[str, str] = {}
+    for name in sorted(names):
+        path = name if folder == "." else f"{folder}/{name}"
+        header = _read(root, path)
+        if isinstance(header, str):
+            damaged[path] = header
+            continue
+        if not header.get("Rows"):
+            continue
+        uid = str(header.get("SeriesInstanceUID", ""))
+        headers.setdefault(uid, header)
+        by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), _slice(path, header))
+    if not by_series and damaged:
+        return [DicomSeries(tuple(damaged), None, f"{len(damaged)} files", _damage(damaged))]
+    found = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
+    return sorted(found, key=lambda series: (series.number is None, series.number or 0, series.files))
+
+
+def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float) -> DicomSeries | None:
+    """The series that a DICOM file belongs to; None if it is no longer in its folder."""
+    folder = image.rpartition("/")[0] or "."
+    return next((found for found in read_folder(root, folder, names, max_voxel_mm) if image in found.files), None)
+
+
+def _read(root: Path, path: str) -> Any:
+    """The used part of a file's header, or why it cannot be read."""
+    problem = link_problem(root, path)
+    if problem is not None:
+        return problem
+    try:
+        if irregular_kind(root / path) is not None:
+            return "not a file"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning quotes the invalid value, which may be a name
+            with (root / path).open("rb") as handle:
+                header = pydicom.dcmread(handle, stop_before_pixels=True, force=True, specific_tags=list(_TAGS))
+                read, size = handle.tell(), os.fstat(handle.fileno()).st_size
+            if "SOPClassUID" not in header and "SeriesInstanceUID" not in header:
+                return "not a DICOM file"
+            for element in header:  # values are decoded only when they are asked for
+                _ = element.value
+            return _truncation(header, size - read) or header
+    except PermissionError:
+        return "no permission to read it"
+    except (InvalidDicomError, OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError):
+        return "not a readable DICOM file"
+
+
+def _truncation(header: Any, rest: int) -> str | None:
+    """Whether a file ends too early: in its header, or, if uncompressed, before the last pixel.
+
+    Parameters
+    ----------
+    rest : int
+        Bytes after the header.
+    """
+    if not header.get("Rows"):
+        kind = UID(str(header.get("SOPClassUID") or ""))  # a UID without a name is cut off or unknown
+        return "truncated in its header" if kind.name == kind or "Image Storage" in kind.name else None
+    syntax = getattr(header, "file_meta", {}).get("TransferSyntaxUID", _UNCOMPRESSED[0])
+    if str(syntax) not in _UNCOMPRESSED:
+        return None if rest else "truncated: no pixels"
+    bits = int(header.get("BitsAllocated") or 0) * int(header.get("SamplesPerPixel") or 1)
+    pixels = int(header.get("Rows") or 0) * int(header.get("Columns") or 0) * int(header.get("NumberOfFrames") or 1)
+    return "truncated: fewer bytes than its pixels need" if rest < pixels * bits // 8 else None
+
+
+def _slice(path: str, header: Any) -> Slice:
+    return Slice(
+        path=path,
+        shape=(int(header.Rows), int(header.get("Columns") or 0)),
+        position=_numbers(header, "ImagePositionPatient", 3),
+        orientation=_numbers(header, "ImageOrientationPatient", 6),
+        spacing=_numbers(header, "PixelSpacing", 2),
+        echo_time=_number(header, "EchoTime"),
+        frames=int(header.get("NumberOfFrames") or 1),
+    )
+
+
+def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel_mm: float) -> DicomSeries:
+    slices.sort(key=lambda one: one.path)
+    number = _number(header, "SeriesNumber")
+    count = sum(one.frames for one in slices)
+    announced = _number(header, "ImagesInAcquisition")
+    problem = (
+        _kind_problem(header)
+        or (_damage(damaged) if damaged else None)
+        or stack_problem(slices, None if announced is None else int(announced), max_voxel_mm)
+    )
+    return DicomSeries(
+        files=tuple(one.path for one in slices),
+        number=None if number is None else int(number),
+        size=f"{count} slice{'s' if count != 1 else ''} of {slices[0].shape[0]} x {slices[0].shape[1]}",
+        problem=problem,
+        description=" ".join(str(header.get(name) or "") for name in ("SeriesDescription", "ProtocolName")),
+        patient=str(header.get("PatientID") or ""),
+        field_strength=_tesla(_number(header, "MagneticFieldStrength")),
+        date=_date(header),
+    )
+
+
+def _kind_problem(header: Any) -> str | None:
+    """Why a series is not an MR image of a head; None also if its header does not say."""
+    modality = str(header.get("Modality") or "")
+    if modality != "MR":
+        known = modality if modality in ("CT", "PT", "NM", "US", "OT", "SC", "CR", "DX", "XA") else "unknown"
+        return f"not an MR image by its DICOM header: modality {known}"
+    body_part = str(header.get("BodyPartExamined") or "").upper().replace(" ", "")
+    if body_part in _BODY_PARTS:
+        return f"not a head by its DICOM header: body part {body_part}"
+    return None
+
+
+def _damage(damaged: dict[str, str]) -> str:
+    path, why = next(iter(damaged.items()))
+    more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    return f"DICOM files in its folder that cannot be read: {path}{more} ({why}); download the series again"
+
+
+def _numbers(header: Any, name: str, count: int) -> tuple[float, ...] | None:
+    try:
+        values = tuple(float(value) for value in header.get(name) or ())
+    except (TypeError, ValueError):
+        return None
+    return values if len(values) == count else None
+
+
+def _number(header: Any, name: str) -> float | None:
+    try:
+        return float(header.get(name))
+    except (TypeError, ValueError):
+        return None
+
+
+def _tesla(value: float | None) -> float | None:
+    """Field strength in tesla; some scanners wrote gauss (15000)."""
+    if value is None or value <= 0:
+        return None
+    return round(value / 1e4 if value > 100 else value, 1)
+
+
+def _date(header: Any) -> date | None:
+    try:
+        return datetime.strptime(str(header.get("AcquisitionDate") or "")[:8], "%Y%m%d").date()
+    except ValueError:
+        return None

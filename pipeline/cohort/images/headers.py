@@ -1,0 +1,157 @@
+"""Whether an image file is a readable three-dimensional NIfTI of the size of a head, from its header alone.
+
+This takes seconds for ten thousand scans; checks that need the voxels (truncated gzip data, NaN, constant images) are
+made when registration reads them. The header is read as stored: nibabel would silently turn a voxel size of 0 into 1.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+
+from atlases.images import UNREADABLE
+from pipeline.cohort.images.orientation import Orientation, by, choose_orientation
+from pipeline.run.regular_files import irregular_kind
+
+MAX_VOXELS = 2**30
+_MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}
+"""Position and value of the magic bytes of NIfTI-1 and NIfTI-2, by header size."""
+
+
+@dataclass(frozen=True)
+class HeaderFinding:
+    """What the header of an image says.
+
+    Parameters
+    ----------
+    problem : str or None
+        Why the image cannot be used; details follow a colon.
+    repairs : tuple of str
+        Errors of the header that will be corrected; see `pipeline.cohort.images.orientation`.
+    """
+
+    problem: str | None
+    repairs: tuple[str, ...] = ()
+
+
+def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
+    """Check an image by its header.
+
+    Parameters
+    ----------
+    root : Path
+        Input folder, resolved; an image that is a link to a file outside it is refused.
+    image : str
+        Path relative to `root`.
+    max_voxel_mm : float
+        Images with thicker slices are refused.
+    """
+    path = root / image
+    try:
+        problem = link_problem(root, image)
+        if problem is not None:
+            return HeaderFinding(problem)
+        kind = irregular_kind(path)
+        if kind is not None:
+            return HeaderFinding(f"not a file: {kind}")
+        size = path.stat().st_size
+        if size == 0:
+            return HeaderFinding("empty file")
+        header = read_raw_header(path)
+        problem = _shape_problem(header) or _size_problem(header, path, size)
+        return HeaderFinding(problem) if problem else _geometry(header, max_voxel_mm)
+    except PermissionError:
+        return HeaderFinding("no permission to read it")
+    except (*UNREADABLE, KeyError) as error:
+        detail = " ".join(str(error).replace(str(path), "").split()) or type(error).__name__
+        return HeaderFinding(f"not a readable NIfTI file: {detail[:120]}")
+
+
+def link_problem(root: Path, image: str) -> str | None:
+    """Why a path must not be followed: it leads out of the input folder, nowhere, or in a circle."""
+    path = root / image
+    if Path(image).is_absolute() or ".." in Path(image).parts:
+        return "a path outside the input folder: give one relative to it"
+    if not path.is_symlink() and not any((root / parent).is_symlink() for parent in Path(image).parents):
+        return None
+    try:
+        target = path.resolve(strict=True)
+    except PermissionError:
+        return "no permission to read it"
+    except (OSError, RuntimeError):  # RuntimeError: a loop of links, in Python 3.11
+        return "a link that leads nowhere"
+    if not target.is_relative_to(root):
+        # The target is not named: its path may contain the name of a person.
+        return "a link to a file outside the input folder: copy the file into it"
+    return None
+
+
+def read_raw_header(path: Path) -> Any:
+    """Read a NIfTI header without repairing it.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a NIfTI image.
+    """
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    with opener(path, "rb") as handle:
+        block = handle.read(540)
+    if len(block) < 348:
+        raise ValueError(f"only {len(block)} bytes, fewer than a header has")
+    sizes = {int.from_bytes(block[:4], "little"), int.from_bytes(block[:4], "big")} & set(_MAGIC)
+    if not sizes:
+        raise ValueError("does not begin like a NIfTI header")
+    size = sizes.pop()
+    where, magics = _MAGIC[size]
+    if block[where] not in magics:
+        raise ValueError(f"wrong magic {block[where]!r}, not {magics[0]!r}")
+    kind: Any = nib.Nifti1Header if size == 348 else nib.Nifti2Header
+    return kind(block[:size], check=False)
+
+
+def _shape_problem(header: Any) -> str | None:
+    shape = tuple(int(n) for n in header.get_data_shape())
+    text = "x".join(map(str, shape))
+    if len(shape) < 3 or any(n != 1 for n in shape[3:]):
+        return f"{len(shape)}D image where one 3D volume is needed: {text}"
+    if min(shape) < 1:
+        return f"image without voxels: {text}"
+    if prod(shape) > MAX_VOXELS:
+        return f"more voxels than a scan of a head can have: {text}"
+    if header.get_data_dtype().fields is not None or header.get_data_dtype().kind not in "iuf":
+        return f"voxels are not plain numbers: data type {header.get_data_dtype()}"
+    return None
+
+
+def _geometry(header: Any, max_voxel_mm: float) -> HeaderFinding:
+    orientation = choose_orientation(header)
+    if not isinstance(orientation, Orientation):
+        return HeaderFinding(orientation)
+    return HeaderFinding(thickness_problem(orientation.affine, max_voxel_mm), orientation.repairs)
+
+
+def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
+    """Why an image is too coarse: small structures such as the hippocampus are lost between thick slices."""
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    if sizes.max() <= max_voxel_mm:
+        return None
+    return f"slices too thick: voxels of {by(np.round(sizes, 3))} mm, cohort.max_voxel_mm is {max_voxel_mm:g}"
+
+
+def _size_problem(header: Any, path: Path, size: int) -> str | None:
+    """Truncation of an uncompressed file: fewer bytes than its header announces."""
+    if path.suffix.lower() == ".gz":
+        return None
+    voxels = prod(int(n) for n in header.get_data_shape())
+    offset = max(int(header["vox_offset"]), int(header["sizeof_hdr"]))
+    needed = offset + voxels * int(header.get_data_dtype().itemsize)
+    if size < needed:
+        return f"truncated file: {size} bytes of {needed}"
+    return None

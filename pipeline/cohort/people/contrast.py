@@ -1,0 +1,190 @@
+"""The labels of scans: the class that a scan belongs to, or the number to predict.
+
+A contrast is a column and two or more of its values. The column is one of the scan table (``diagnosis``, ``sex``,
+``site`` ...) or of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is
+kept, so that the networks can predict it, unless ``apply_outside_contrast`` is off. A target (``cohort.target``) is any
+numeric column; a scan without a value has no label and is dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.cells.values import code_text
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.cohort.records import OLDEST_AGE, Scan
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
+from pipeline.run.work.seeds import generator
+
+SCAN_TABLE_COLUMNS = ("diagnosis", "progression", "sex", "site", "field_strength", "apoe4", "mmse", "cdr")
+"""Columns of the scan table that may serve as contrast."""
+NUMERIC_COLUMNS = ("age", "mmse", "cdr", "apoe4", "field_strength", "tiv_mm3", "hippocampus_mm3")
+"""Columns of the scan table that may be predicted."""
+
+
+def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
+    """Values of a scan in a column: as in the scan table, then as in the source."""
+    found = []
+    if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS):
+        value = getattr(candidate.scan, column)
+        if value is not None:
+            found.append(code_text(value))
+    source = candidate.columns.get(column)
+    return (*found, source) if source is not None and source not in found else tuple(found)
+
+
+def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
+    """Label each kept scan with its class or number, or None outside the contrast.
+
+    Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped, because
+    no stage would use them.
+
+    Raises
+    ------
+    BadInputError
+        If no scan has the column, none has one of the classes, or a number is text; the message names what exists.
+    """
+    task = task_of(config)
+    column = task.column
+    matched = [candidate for candidate in candidates if candidate.scan.kept]
+    held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
+    present = {value for candidate in matched for value in contrast_values(candidate, column)}
+    if matched and not held:
+        candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
+        filled = {name for name in candidates_of_task if any(contrast_values(one, name) for one in matched)}
+        known = sorted(filled.union(*(candidate.columns for candidate in matched)))
+        raise BadInputError(
+            f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
+            f"column. With values: {listed(known, 40)}. Choose with "
+            f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=NEGATIVE,POSITIVE'}."
+        )
+    if task.is_number:
+        return [_numbered(candidate, task) for candidate in candidates]
+    settings = dict(zip(config.labels, [f"classes[{i}]" for i in range(len(config.labels))], strict=True))
+    settings |= {config.negative: "negative", config.positive: "positive"}
+    for wanted in config.labels:
+        if matched and wanted not in present:
+            existing = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
+            raise BadInputError(
+                f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
+            )
+    return [_labelled(candidate, config, task) for candidate in candidates]
+
+
+def _numbered(candidate: Candidate, task: Task) -> Candidate:
+    """Label a kept scan with its number.
+
+    Raises
+    ------
+    BadInputError
+        If it is text.
+    """
+    if not candidate.scan.kept:
+        return candidate
+    found = contrast_values(candidate, task.column)
+    if not found:
+        return candidate.dropped(f"no value to predict: none in {task.column}")
+    try:
+        number = float(found[0])
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadInputError(
+            f"cohort.target = '{task.column}': {candidate.scan.name} has {found[0]!r} there, which is not a finite "
+            "number. Correct the table, choose another column, or predict classes with --contrast."
+        )
+    if task.column.lower() == "age":  # labels are written to tables, which show no higher age
+        number = min(number, OLDEST_AGE)
+    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=code_text(number)))
+
+
+def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candidate:
+    if not candidate.scan.kept:
+        return candidate
+    found = contrast_values(candidate, task.column)
+    label = next((value for value in found if value in task.outputs), None)
+    if label is None and not (config.apply_outside_contrast and task.kind.applies):
+        held = f"{found[0]} in" if found else "no value in"
+        why = (
+            "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+        )
+        return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
+    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
+
+
+def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
+    """A note on diagnoses that are not CN, MCI or AD, and on scans without one."""
+    kept = [candidate for candidate in candidates if candidate.scan.kept and candidate.scan.diagnosis is None]
+    lower = [{name.lower(): value for name, value in candidate.columns.items()} for candidate in kept]
+    texts = [columns.get("dx") or columns.get("diagnosis") for columns in lower]
+    unknown = Counter(text for text in texts if text is not None)
+    notes = []
+    if unknown:
+        kinds = listed(f"'{text}' ({counted(count, 'scan')})" for text, count in unknown.most_common())
+        notes.append(f"diagnosis neither CN, MCI nor AD, treated as missing: {kinds}")
+    absent = [candidate.scan.name for candidate, text in zip(kept, texts, strict=True) if text is None]
+    if absent:
+        notes.append(f"{len(absent)} kept scans have no diagnosis at their visit: {listed(absent)}")
+    return notes
+
+
+def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, str], folds: int) -> dict[str, int]:
+    """Stratum of each labelled person, for balanced splits.
+
+    The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
+
+    Parameters
+    ----------
+    names : mapping of str to str
+        The person behind each participant.
+    """
+    values: dict[str, list[float]] = {}
+    for scan in scans:
+        if scan.label is not None:
+            person = names[scan.participant_id]
+            values.setdefault(person, []).append(task.value(scan.label, scan.name))
+    return task.kind.strata(values, folds)
+
+
+def shuffled_labels(scans: Sequence[Scan], seed: int) -> list[Scan]:
+    """A control: exchange the labels between participants.
+
+    Each participant receives the labels of a random participant in order of sessions, so that a converter still looks
+    like one. If the numbers of scans differ, labels are repeated or left out, keeping the first and the last; a single
+    scan receives the last. Only labelled scans take part; all other columns stay.
+    """
+    sequences: dict[str, list[str]] = {}
+    for scan in sorted(scans, key=lambda scan: (scan.participant_id, scan.session_id or "", scan.scan_id)):
+        if scan.label is not None:
+            sequences.setdefault(scan.participant_id, []).append(scan.label)
+    people = list(sequences)
+    donors = [people[i] for i in generator(seed, "shuffle-labels").permutation(len(people))]
+    received = {
+        person: _stretched(sequences[donor], len(sequences[person]))
+        for person, donor in zip(people, donors, strict=True)
+    }
+    return _relabelled(scans, received)
+
+
+def _stretched(sequence: Sequence[str], length: int) -> list[str]:
+    if length == 1:
+        return [sequence[-1]]
+    return [sequence[round(i * (len(sequence) - 1) / (length - 1))] for i in range(length)]
+
+
+def _relabelled(scans: Sequence[Scan], labels: Mapping[str, Sequence[str]]) -> list[Scan]:
+    left = {person: iter(sequence) for person, sequence in labels.items()}
+    ordered = sorted(
+        range(len(scans)), key=lambda i: (scans[i].participant_id, scans[i].session_id or "", scans[i].scan_id)
+    )
+    result = list(scans)
+    for i in ordered:
+        if scans[i].label is not None:
+            result[i] = dataclasses.replace(scans[i], label=next(left[scans[i].participant_id]))
+    return result

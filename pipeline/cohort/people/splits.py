@@ -1,0 +1,240 @@
+"""Training, validation and test parts, always of whole participants.
+
+Splits are stratified by class, or by quantile of the number to predict. Someone with scans of two classes counts as the
+later one (`pipeline.cohort.people.tasks`), someone with two names as one person (`pipeline.cohort.people.persons`).
+scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
+number of scans greedily and may leave a fold without a class.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import StratifiedKFold
+
+from pipeline.cohort.people.contrast import participant_strata
+from pipeline.cohort.people.persons import same_person
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.cohort.records import ScanTable
+from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.seeds import derived_seed, generator
+
+SPLIT_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "fold": "Index of the fold",
+    "part": "What the participant does in this fold: train, validation or test",
+}
+SPLITS_TABLE = Table(
+    "splits", SPLIT_COLUMNS, "participant and fold", "Who trains, selects and tests each network?", stage="training",
+    place="splits", filled=("participant_id", "fold", "part"), values={"part": ("train", "validation", "test")},
+)  # fmt: skip
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Participants of one fold, by part, each sorted."""
+
+    index: int
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """All folds of a run.
+
+    Raises
+    ------
+    BadInputError
+        If a participant is in two parts of a fold, or tested in two folds.
+    """
+
+    folds: tuple[Fold, ...]
+
+    def __post_init__(self) -> None:
+        for fold in self.folds:
+            require_disjoint(fold)
+        tested = Counter(person for fold in self.folds for person in fold.test)
+        twice = sorted(person for person, times in tested.items() if times > 1)
+        if twice:
+            raise BadInputError(f"split: {', '.join(twice[:5])} tested in more than one fold. Make the split again.")
+
+    def fold_of_test(self, participant_id: str) -> Fold | None:
+        """The fold that tests this participant; None if no fold does."""
+        return next((fold for fold in self.folds if participant_id in fold.test), None)
+
+    def write(self, path: Path) -> None:
+        """Write ``splits.tsv``: one row per fold and participant."""
+        rows = [(person, fold.index, part) for fold in self.folds for part in PARTS for person in getattr(fold, part)]
+        write_table(path, pd.DataFrame(rows, columns=list(SPLIT_COLUMNS)), SPLIT_COLUMNS)
+
+    @classmethod
+    def read(cls, path: Path) -> Split:
+        """Read ``splits.tsv``.
+
+        Raises
+        ------
+        BadInputError
+            If a column is missing, a fold is not a whole number, a part is unknown, or a participant is in two parts of
+            a fold.
+        """
+        frame = read_table(path, required=list(SPLIT_COLUMNS), text_columns=["part"])
+        require_whole(path)
+        require_filled(path, frame, list(SPLIT_COLUMNS))
+        require_numbers(path, frame, ["fold"], whole=True)
+        require_known(path, frame, "part", PARTS)
+        members: dict[int, dict[str, list[str]]] = {}
+        for person, index, part in frame[list(SPLIT_COLUMNS)].itertuples(index=False):
+            members.setdefault(int(index), {name: [] for name in PARTS})[part].append(person)
+        try:
+            return cls(tuple(_fold(index, parts) for index, parts in sorted(members.items())))
+        except BadInputError as error:
+            raise BadInputError(f"{path}: {error}") from error
+
+
+def require_disjoint(fold: Fold) -> None:
+    """Refuse a fold with a participant in two parts; checked again before every prediction.
+
+    Raises
+    ------
+    BadInputError
+        Naming the participants and the parts.
+    """
+    for one, other in combinations(PARTS, 2):
+        both = sorted(set(getattr(fold, one)) & set(getattr(fold, other)))
+        if both:
+            raise BadInputError(
+                f"split: fold {fold.index} has {', '.join(both[:5])} in {one} and {other}; results would be too good. "
+                "Make the split again."
+            )
+
+
+def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task) -> None:
+    """Refuse a part of a fold in which a class is missing or all numbers are equal.
+
+    Raises
+    ------
+    BadInputError
+    """
+    if task.is_number and len(set(labels)) < 2:
+        raise BadInputError(
+            f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
+            "Use fewer folds, a larger cohort.validation_fraction, or more participants."
+        )
+    for label in () if task.is_number else task.outputs:
+        if label not in labels:
+            raise BadInputError(
+                f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
+                "Use fewer folds, a larger cohort.validation_fraction, or more participants."
+            )
+
+
+def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
+    """Split the labelled participants.
+
+    Parameters
+    ----------
+    config : CohortConfig
+        ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers of
+        test and validation participants per class, the rest for training (as in the founding study, whose list of
+        participants is not public).
+
+    Raises
+    ------
+    BadInputError
+        If a class has too few participants; the message says how many there are and how many are needed.
+    """
+    task = task_of(config)
+    names = same_person(scan.participant_id for scan in table.labelled)
+    person_of = {name: person for person, of_person in names.items() for name in of_person}
+    strata = participant_strata(table.labelled, task, person_of, config.folds)
+    titles = _quantile_names(strata) if task.is_number else task.outputs
+    by_class = {
+        title: sorted(person for person, stratum in strata.items() if stratum == number)
+        for number, title in enumerate(titles)
+    }
+    numbers = ", ".join(f"{label} {len(people)}" for label, people in by_class.items())
+    if not all(by_class.values()):
+        known = {"two classes": "two classes are", "several classes": f"{len(task.outputs)} classes are"}
+        check = "cohort.classes" if len(task.outputs) > 2 else "cohort.negative and cohort.positive"
+        later = "several counts as the last" if len(task.outputs) > 2 else "both counts as the second"
+        raise BadInputError(
+            f"contrast '{task.column}': {known[task.kind.name]} needed, but labelled participants are {numbers} "
+            f"(someone with {later}). Check {check}, or add scans."
+        )
+    if config.split == "single":
+        folds: tuple[Fold, ...] = (_single_fold(by_class, config, seed, numbers),)
+    else:
+        folds = _k_folds(by_class, config, seed, numbers)
+    return Split(tuple(_with_all_names(fold, names) for fold in folds))
+
+
+def _quantile_names(strata: Mapping[str, int]) -> list[str]:
+    count = max(strata.values(), default=0) + 1
+    return ["all"] if count == 1 else [f"quantile {number + 1} of {count}" for number in range(count)]
+
+
+def _with_all_names(fold: Fold, names: Mapping[str, Sequence[str]]) -> Fold:
+    return _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
+
+
+def _k_folds(by_class: Mapping[str, Sequence[str]], config: CohortConfig, seed: int, numbers: str) -> tuple[Fold, ...]:
+    smallest = min(map(len, by_class.values()))
+    k = config.folds
+    if smallest < k or smallest - ceil(smallest / k) < 2:
+        fitting = next((n for n in range(min(k, smallest), 1, -1) if smallest - ceil(smallest / n) >= 2), None)
+        remedy = f"Set cohort.folds = {fitting}" if fitting else "Add participants: at least 3 of each class"
+        raise BadInputError(
+            f"cohort.folds = {k}: each fold must test, validate and train on at least one participant of each class, "
+            f"but labelled participants are {numbers}. {remedy}, or choose another contrast or target."
+        )
+    people = np.array([person for group in by_class.values() for person in group])
+    target = np.repeat(np.arange(len(by_class)), [len(group) for group in by_class.values()])
+    splitter = StratifiedKFold(k, shuffle=True, random_state=derived_seed(seed, "split"))
+    folds = []
+    for index, (rest, test) in enumerate(splitter.split(people, target)):
+        parts: dict[str, list[str]] = {"train": [], "validation": [], "test": list(people[test])}
+        for label in np.unique(target):
+            members = people[rest[target[rest] == label]]
+            share = min(max(round(config.validation_fraction * len(members)), 1), len(members) - 1)
+            order = generator(seed, "split", "validation", index, int(label)).permutation(len(members))
+            parts["validation"] += list(members[order[:share]])
+            parts["train"] += list(members[order[share:]])
+        folds.append(_fold(index, parts))
+    return tuple(folds)
+
+
+def _single_fold(by_class: Mapping[str, Sequence[str]], config: CohortConfig, seed: int, numbers: str) -> Fold:
+    n_test, n_validation = config.test_participants_per_class, config.validation_participants_per_class
+    if min(map(len, by_class.values())) <= n_test + n_validation:
+        raise BadInputError(
+            f"cohort.split = 'single': {n_test} participants of each class to test, {n_validation} to validate and one "
+            f"to train make {n_test + n_validation + 1}, but labelled participants are {numbers}. Set cohort.split = "
+            "'folds', or lower cohort.test_participants_per_class and cohort.validation_participants_per_class."
+        )
+    parts: dict[str, list[str]] = {part: [] for part in PARTS}
+    for number, members in enumerate(by_class.values()):
+        order = [members[i] for i in generator(seed, "split", "single", number).permutation(len(members))]
+        parts["test"] += order[:n_test]
+        parts["validation"] += order[n_test : n_test + n_validation]
+        parts["train"] += order[n_test + n_validation :]
+    return _fold(0, parts)
+
+
+def _fold(index: int, parts: Mapping[str, Sequence[str]]) -> Fold:
+    train, validation, test = (tuple(sorted(map(str, parts[part]))) for part in PARTS)
+    return Fold(index, train, validation, test)

@@ -1,0 +1,247 @@
+"""One scan explained: its maps, their sums over regions and compartments, and the ledgers of those that keep one.
+
+The one job of this room. A run explains each scan by all methods of its settings; ``heatlas explain`` by one. Maps stay
+on the device: they are summed over regions there, and files are written only of maps that are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from atlases.images import write_template_image
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from pipeline.attribution.methods import attribute_all
+from pipeline.attribution.records import Attribution
+from pipeline.cohort.people.unseen import require_unseen
+from pipeline.cohort.records import Scan
+from pipeline.explaining.ensemble import RunningMean
+from pipeline.explaining.explanation import PREDICTED, Explanation
+from pipeline.models.device import chosen_device
+from pipeline.models.inputs import from_network, read_network_volume
+from pipeline.models.storage import LoadedModel, load_model
+from pipeline.regions.audit import write_audit_table
+from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
+from pipeline.run.config.settings import TrainingConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import FoldFiles
+from pipeline.run.layout.scan_files import ScanFiles, sidecar
+from pipeline.run.tables import write_json, write_table
+
+ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
+"""Totals of the ledger of a map, summed over layers."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network by its files; the digest is that of its weights."""
+
+    fold: int
+    files: FoldFiles
+    weights_digest: str
+
+
+@dataclass(frozen=True)
+class ScanToExplain:
+    """All that a worker needs to explain one scan.
+
+    Parameters
+    ----------
+    scan : Scan
+    files : ScanFiles
+    networks : tuple of Network
+        None has seen the participant. Of several, the maps are means; see `pipeline.explaining.ensemble`.
+    explanations : tuple of Explanation
+    training : TrainingConfig
+        For the device, which the worker chooses: it may see a GPU where the process that makes the jobs sees none.
+    atlas : PackedAtlas
+        Regions that the maps are summed over.
+    """
+
+    scan: Scan
+    files: ScanFiles
+    networks: tuple[Network, ...]
+    explanations: tuple[Explanation, ...]
+    training: TrainingConfig
+    atlas: PackedAtlas
+
+
+@dataclass(frozen=True)
+class ExplainedScan:
+    """Maps of one scan by name, on the device and the box of its networks."""
+
+    attributions: Mapping[str, Attribution]
+    loaded: LoadedModel
+    volume: Tensor
+    """(D, H, W), what the networks saw."""
+
+    @property
+    def maps(self) -> dict[str, Tensor]:
+        """(D, H, W) by name."""
+        return {name: attribution.values[0, 0] for name, attribution in self.attributions.items()}
+
+
+def table_outputs(files: ScanFiles, explanations: Sequence[Explanation]) -> dict[str, Path]:
+    """Tables that a run keeps of a scan by short name, with their data dictionaries."""
+    tables = {"regions": files.region_table, "audit": files.audit_table}
+    if any(asked.entry.has_ledger for asked in explanations):
+        tables["ledger"] = files.ledger
+    return tables | {f"{name}_columns": path.with_suffix(".json") for name, path in tables.items()}
+
+
+def map_outputs(explanations: Sequence[Explanation], place: Callable[[str], Path]) -> dict[str, Path]:
+    """Maps and their sidecars by short name; `place` gives the path of a map by its name."""
+    maps = {name: place(name) for asked in explanations for name in asked.names}
+    return maps | {f"{name}_sidecar": sidecar(path) for name, path in maps.items()}
+
+
+def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[str, Any]:
+    """Explain one scan; the work of one job.
+
+    Parameters
+    ----------
+    outputs : mapping of str to Path
+        ``regions``, and what is wanted of ``audit``, ``ledger``, each map (by its name) and its sidecar.
+    task : ScanToExplain
+
+    Returns
+    -------
+    mapping
+        Of each map ``<map>.target`` and ``<map>.start_value``; of one with a ledger ``<map>.map_sum`` and its losses.
+
+    Raises
+    ------
+    BadInputError
+        If a network or the scan cannot be read or do not fit, or a network has seen the participant.
+    UsageError
+        If a method is not defined for the network.
+    """
+    explained = explained_scan(task)
+    for explanation in task.explanations:
+        for name in explanation.names:
+            if name in outputs:
+                _write_map(outputs, name, explanation, explained, task)
+    return write_scan_tables(outputs, explained, task)
+
+
+def explained_scan(task: ScanToExplain) -> ExplainedScan:
+    """Make the maps of one scan, of several networks their means; raises as `explain_scan`."""
+    device = chosen_device(task.training)
+    first: LoadedModel | None = None
+    means: dict[str, RunningMean] = {}
+    for network in task.networks:
+        loaded, description = cached_model(network.files, network.weights_digest, device), network.files.description
+        if "participants" in loaded.description:
+            require_unseen(loaded.description, str(description), [task.scan.participant_id])
+        if first is None:
+            first = loaded
+            volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None].to(device)
+        elif loaded.input != first.input:
+            raise BadInputError(
+                f"{description}: sees another part of the template than the other networks. Train all folds with the "
+                "same settings."
+            )
+        for name, answer in answers_of(network, loaded, volume, task).items():
+            means.setdefault(name, RunningMean()).add(answer)
+    assert first is not None
+    return ExplainedScan({name: mean.result() for name, mean in means.items()}, first, volume[0, 0])
+
+
+def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: ScanToExplain) -> dict[str, Attribution]:
+    """Maps of a scan by one network, by name."""
+    surroundings = Surroundings(task.atlas, loaded.input.box)
+    found: dict[str, Attribution] = {}
+    for asked in task.explanations:
+        target = _target_unit(network, loaded, volume, asked.target)
+        method, stage = asked.build(surroundings), asked.stage_in(loaded.model)
+        answers = attribute_all(loaded.model, volume, target, method, stage, asked.start)
+        found.update(zip(asked.names, answers, strict=True))
+    return found
+
+
+def _target_unit(network: Network, loaded: LoadedModel, volume: Tensor, target: str) -> int:
+    if target == PREDICTED:
+        with torch.no_grad():
+            return int(loaded.model(volume)[0].argmax())
+    if target not in loaded.classes:
+        raise BadInputError(
+            f"{network.files.description}: the network tells {' from '.join(loaded.classes)} and knows no {target}; "
+            "train it again."
+        )
+    return loaded.classes.index(target)
+
+
+@functools.lru_cache(maxsize=8)
+def cached_model(files: FoldFiles, weights_digest: str, device: torch.device) -> LoadedModel:
+    """A process keeps a few networks, a dozen megabytes each; the digest tells versions of one file apart."""
+    return load_model(files, device)
+
+
+def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, task: ScanToExplain) -> dict[str, Any]:
+    """Write the tables that are wanted; return targets, start values and accounts of the maps."""
+    spec, maps = explained.loaded.input, explained.maps
+    write_region_table(outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box)
+    if "audit" in outputs:
+        write_audit_table(
+            outputs["audit"], task.scan, maps, explained.volume.cpu().numpy(), task.files.brain_mask, task.atlas,
+            spec.template_grid, spec.box,
+        )  # fmt: skip
+    facts: dict[str, Any] = {}
+    for name, answer in explained.attributions.items():
+        facts[f"{name}.target"] = explained.loaded.classes[answer.target]
+        facts[f"{name}.start_value"] = float(answer.start_value[0])
+        facts |= {f"{name}.{key}": value for key, value in _account(answer).items()}
+    if "ledger" in outputs:
+        ledgers = [one.ledger.frame(name, 0) for name, one in explained.attributions.items() if one.ledger is not None]
+        write_table(outputs["ledger"], pd.concat(ledgers, ignore_index=True), LEDGER_COLUMNS)
+    return facts
+
+
+def _account(answer: Attribution) -> dict[str, float]:
+    """The ledger of the one volume of a job, summed over layers; empty without a ledger."""
+    ledger = answer.ledger
+    if ledger is None:
+        return {}
+    values = {"start_value": ledger.start_value, "map_sum": ledger.map_sum, "residual": ledger.residual}
+    values.update({loss: ledger.total(loss) for loss in LOSSES})
+    return {name: float(values[name][0]) for name in ACCOUNT}
+
+
+def _write_map(
+    outputs: Mapping[str, Path], name: str, asked: Explanation, explained: ExplainedScan, task: ScanToExplain
+) -> None:
+    """Write a map and its sidecar."""
+    answer, spec = explained.attributions[name], explained.loaded.input
+    values = from_network(answer.values[0, 0].cpu().numpy(), spec)
+    target, settings = explained.loaded.classes[answer.target], answer.parameters
+    title = f"LRP beta={settings['beta']:g}" if settings.get("rules") == "founding" else answer.method.replace("-", " ")
+    write_template_image(outputs[name], values, spec.template_grid, f"{title}, target {target}")
+    folds = [network.fold for network in task.networks]
+    weights = [network.weights_digest for network in task.networks]
+    several = len(folds) > 1
+    sources = (task.files.t1w, task.files.brain_mask, *(network.files.weights for network in task.networks))
+    content = {
+        "Description": f"{answer.method}: {asked.entry.help}; output {target}, per voxel of the template",
+        "Method": answer.method,
+        "Settings": {key: value for key, value in settings.items() if key not in ("stage", "start")},
+        "Stage": settings["stage"],
+        "Target": target,
+        "TargetUnit": answer.target,
+        "TargetChosenBy": "prediction of the network" if asked.target == PREDICTED else "name",
+        "StartValue": float(answer.start_value[0]),
+        "StartValueKind": asked.start,
+        "MapSum": float(values.sum(dtype="float64")),
+        "Fold": folds if several else folds[0],
+        **({"Networks": "mean over the networks of these folds"} if several else {}),
+        "ModelWeightsSHA256": weights if several else weights[0],
+        "Sources": [f"bids::{path.relative_to(task.files.root).as_posix()}" for path in sources],
+    }
+    write_json(outputs[f"{name}_sidecar"], content)

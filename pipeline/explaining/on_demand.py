@@ -1,0 +1,280 @@
+"""Explanations on demand: chosen scans of a finished run, each by a network that has not seen its participant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import pandas as pd
+
+from atlases.labels import Atlas
+from pipeline.attribution.method_settings import read_settings
+from pipeline.attribution.network_view import split_layers
+from pipeline.attribution.registry import find_method
+from pipeline.attribution.targets import StartValue
+from pipeline.cohort.people.splits import PARTS, Split
+from pipeline.cohort.people.tasks import task_of
+from pipeline.cohort.records import Scan
+from pipeline.explaining.explained_scan import map_outputs
+from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
+from pipeline.explaining.requested import require_listed, usual_start
+from pipeline.explaining.scan_jobs import JobMaker
+from pipeline.models.storage import LoadedModel, load_model, require_family
+from pipeline.regions.metrics import density
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
+from pipeline.run.cells import REMEDY
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.map_names import settings_for
+from pipeline.run.layout.run_layout import ExplanationLayout
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+
+STAGE = "explanations"
+
+_OF_A_MAP = {
+    "target": "Class that was explained",
+    "start_value": "Value of the target (logit or probability)",
+}
+_HEAD = {
+    "participant_id": RELEVANCE_COLUMNS["participant_id"],
+    "session_id": RELEVANCE_COLUMNS["session_id"],
+    "scan_id": RELEVANCE_COLUMNS["scan_id"],
+    "map": "Map, named as in the file names",
+    "fold": "Whose network explained the scan: one that has not seen the participant",
+    **_OF_A_MAP,
+}
+REGION_COLUMNS = _HEAD | {name: text for name, text in RELEVANCE_COLUMNS.items() if name not in _HEAD}
+"""Columns of the table of regions."""
+
+BILATERAL_COLUMNS = {
+    **_HEAD,
+    "group": "Bilateral group of regions",
+    "n_voxels": "Voxels of all regions of the group",
+    "sum": "Sum of the map over the group",
+    "density": "Sum divided by voxels; n/a for an empty group",
+}
+"""Columns of the table of bilateral groups."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as typed.
+
+    Parameters
+    ----------
+    methods, settings : tuple of str
+        Names, and ``key=value`` for all of them; ``method:key=value`` for one.
+    target : str or None
+        A class, ``predicted``, or None for the class that the run explains.
+    stage : str or None
+        Number or layer; None for where each method is usually asked.
+    start : {"logit", "probability"} or None
+        None for what the run starts from (LRP and guided backpropagation) or the logit (all others).
+    participants, scans : tuple of str
+        Participants with or without ``sub-``; scan ids or BIDS names. Both empty: every scan.
+    """
+
+    methods: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    target: str | None = None
+    stage: str | None = None
+    start: StartValue | None = None
+    participants: tuple[str, ...] = ()
+    scans: tuple[str, ...] = ()
+
+
+def show_scans(
+    layout: ExplanationLayout,
+    request: Request,
+    scans: Sequence[Scan],
+    split: Split,
+    atlas: Atlas,
+    config: Config,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Write maps, region sums and tables of kept scans of a run; one outcome per method and chosen scan.
+
+    Nothing is written before the whole request has been checked.
+
+    Raises
+    ------
+    UsageError
+        For a method, setting, target, stage or scan that does not exist, or a scan that no network may explain.
+    BadInputError
+        If a network cannot be read, or was trained on a participant whom ``splits.tsv`` says it tests.
+    """
+    able, closed = explainable(layout, scans, split, config)
+    chosen = chosen_scans(request, scans, able, closed)
+    networks = {fold: load_model(layout.fold(fold)) for fold in sorted({able[scan.scan_id] for scan in chosen})}
+    for fold, network in networks.items():
+        require_family(network, config.model, layout.fold(fold))
+        if network.input.resolution_mm != config.registration.resolution_mm:
+            raise BadInputError(
+                f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
+                f"those of the run have {config.registration.resolution_mm:g} mm ({layout.config.name}). {REMEDY}"
+            )
+    for scan in chosen:
+        _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
+    first = next(iter(networks))
+    if task_of(config.cohort).explained not in networks[first].classes:
+        raise BadInputError(
+            f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
+            f"{task_of(config.cohort).explained}, the positive class in {layout.config.name}, is neither. {REMEDY}"
+        )
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests)
+    explanations = checked_explanations(request, networks[first], config)
+    maker.require_defined(networks[first], explanations)
+    jobs = [
+        {scan.scan_id: _job(maker, asked, scan, able[scan.scan_id]) for scan in scans if scan.scan_id in able}
+        for asked in explanations
+    ]
+    digests.save()
+    wanted = [by_scan[scan.scan_id] for by_scan in jobs for scan in chosen]
+    outcomes = run_jobs(layout, wanted, executor, "explanations")  # in one go: failures of all methods are listed
+    for asked, by_scan in zip(explanations, jobs, strict=True):
+        _write_tables(layout, asked, by_scan.values())
+    return outcomes
+
+
+def chosen_scans(
+    request: Request, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
+) -> list[Scan]:
+    """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
+
+    Raises
+    ------
+    UsageError
+        For a participant or scan that the run does not have or may not explain, or if there is none at all.
+    """
+    people = {name if name.startswith("sub-") else f"sub-{name}" for name in request.participants}
+    wanted = set(request.scans)
+    unknown = sorted(people - {scan.participant_id for scan in scans})
+    if unknown:
+        raise UsageError(f"--participant-label {unknown[0]}: not among the kept scans of this run; see its scans.tsv.")
+    unknown = sorted(wanted - {name for scan in scans for name in (scan.scan_id, scan.name)})
+    if unknown:
+        raise UsageError(f"--scan {unknown[0]}: not among the kept scans of this run; see its scans.tsv.")
+    chosen = [
+        scan for scan in scans
+        if (not people and not wanted) or scan.participant_id in people or {scan.scan_id, scan.name} & wanted
+    ]  # fmt: skip
+    closed = [scan for scan in chosen if scan.scan_id not in able]
+    if closed and (people or wanted):
+        raise UsageError(f"{closed[0].name}: no network of this run may explain it: {shut[closed[0].scan_id]}")
+    chosen = [scan for scan in chosen if scan.scan_id in able]
+    if not chosen:
+        why = f" {next(iter(shut.values()))}" if shut else ""
+        raise UsageError(f"this run has no scan with a trained network that has not seen it.{why}")
+    return chosen
+
+
+def checked_explanations(request: Request, loaded: LoadedModel, config: Config) -> list[Explanation]:
+    """One explanation per method, each checked against its record and the layers of the network.
+
+    Raises
+    ------
+    UsageError
+        For an unknown method, setting, target or stage.
+    """
+    target = request.target or task_of(config.cohort).explained
+    if target != PREDICTED and target not in loaded.classes:
+        raise UsageError(f"--target {target}: write {PREDICTED}, {' or '.join(loaded.classes)}.")
+    stage: int | str | None = request.stage
+    if isinstance(stage, str) and stage.isdecimal():
+        stage = int(stage)
+    entries = [find_method(name) for name in dict.fromkeys(request.methods)]
+    require_listed(request.methods, request.settings, "--setting")
+    explanations = []
+    for entry in entries:
+        loaded.family.require_method(entry.name)
+        typed = read_settings(entry.name, entry.record, settings_for(entry.name, request.settings))
+        settings = {**loaded.family.needs.get(entry.name, {}), **typed}
+        usual, start = entry.stage_of(loaded.model), usual_start(entry, config)
+        asked_at = usual if stage is None else stage
+        split_layers(loaded.model, asked_at)
+        normal: dict[str, int | str] = {"target": task_of(config.cohort).explained, "stage": usual, "start": start}
+        explanations.append(asked_for(entry, settings, target, asked_at, request.start or start, normal))
+    return explanations
+
+
+def unseen_fold(split: Split, participant_id: str) -> int | None:
+    """The fold that tests a participant; else, of one in no part of any fold, the first; else None.
+
+    Someone outside the contrast (such as an MCI patient) has been seen by no network, and any may explain them.
+    """
+    fold = split.fold_of_test(participant_id)
+    if fold is not None:
+        return fold.index
+    seen = any(participant_id in (*fold.train, *fold.validation) for fold in split.folds)
+    return None if seen or not split.folds else split.folds[0].index
+
+
+SEEN = "every network has seen its participant."
+"""Why a scan is not explained though nothing is missing."""
+
+
+def explainable(
+    layout: ExplanationLayout, scans: Sequence[Scan], split: Split, config: Config
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Fold by scan id, of registered scans with a trained network that has not seen them; why not, of the others."""
+    able, closed = {}, {}
+    in_a_fold = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
+    for scan in scans:
+        fold = unseen_fold(split, scan.participant_id)
+        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        if scan.label is not None and scan.participant_id not in in_a_fold:
+            closed[scan.scan_id] = (
+                f"{layout.splits} has no row of {scan.participant_id}, who is {scan.label} in {layout.scans.name}. "
+                f"{REMEDY}"
+            )
+        elif fold is None:
+            closed[scan.scan_id] = SEEN
+        elif lacking := [p for p in (files.t1w, files.brain_mask, layout.fold(fold).description) if not p.is_file()]:
+            closed[scan.scan_id] = f"{lacking[0]} is missing. Repeat the command that made this run."
+        else:
+            able[scan.scan_id] = fold
+    return able, closed
+
+
+def _require_unseen(layout: ExplanationLayout, scan: Scan, fold: int, loaded: LoadedModel) -> None:
+    """The split must not be another one than the network was trained with."""
+    participants, description = loaded.description.get("participants", {}), layout.fold(fold).description
+    seen = participants if isinstance(participants, dict) else {}
+    if any(scan.participant_id in (seen.get(part) or ()) for part in PARTS[:2]):
+        raise BadInputError(
+            f"{layout.splits}: {scan.participant_id} neither trains nor validates in fold {fold}, but the network was "
+            f"trained or selected with it ({description}). {REMEDY}"
+        )
+
+
+def _job(maker: JobMaker, asked: Explanation, scan: Scan, fold: int) -> Job:
+    files = maker.files(scan)
+    tables = {"regions": files.explanation_regions(asked.label)}
+    if asked.entry.has_ledger:
+        tables["ledger"] = files.explanation_ledger(asked.label)
+    outputs = map_outputs([asked], files.explanation_map) | tables
+    outputs |= {f"{name}_columns": path.with_suffix(".json") for name, path in tables.items()}
+    return maker.job(f"{files.name}_{asked.label}", scan, (fold,), (asked,), outputs)
+
+
+def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[Job]) -> None:
+    """Tables of all scans that have this explanation, those of earlier calls included."""
+    frames = []
+    for job in jobs:
+        result = is_done(layout, job)
+        if result is not None:
+            table = read_table(job.outputs["regions"], list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
+            head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
+            frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
+    if not frames:
+        return
+    regions = pd.concat(frames, ignore_index=True)
+    bilateral = bilateral_sums(regions, list(_HEAD))
+    bilateral["density"] = density(bilateral["sum"].to_numpy(float), bilateral["n_voxels"].to_numpy())
+    write_table(layout.regions(asked.label), regions, REGION_COLUMNS)
+    write_table(layout.bilateral(asked.label), bilateral, BILATERAL_COLUMNS)

@@ -1,0 +1,199 @@
+"""Mean maps without maps of single scans: scans explained in parts, whose maps are added up as they are made.
+
+With ``keep_maps = "group"`` a unit of work is a part: up to `PART` test scans of one fold and one outcome, explained
+one after the other by one network, their maps added in float64. A part is what a killed run repeats at most, what runs
+beside other parts, and what is kept, so that a second run does nothing: one sum per map and part. One unit per fold
+would keep fewer sums, but has hours of work to lose and no more workers than folds; a single split has one fold.
+
+A part does not fail for one scan: it goes on. The tables of each scan (or what went wrong) go to a unit of work of that
+scan, which puts them in their place, so that receipts, failures and accounts are as in any other run. A part with a
+failed scan is done again on the next call, as a failed scan would be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import traceback
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from atlases.brain_box import Box
+from pipeline.explaining.explained_scan import ScanToExplain, explained_scan, table_outputs, write_scan_tables
+from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from pipeline.run.errors import BadInputError, HeatlasError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import write_table
+from pipeline.run.work.digests import canonical_json, text_digest, unit_key
+from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+
+STAGE = "attribution-parts"
+PART = 16
+"""Scans of a part: minutes of work on a processor at 1 mm, and the disk of about one scan's maps for 16."""
+
+
+@dataclass(frozen=True)
+class PartToExplain:
+    """Scans whose maps are added up; all of one fold."""
+
+    scans: tuple[ScanToExplain, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part as the process that hands out work sees it: its own job, and those of its scans."""
+
+    job: Job
+    outcome: str
+    scan_jobs: tuple[Job, ...]
+
+
+def explain_in_parts(
+    layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str], executor: Executor
+) -> list[Outcome]:
+    """Explain scans part by part; write partial sums and their table; one outcome per scan, in the order of `jobs`.
+
+    A job has a `ScanToExplain` as its one argument and writes tables only; `outcomes` are those of the predictions.
+    """
+    parts = list(_parts(layout, jobs, outcomes))
+    for part in parts:
+        known = is_done(layout, part.job)
+        if known is not None and known["failed"]:
+            layout.receipt(STAGE, part.job.unit).unlink()
+    done = run_jobs(layout, [part.job for part in parts], executor, "heatmaps")
+    for part, outcome in zip(parts, done, strict=True):
+        if not outcome.ok:
+            part.job.outputs["scans"].unlink(missing_ok=True)  # of an earlier state of these scans
+        for job in part.scan_jobs:  # tables from before that are in no sum must not pass for finished
+            if not outcome.ok or job.unit in json.loads(outcome.result["failed_scans"]):
+                layout.receipt(job.stage, job.unit).unlink(missing_ok=True)
+    by_unit = {job.unit: job for part in parts for job in part.scan_jobs}
+    taken = run_jobs(layout, [by_unit[job.unit] for job in jobs], executor, "tables")
+    _write_table(layout, parts, {outcome.job.unit for outcome in taken if outcome.ok})
+    wanted = {layout.partial_table, layout.partial_table.with_suffix(".json")}
+    wanted |= {path for part in parts for path in part.job.outputs.values()}
+    for path in set(layout.partial_sums.glob("*")) - wanted:  # of other folds, or other predictions
+        path.unlink()
+    return taken
+
+
+def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[str, Any]:
+    """Explain the scans of a part and add up their maps; the work of one job.
+
+    Parameters
+    ----------
+    outputs : mapping of str to Path
+        ``sums``, and ``scans`` for the tables of each scan, or the reason why there are none.
+    task : PartToExplain
+
+    Returns
+    -------
+    mapping
+        ``failed``, how many scans, and ``failed_scans``, their names as JSON.
+    """
+    sums: dict[str, Tensor] = {}
+    box: Box | None = None
+    failed = []
+    with zipfile.ZipFile(outputs["scans"], "w", zipfile.ZIP_DEFLATED) as archive:
+        for scan in task.scans:
+            try:
+                box, maps = _explain_into(archive, scan, outputs["scans"].parent)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise  # stops the run: the next scan would fare no better
+                failed.append(scan.files.name)
+                archive.writestr(f"{scan.files.name}/failure.json", json.dumps(_described(error)))
+                continue
+            for name, values in maps.items():
+                sums[name] = sums[name] + values if name in sums else values.double()
+    write_sums(outputs["sums"], {name: values.cpu().numpy() for name, values in sums.items()}, box)
+    return {"scans": len(task.scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
+
+
+def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, Any]:
+    """Put the tables of one scan of a part in their place; the work of one job.
+
+    Returns
+    -------
+    mapping
+        As from `explain_scan`.
+
+    Raises
+    ------
+    HeatlasError
+        What went wrong with this scan, as it was raised while the part was explained.
+    """
+    try:
+        with zipfile.ZipFile(archive) as stored:
+            if f"{name}/failure.json" in stored.namelist():
+                failure = json.loads(stored.read(f"{name}/failure.json"))
+                kinds = {kind.__name__: kind for kind in HeatlasError.__subclasses__()}
+                raise kinds.get(failure["kind"], RuntimeError)(failure["message"]) from RuntimeError(
+                    failure["traceback"]
+                )
+            for short, path in outputs.items():
+                path.write_bytes(stored.read(f"{name}/{short}"))
+            facts: dict[str, Any] = json.loads(stored.read(f"{name}/facts.json"))
+            return facts
+    except FileNotFoundError as error:
+        raise BadInputError(f"{archive.name}: the scans of this part failed together; see {STAGE}.") from error
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise BadInputError(f"{archive}: not readable ({error}). Remove it and run the same command again.") from error
+
+
+def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> Iterator[_Part]:
+    members: dict[tuple[int, str], list[Job]] = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        members.setdefault((job.arguments[0].networks[0].fold, outcome), []).append(job)
+    for (fold, outcome), together in sorted(members.items()):
+        for number, first in enumerate(range(0, len(together), PART)):
+            few = together[first : first + PART]
+            unit = f"fold-{fold}_{outcome}_{number:03d}"
+            outputs = {"sums": layout.partial_sum(unit), "scans": layout.partial_scans(unit)}
+            key = unit_key({job.unit: job.key for job in few}, None, explain_part)
+            task = PartToExplain(tuple(job.arguments[0] for job in few))
+            scan_jobs = tuple(
+                dataclasses.replace(
+                    job,
+                    key=text_digest(canonical_json([job.key, key])),
+                    function=take_scan,
+                    arguments=(outputs["scans"], job.unit),
+                )
+                for job in few
+            )
+            yield _Part(Job(STAGE, unit, key, outputs, explain_part, (task,)), outcome, scan_jobs)
+
+
+def _explain_into(archive: zipfile.ZipFile, scan: ScanToExplain, scratch: Path) -> tuple[Box | None, dict[str, Tensor]]:
+    """Explain a scan, put its tables and what its receipt keeps into the archive; return the box and the maps."""
+    explained = explained_scan(scan)
+    tables = {short: scratch / path.name for short, path in table_outputs(scan.files, scan.explanations).items()}
+    facts = write_scan_tables(tables, explained, scan)
+    for short, path in tables.items():
+        archive.write(path, f"{scan.files.name}/{short}")
+        path.unlink()
+    archive.writestr(f"{scan.files.name}/facts.json", json.dumps(facts))
+    return explained.loaded.input.box, explained.maps
+
+
+def _described(error: Exception) -> dict[str, str]:
+    message = str(error) if isinstance(error, HeatlasError) else f"{type(error).__name__}: {error}"
+    return {"kind": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
+
+
+def _write_table(layout: RunLayout, parts: Sequence[_Part], explained: set[str]) -> None:
+    rows = []
+    for part in parts:
+        for job in part.scan_jobs:
+            if job.unit in explained:
+                scan = next(task.scan for task in part.job.arguments[0].scans if task.files.name == job.unit)
+                rows.append([part.job.unit, part.outcome, scan.participant_id, scan.session_id, scan.scan_id])
+    write_table(layout.partial_table, pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)

@@ -1,0 +1,90 @@
+"""What is asked for, checked against the registry before any work: by the settings of a run, or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.attribution.entry import Entry
+from pipeline.attribution.method_settings import Setting, build_record, read_settings
+from pipeline.attribution.registry import find_method
+from pipeline.attribution.targets import StartValue
+from pipeline.cohort.people.tasks import task_of
+from pipeline.explaining.explanation import Explanation
+from pipeline.models.families.registry import family_of
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import UsageError
+from pipeline.run.layout.map_names import LRP, names_of, settings_for
+
+
+def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
+    """What ``[attribution]`` asks of every scan.
+
+    Raises
+    ------
+    UsageError
+        For a method or setting that does not exist, a value that the method refuses, or settings of a method that is
+        not listed.
+    """
+    attribution = config.attribution
+    require_listed(attribution.methods, attribution.settings, "configuration: attribution.settings:")
+    found = []
+    for name in attribution.methods:
+        entry = find_method(name, "configuration: attribution.methods:")
+        texts = settings_for(name, attribution.settings)
+        names = names_of(name, texts, attribution.betas)
+        family_of(config.model).require_method(name)
+        settings = {**_of_the_run(name, texts, config), **_read(entry, texts)}
+        _require_values(entry, settings)
+        start = usual_start(entry, config)
+        found.append(
+            Explanation(entry, settings, task_of(config.cohort).explained, None, start, names[0], tuple(names))
+        )
+    names = [name for one in found for name in one.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"configuration: attribution.settings: two maps would have the name {name}.")
+    return tuple(found)
+
+
+def usual_start(entry: Entry, config: Config) -> StartValue:
+    """From which value a method starts unless something else is asked for."""
+    return config.attribution.start_value if entry.usual_start == "run" else "logit"
+
+
+def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:
+    """Refuse settings of a method that is not among `methods`.
+
+    Raises
+    ------
+    UsageError
+    """
+    for text in settings:
+        name, colon, _ = text.partition("=")[0].partition(":")
+        if colon and name.strip() not in methods:
+            raise UsageError(f"{where} {text}: {name} is not among the methods asked for.")
+
+
+def _read(entry: Entry, texts: Sequence[str]) -> dict[str, Setting]:
+    settings = read_settings(entry.name, entry.record, texts, "configuration: attribution.settings:")
+    if isinstance(settings.get("beta"), tuple):
+        raise UsageError("configuration: attribution.settings: beta: list several values in attribution.betas.")
+    return settings
+
+
+def _of_the_run(name: str, texts: Sequence[str], config: Config) -> dict[str, Setting]:
+    """What the family of the network needs, and what ``[attribution]`` says of LRP by settings of its own."""
+    family, attribution = family_of(config.model), config.attribution
+    needed = dict(family.needs.get(name, {}))
+    if name != LRP:
+        return needed
+    betas: dict[str, Setting] = {} if texts else {"beta": attribution.betas}
+    return needed | betas | {"batch_norm": family.batch_norm(attribution.batch_norm)}
+
+
+def _require_values(entry: Entry, settings: Mapping[str, Setting]) -> None:
+    """Let the record refuse values before any work; one that is given something by the run is made later."""
+    if not hasattr(entry.record, "from_run"):
+        try:
+            build_record(entry.record, settings, {})
+        except UsageError as error:
+            raise UsageError(f"configuration: attribution.settings: {error}") from error

@@ -1,0 +1,72 @@
+"""Units of work of this room: one scan and what is asked about it, by networks that have not seen its participant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.methods import require_defined
+from pipeline.cohort.records import Scan
+from pipeline.explaining.explained_scan import Network, ScanToExplain, explain_scan
+from pipeline.explaining.explanation import Explanation
+from pipeline.models.storage import LoadedModel
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job
+
+
+@dataclass(frozen=True)
+class JobMaker:
+    """What the jobs of one call have in common."""
+
+    layout: RunLayout
+    stage: str
+    atlas: PackedAtlas
+    config: Config
+    digests: DigestCache
+
+    def files(self, scan: Scan) -> ScanFiles:
+        return self.layout.scan(scan.participant_id, scan.session_id, self.config.registration.resolution_mm)
+
+    def job(
+        self,
+        unit: str,
+        scan: Scan,
+        folds: Sequence[int],
+        explanations: tuple[Explanation, ...],
+        outputs: Mapping[str, Path],
+    ) -> Job:
+        """A job that explains a scan; its key holds the code of the methods asked for, and of no other method."""
+        files = self.files(scan)
+        inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+        networks = []
+        for fold in folds:
+            model = self.layout.fold(fold)
+            networks.append(Network(fold, model, self.digests.digest(model.weights)))
+            inputs[f"weights-{fold}"] = networks[-1].weights_digest
+            inputs[f"description-{fold}"] = self.digests.digest(model.description)
+        identity = [scan.participant_id, scan.session_id, scan.scan_id]
+        asked = [explanation.version for explanation in explanations]
+        modules = sorted({explanation.module for explanation in explanations})
+        key = unit_key(
+            inputs, [identity, asked, list(folds), files.resolution_mm, self.atlas.version], explain_scan, *modules
+        )
+        task = ScanToExplain(scan, files, tuple(networks), explanations, self.config.training, self.atlas)
+        return Job(self.stage, unit, key, outputs, explain_scan, (task,))
+
+    def require_defined(self, loaded: LoadedModel, explanations: Sequence[Explanation]) -> None:
+        """Refuse methods that are not defined for a network, before any scan is read.
+
+        Raises
+        ------
+        UsageError
+            As the method raises it.
+        """
+        for asked in explanations:
+            method, stage = asked.build(Surroundings(self.atlas, loaded.input.box)), asked.stage_in(loaded.model)
+            require_defined(loaded.model, loaded.input.shape, method, stage, asked.start)

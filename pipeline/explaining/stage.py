@@ -1,0 +1,217 @@
+"""The attribution stage: each scan explained by the networks that have not seen its participant.
+
+One unit of work per scan: the sums of its maps over regions, its ledger, and its maps with their sidecars where maps
+are kept. The target is the positive class for every scan, patients and controls alike, so that all maps answer one
+question: what speaks for the positive class here? Where a number is predicted, it is the number.
+
+A labelled scan is explained by the network of the fold that tests it. A scan outside the contrast (MCI) is explained by
+all networks that answered, and its maps are means; its receipts are those of a stage of their own, so that they cannot
+pass for those of a labelled scan if its label comes or goes.
+
+Which maps are kept (``keep_maps``) decides what is written, not what is computed: going from "all" to "none" makes
+nothing stale. Maps of single scans that are no longer kept or asked for are removed, or they would be read beside
+tables of later settings. "group" adds maps up as they are made; see `pipeline.explaining.partial`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+
+import pandas as pd
+
+from atlases.labels import Atlas
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.unseen import networks_that_answered
+from pipeline.cohort.records import Scan
+from pipeline.explaining.explained_scan import ACCOUNT, map_outputs, table_outputs
+from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.partial import explain_in_parts
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.explaining.scan_jobs import JobMaker
+from pipeline.models.storage import load_model
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.tables import with_outcomes
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles, sidecar
+from pipeline.run.tables import write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+
+STAGE = "attribution"
+APPLIED_STAGE = "attribution-applied"
+"""Names the receipts of scans outside the contrast."""
+
+CONSERVATION_COLUMNS = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+    "map": "LRP map, named as in the file names",
+    "start_value": "Value of the target that relevance started from (logit or probability)",
+    "map_sum": "Sum of the map over all voxels",
+    "absorbed_by_bias": "Relevance absorbed by biases, all layers",
+    "lost_no_contribution": "Relevance lost in units without a contribution to pass it to, all layers",
+    "stabiliser": "Relevance absorbed by stabilisers, all layers",
+    "residual": "start_value less map_sum and all losses: rounding",
+}
+CONSERVATION_TABLE = Table(
+    "conservation", CONSERVATION_COLUMNS, "scan and LRP map", "Does the relevance of a map add up to the start value?",
+    stage="attribution", place="conservation", filled=("participant_id", "scan_id", "map"), finite=True,
+)  # fmt: skip
+
+
+def explain_scans(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    split: Split,
+    predictions: pd.DataFrame,
+    atlas: Atlas,
+    config: Config,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Write region tables, ledgers, the conservation table and the maps that are kept, of labelled scans.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : sequence of Scan
+        Registered scans. Those outside the contrast, and those in no test set (of a single split), have no network
+        that may explain them and are left out.
+    split : Split
+    predictions : pandas.DataFrame
+        ``predictions.tsv``; partial sums are taken by outcome.
+    atlas : Atlas
+        On the template grid.
+    config : Config
+    executor : concurrent.futures.Executor
+    digests : DigestCache
+
+    Returns
+    -------
+    list of Outcome
+        One per scan explained.
+
+    Raises
+    ------
+    UsageError
+        If ``[attribution]`` names a method or setting that does not exist.
+    BadInputError
+        If maps are to be added up by outcome and a scan has no prediction.
+    """
+    folds = {scan.scan_id: split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
+    tested = {scan_id: (fold.index,) for scan_id, fold in folds.items() if fold is not None}
+    explained = [scan for scan in scans if scan.scan_id in tested]
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests)
+    jobs = _jobs(maker, explained, tested)
+    for job in jobs:  # files of a scan that had no label in an earlier run must not pass for finished
+        layout.receipt(APPLIED_STAGE, job.unit).unlink(missing_ok=True)
+    if config.attribution.keep_maps == "group":
+        outcomes = explain_in_parts(layout, jobs, _outcomes_of(explained, predictions), executor)
+    else:
+        outcomes = run_jobs(layout, jobs, executor, "heatmaps")
+        shutil.rmtree(layout.partial_sums, ignore_errors=True)
+    _remove_other_maps(jobs)
+    write_table(layout.conservation, conservation_rows(explained, outcomes), CONSERVATION_COLUMNS)
+    return outcomes
+
+
+def explain_applied(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    atlas: Atlas,
+    config: Config,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Write the same of scans outside the contrast.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : sequence of Scan
+        Registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
+    atlas, executor, digests
+        As of `explain_scans`.
+    config : Config
+        With ``keep_maps = "group"`` no map is kept: mean maps are of labelled scans.
+
+    Returns
+    -------
+    list of Outcome
+        One per scan.
+    """
+    answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans]) if scans else {}
+    maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, digests)
+    jobs = _jobs(maker, scans, answered)
+    for job in jobs:
+        layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
+    outcomes = run_jobs(layout, jobs, executor, "other heatmaps")
+    _remove_other_maps(jobs)
+    if scans:
+        write_table(layout.conservation_applied, conservation_rows(scans, outcomes), CONSERVATION_COLUMNS)
+    else:
+        for path in (layout.conservation_applied, layout.conservation_applied.with_suffix(".json")):
+            path.unlink(missing_ok=True)
+    return outcomes
+
+
+def _jobs(maker: JobMaker, scans: Sequence[Scan], folds: Mapping[str, tuple[int, ...]]) -> list[Job]:
+    """One job per scan, by the networks of its folds."""
+    explanations = explanations_of_run(maker.config)
+    jobs = []
+    for scan in scans:
+        files = maker.files(scan)
+        outputs = table_outputs(files, explanations)
+        if maker.config.attribution.keep_maps == "all":
+            outputs |= map_outputs(explanations, files.relevance_map)
+        jobs.append(maker.job(files.name, scan, folds[scan.scan_id], explanations, outputs))
+    maker.digests.save()
+    _require_defined(maker, jobs, explanations)
+    return jobs
+
+
+def _require_defined(maker: JobMaker, jobs: Sequence[Job], explanations: Sequence[Explanation]) -> None:
+    """Ask the first network that is there, before any scan; the networks of all folds are alike."""
+    conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
+    there = [one for job in jobs for one in job.arguments[0].networks if one.files.weights.is_file()]
+    if conditional and there:
+        maker.require_defined(load_model(there[0].files), conditional)
+
+
+def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:
+    predictions = with_outcomes(predictions)
+    outcomes = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
+    missing = [scan.scan_id for scan in scans if scan.scan_id not in outcomes]
+    if missing:
+        raise BadInputError(f"predictions.tsv: scan {missing[0]} has no row. Run training again.")
+    return [outcomes[scan.scan_id] for scan in scans]
+
+
+def _remove_other_maps(jobs: Iterable[Job]) -> None:
+    """Remove the run's maps of single scans that are no longer kept or asked for.
+
+    A map with a table of its own beside it was made by ``heatlas explain`` of an earlier version, and stays.
+    """
+    for job in jobs:
+        files: ScanFiles = job.arguments[0].files
+        for path in set(files.maps_of_the_run()) - set(job.outputs.values()):
+            label = path.name.rpartition("_desc-")[2].split("_")[0]
+            if not files.explanation_regions(label).is_file():
+                path.unlink()
+                sidecar(path).unlink(missing_ok=True)
+
+
+def conservation_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """One row per scan explained and map with a ledger."""
+    rows = []
+    for scan, outcome in zip(scans, outcomes, strict=True):
+        names = [key.removesuffix(".map_sum") for key in outcome.result if key.endswith(".map_sum")]
+        for name in names:
+            account = [outcome.result[f"{name}.{key}"] for key in ACCOUNT]
+            rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *account])
+    return pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS))

@@ -1,0 +1,103 @@
+"""A family of networks: one small record, which is all that the rest of the pipeline knows of it.
+
+Without torch, so that ``heatlas check`` can ask in a moment whether a network fits a grid: functions that build
+import what they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.run.config.networks import NETWORKS, ModelConfig
+from pipeline.run.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.models.contract import StagedModel
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a network was built from; enough to build it again.
+
+    Parameters
+    ----------
+    settings : ModelConfig
+        The family by name, and its settings.
+    input_shape : tuple of int
+        Voxels of the network's input.
+    """
+
+    settings: ModelConfig
+    input_shape: Shape
+
+
+def _all_seen(side: int, _: Any) -> int:
+    return side
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of networks.
+
+    Parameters
+    ----------
+    name : str
+        As in ``[model] architecture``; its settings are ``NETWORKS[name]``.
+    build : callable
+        ``build(shape, settings, outputs)``: a network for a grid, with weights drawn by torch's generator.
+    smallest_side : callable
+        ``smallest_side(settings)``: fewest voxels along an axis of the input.
+    require_fits : callable
+        ``require_fits(shape, settings)``: refuse a grid or settings that no network can be built for.
+    described : callable
+        ``described(settings)``: the sentence of the methods section, with citations as ``[@key]``.
+    covering_side : callable
+        ``covering_side(side, settings)``: fewest voxels, at least `side`, of which every one reaches a feature.
+    seen_side : callable
+        ``seen_side(side, settings)``: voxels of an axis, counted from the first, that reach a feature.
+    encoding : str
+        How a scan enters: ``intensity``, one channel of intensities.
+    loss : str
+        Usual loss.
+    refused : mapping of str to str
+        Attribution methods that are not defined for the family, each with the reason.
+    needs : mapping of str to mapping
+        Settings that a method needs here and that are not its defaults.
+    """
+
+    name: str
+    build: Callable[[Shape, Any, int], StagedModel]
+    smallest_side: Callable[[Any], int]
+    require_fits: Callable[[Shape, Any], None]
+    described: Callable[[Any], str]
+    covering_side: Callable[[int, Any], int]
+    seen_side: Callable[[int, Any], int] = _all_seen
+    encoding: str = "intensity"
+    loss: str = "cross-entropy"
+    refused: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> type[ModelConfig]:
+        return NETWORKS[self.name]
+
+    def require_method(self, method: str) -> None:
+        """Refuse an attribution method that is not defined for this family.
+
+        Raises
+        ------
+        UsageError
+            Naming the method, the family and the reason.
+        """
+        if method in self.refused:
+            raise UsageError(f"{method} is not defined for networks of the family {self.name}: {self.refused[method]}")
+
+    def batch_norm(self, asked: Literal["auto", "fold", "identity"]) -> Literal["fold", "identity"]:
+        """How LRP treats batch normalisation: as asked, or (``auto``) folded unless the family needs it otherwise."""
+        if asked != "auto":
+            return asked
+        return "identity" if self.needs.get("lrp", {}).get("batch_norm") == "identity" else "fold"

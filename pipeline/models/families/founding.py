@@ -1,0 +1,77 @@
+"""The 3D CNN of the founding study (Böhle, Eitel, Weygandt & Ritter 2019), for any grid.
+
+Four blocks of convolution (3x3x3, no padding, bias), batch normalisation, ReLU and max-pooling, then two linear
+layers with dropout before each. At 193x229x193 the last block gives 64x4x5x4 = 5120 features and the network has
+728,898 parameters, as published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from pipeline.models.contract import StagedModel
+from pipeline.models.families.family import Architecture
+from pipeline.models.families.founding_geometry import KERNEL, output_shape
+from pipeline.run.config.networks import FoundingConfig
+
+
+class FoundingCNN(StagedModel):
+    """The founding CNN. Output: of two classes the logits, unit 0 the negative class and unit 1 the positive class.
+
+    Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then
+    ``Flatten, Dropout, Linear, ReLU``, then ``Dropout, Linear``.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Voxels of the network's input along (left-right, posterior-anterior, inferior-superior).
+    channels : sequence of int
+        Filters of each block.
+    pools : sequence of int
+        Edge (= stride) of the max-pooling window of each block.
+    hidden_units : int
+        Width of the first linear layer.
+    dropout : float
+        Probability of dropping a unit before each linear layer.
+    outputs : int
+        Output units: one per class, or one for a number.
+
+    Raises
+    ------
+    BadInputError
+        If the grid is too small for the blocks.
+
+    Examples
+    --------
+    >>> model = FoundingCNN((193, 229, 193))
+    >>> model.features, sum(p.numel() for p in model.parameters())
+    (5120, 728898)
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        channels: Sequence[int] = (8, 16, 32, 64),
+        pools: Sequence[int] = (2, 3, 2, 3),
+        hidden_units: int = 128,
+        dropout: float = 0.4,
+        outputs: int = 2,
+    ) -> None:
+        if len(channels) != len(pools):
+            raise ValueError(f"channels {tuple(channels)} and pools {tuple(pools)} must be equally long.")
+        features = channels[-1] * math.prod(output_shape(input_shape, pools))
+        blocks = [
+            nn.Sequential(nn.Conv3d(before, after, KERNEL), nn.BatchNorm3d(after), nn.ReLU(), nn.MaxPool3d(pool))
+            for before, after, pool in zip((1, *channels[:-1]), channels, pools, strict=True)
+        ]
+        hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units), nn.ReLU())
+        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs))
+        super().__init__([*blocks, hidden, output])
+        settings = FoundingConfig(
+            channels=tuple(channels), pools=tuple(pools), hidden_units=hidden_units, dropout=dropout
+        )
+        self.architecture = Architecture(settings, input_shape)
+        self.features = features

@@ -1,0 +1,161 @@
+"""Networks of MONAI: ResNet-10 and -18, DenseNet-121, SE-ResNet-50 and EfficientNet-B0 in three dimensions.
+
+Their layers, initial weights and order of computation are MONAI's; only the way they are held is ours: as the stages
+of a `StagedModel`, and nothing in place, so that every method can look at every stage. All have zero padding, so every
+voxel of the grid reaches a feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.models.families.family import Architecture, Family, Shape
+from pipeline.run.config.networks import (
+    DenseNetConfig,
+    EfficientNetConfig,
+    ModelConfig,
+    ResNetConfig,
+    SEResNetConfig,
+)
+from pipeline.run.errors import BadInputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pipeline.models.contract import StagedModel
+
+SWISH = (
+    "its activation is Swish, which is negative for some inputs; the rules here are proven for ReLU networks only. "
+    "Use gradient, integrated-gradients or grad-cam"
+)
+NEGATIVE = "the features of its last stage may be negative (Swish), and the formula needs amounts. Use grad-cam"
+
+
+def _residual_blocks(settings: ResNetConfig) -> list[int]:
+    return {"resnet10": [1, 1, 1, 1], "resnet18": [2, 2, 2, 2]}[settings.architecture]
+
+
+def _resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
+    from monai.networks.nets.resnet import ResNet
+    from torch import nn
+
+    blocks = _residual_blocks(settings)
+    net = ResNet(
+        "basic", blocks, [64, 128, 256, 512], n_input_channels=1, conv1_t_stride=settings.stem_stride,
+        widen_factor=settings.width, num_classes=outputs,
+    )  # fmt: skip
+    assert net.fc is not None
+    stem = nn.Sequential(net.conv1, net.bn1, net.act, net.maxpool)
+    head = nn.Sequential(net.avgpool, nn.Flatten(), net.fc)
+    return _staged([stem, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings)
+
+
+def _densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedModel:
+    from monai.networks.nets.densenet import DenseNet121
+    from torch import nn
+
+    net = DenseNet121(
+        3, 1, outputs, init_features=settings.first_channels, growth_rate=settings.growth,
+        dropout_prob=settings.dropout,
+    )  # fmt: skip
+    parts = dict(net.features.named_children())
+    relu, *head = net.class_layers
+    stages = [nn.Sequential(*[parts[name] for name in ("conv0", "norm0", "relu0", "pool0")])]
+    stages += [nn.Sequential(parts[f"denseblock{n}"], parts[f"transition{n}"]) for n in (1, 2, 3)]
+    stages += [nn.Sequential(parts["denseblock4"], parts["norm5"], relu), nn.Sequential(*head)]
+    return _staged(stages, shape, settings)
+
+
+def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int) -> StagedModel:
+    from monai.networks.nets.senet import SEResNet50
+    from torch import nn
+
+    net = SEResNet50(
+        spatial_dims=3, in_channels=1, num_classes=outputs, dropout_prob=settings.dropout or None
+    )  # fmt: skip
+    dropout = [] if net.dropout is None else [net.dropout]
+    head = nn.Sequential(net.adaptive_avg_pool, *dropout, nn.Flatten(), net.last_linear)
+    return _staged([net.layer0, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings)
+
+
+def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> StagedModel:
+    from monai.networks.nets.efficientnet import EfficientNetBN, MBConvBlock
+    from torch import nn
+
+    net = EfficientNetBN("efficientnet-b0", pretrained=False, spatial_dims=3, in_channels=1, num_classes=outputs)
+    blocks = [module for module in net.modules() if isinstance(module, MBConvBlock)]
+    for number, block in enumerate(blocks):
+        block.drop_connect_rate = settings.drop_connect * number / len(blocks)
+        block._swish = nn.SiLU()  # the same function as a module of torch, not in place
+    stem = nn.Sequential(net._conv_stem_padding, net._conv_stem, net._bn0, nn.SiLU())
+    last = nn.Sequential(net._conv_head_padding, net._conv_head, net._bn1, nn.SiLU())
+    head = nn.Sequential(net._avg_pooling, nn.Flatten(), nn.Dropout(settings.dropout), net._fc)
+    return _staged([stem, *net._blocks, last, head], shape, settings)
+
+
+def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig) -> StagedModel:
+    from pipeline.models.contract import StagedModel
+
+    for stage in stages:
+        for module in stage.modules():
+            if getattr(module, "inplace", False):
+                module.inplace = False  # type: ignore[assignment]
+    model = StagedModel(stages)
+    model.architecture = Architecture(settings, shape)
+    return model
+
+
+def _family(
+    name: str,
+    build: Callable[[Shape, Any, int], StagedModel],
+    smallest: Callable[[Any], int],
+    described: str,
+    refused: Mapping[str, str] | None = None,
+    needs: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Family:
+    def require_fits(shape: Shape, settings: Any) -> None:
+        if min(shape) < smallest(settings):
+            raise BadInputError(
+                f"model: a grid of {'x'.join(map(str, shape))} voxels is too small for {name}: its last stage needs "
+                f"two voxels along each axis, so each side must have at least {smallest(settings)}. Choose a finer "
+                "resolution, or an architecture for smaller grids (heatlas models lists them)."
+            )
+
+    return Family(
+        name, build, smallest, require_fits, described=lambda _: described,
+        covering_side=lambda side, settings: max(side, smallest(settings)),
+        refused=refused or {}, needs=needs or {},
+    )  # fmt: skip
+
+
+def _resnet_side(settings: ResNetConfig) -> int:
+    return 16 * settings.stem_stride + 1
+
+
+def _resnet_text(layers: int) -> str:
+    return f"was a residual network of {layers} layers [@resnet] in three dimensions [@resnet3d], as in MONAI [@monai]"
+
+
+MONAI_FAMILIES: Sequence[Family] = (
+    _family("resnet10", _resnet, _resnet_side, _resnet_text(10)),
+    _family("resnet18", _resnet, _resnet_side, _resnet_text(18)),
+    _family(
+        "densenet121", _densenet, lambda _: 61,
+        "was a DenseNet-121 [@densenet] in three dimensions, as in MONAI [@monai]",
+        needs={"lrp": {"batch_norm": "identity"}},  # normalisations come before convolutions and cannot be folded
+    ),
+    _family(
+        "seresnet50", _seresnet, lambda _: 35,
+        "was an SE-ResNet-50, a residual network [@resnet] with squeeze and excitation [@senet], in three dimensions, "
+        "as in MONAI [@monai]",
+    ),
+    _family(
+        "efficientnet-b0", _efficientnet, lambda _: 64,
+        "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
+        refused={
+            "lrp": SWISH, "guided-backpropagation": SWISH,
+            "grad-cam++": NEGATIVE, "xgrad-cam": NEGATIVE, "opti-cam": NEGATIVE,
+        },
+    ),
+)  # fmt: skip

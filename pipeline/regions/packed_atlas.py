@@ -1,0 +1,81 @@
+"""An atlas as it travels with jobs, and the region table of one scan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atlases.brain_box import Box
+from atlases.labels import Atlas
+from atlases.regions import RegionTable
+from atlases.spaces import Grid, require_same_grid
+from pipeline.cohort.records import Scan
+from pipeline.regions.packed_labels import PackedLabels, pack_labels, unpack_rows
+from pipeline.regions.region_sums import device_labels, device_region_sums
+from pipeline.regions.tables import RELEVANCE_COLUMNS, scan_rows
+from pipeline.run.errors import BadInputError
+from pipeline.run.tables import write_table
+from pipeline.run.work.digests import canonical_json, text_digest
+
+
+@dataclass(frozen=True)
+class PackedAtlas:
+    """An atlas, under 1 MB pickled.
+
+    Parameters
+    ----------
+    labels : PackedLabels
+    regions : RegionTable
+    grid : Grid
+    version : str
+        Digest of the other three.
+    """
+
+    labels: PackedLabels
+    regions: RegionTable
+    grid: Grid
+    version: str
+
+    @classmethod
+    def of(cls, atlas: Atlas) -> PackedAtlas:
+        labels = pack_labels(atlas.labels, atlas.regions.numbers)
+        grid = [list(atlas.grid.shape), atlas.grid.affine.tolist()]
+        facts = [labels.compressed.hex(), labels.numbers, atlas.regions, grid]
+        return cls(labels, atlas.regions, atlas.grid, text_digest(canonical_json(facts)))
+
+    def labels_in(self, box: Box | None) -> NDArray[np.int64]:
+        """Label numbers in a part of the grid; None for all of it."""
+        rows = unpack_rows(self.labels)
+        inside = rows if box is None else box.crop(rows)
+        return np.ascontiguousarray(np.asarray(self.labels.numbers, np.int64)[inside])
+
+
+def write_region_table(
+    path: Path, scan: Scan, maps: Mapping[str, Tensor], atlas: PackedAtlas, grid: Grid, box: Box | None
+) -> None:
+    """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
+
+    Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
+    of it).
+
+    Raises
+    ------
+    BadInputError
+        If the grids differ or a map holds NaN or infinite values.
+    """
+    require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
+    stacked = torch.stack(list(maps.values()))
+    labels = device_labels(atlas.labels, box, stacked.device)
+    try:
+        sums = device_region_sums(stacked, labels).cpu().numpy()
+    except BadInputError as error:
+        raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
+    identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
+    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, atlas.regions)
+    write_table(path, rows, RELEVANCE_COLUMNS)

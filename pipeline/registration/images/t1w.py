@@ -1,0 +1,197 @@
+"""Read T1-weighted images, and report everything that is wrong with one before any work is done on it.
+
+*Voxel space* counts voxels along the stored axes, in any order and direction. *World space* is millimetres to the
+right, front and up (RAS+). An image always comes with the affine from voxel to world space; the stored order of axes is
+kept. `pipeline.cohort.images.orientation` chooses between the two affines of a NIfTI header.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.openers import ImageOpener
+
+from atlases.images import UNREADABLE
+from pipeline.cohort.images.headers import MAX_VOXELS
+from pipeline.cohort.images.orientation import Orientation, by, choose_orientation
+from pipeline.run.errors import BadInputError
+
+MIN_EXTENT_MM = 80.0
+"""An adult brain is longer along every axis."""
+MIN_GREY_VALUES = 16
+"""With fewer values the file is a mask or a label image, not a scan."""
+
+
+@dataclass(frozen=True)
+class T1wImage:
+    """A checked T1-weighted image.
+
+    Parameters
+    ----------
+    path : Path
+        File it was read from.
+    data : numpy.ndarray
+        (I, J, K), float32, scaled intensities, axes as stored.
+    affine : numpy.ndarray
+        4x4, voxel indices to world RAS+ in mm; invertible, without shear.
+    orientation : str
+        Part of the header that gave the affine, and corrections of the header, if any.
+    """
+
+    path: Path
+    data: np.ndarray
+    affine: np.ndarray
+    orientation: str
+
+
+def load_t1w(path: Path) -> T1wImage:
+    """Read and check a T1-weighted image.
+
+    Raises
+    ------
+    BadInputError
+        If the file is absent, truncated or not a NIfTI image; if it is not three-dimensional (a fourth axis of length 1
+        is dropped); if its affine is absent, singular or sheared, or its voxels have an impossible size; if its values
+        are not finite, constant, or too few.
+    """
+    image, header = _open(path)
+    shape = _spatial_shape(image.shape, path)
+    if header.get_data_dtype().kind not in "iuf":
+        raise BadInputError(
+            f"{path}: stores {header.get_data_dtype()} values, not grey values. Export the scan as a plain image."
+        )
+    orientation = voxel_to_world(header, path)
+    _check_extent(shape, orientation.affine, path)
+    data = _read_values(image, path).reshape(shape)
+    _check_values(data, path)
+    return T1wImage(path, data, orientation.affine, str(orientation))
+
+
+def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read a label image.
+
+    Returns
+    -------
+    labels : numpy.ndarray
+        (I, J, K), int32, axes as stored.
+    affine : numpy.ndarray
+        4x4, voxel indices to world RAS+ in mm.
+
+    Raises
+    ------
+    BadInputError
+        As `load_t1w`, or if a value is not a whole number.
+    """
+    image, header = _open(path)
+    shape = _spatial_shape(image.shape, path)
+    affine = voxel_to_world(header, path).affine
+    values = _read_values(image, path).reshape(shape)
+    labels = np.rint(values).astype(np.int32)
+    if not np.array_equal(labels, values):
+        raise BadInputError(f"{path}: holds values that are not whole numbers; give a label image.")
+    return labels, affine
+
+
+def voxel_to_world(header: Any, path: Path) -> Orientation:
+    """Affine of a header, from the sform or qform (`pipeline.cohort.images.orientation`).
+
+    Parameters
+    ----------
+    header : nibabel.Nifti1Header
+        As stored, not repaired.
+    path : Path
+        For the message.
+
+    Raises
+    ------
+    BadInputError
+        If neither can be used.
+    """
+    orientation = choose_orientation(header)
+    if isinstance(orientation, Orientation):
+        return orientation
+    raise BadInputError(f"{path}: {orientation}. Convert the scan again from its DICOM files, or correct its header.")
+
+
+def _open(path: Path) -> tuple[Any, Any]:
+    """The image and its header as stored, before nibabel repairs it (a voxel size of 0 would become 1)."""
+    if not path.is_file():
+        raise BadInputError(f"{path}: no such image. Check the input folder.")
+    try:
+        image: Any = nib.load(path)
+        if not isinstance(image, nib.Nifti1Pair):
+            raise BadInputError(f"{path}: is {type(image).__name__}, not NIfTI. Convert it to NIfTI (.nii.gz).")
+        header_class: Any = type(image).header_class
+        with ImageOpener(str(image.file_map.get("header", image.file_map["image"]).filename)) as handle:
+            header = header_class.from_fileobj(handle, check=False)
+    except UNREADABLE as error:
+        raise BadInputError(f"{path}: not a readable NIfTI image ({_first_line(error)}). {_AGAIN}") from error
+    return image, header
+
+
+_AGAIN = "Download or convert the scan again."
+
+
+def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
+    spatial = shape[:3]
+    if len(spatial) < 3 or any(n != 1 for n in shape[3:]):
+        raise BadInputError(
+            f"{path}: has shape {by(shape)}; a T1-weighted scan has three axes. Give a single volume (average the "
+            "repeats or pick one)."
+        )
+    if min(spatial) < 2 or np.prod(spatial, dtype=np.int64) > MAX_VOXELS:
+        raise BadInputError(f"{path}: shape {by(shape)} cannot be a scan of a head. {_AGAIN}")
+    return spatial  # type: ignore[return-value]
+
+
+def _check_extent(shape: tuple[int, int, int], affine: np.ndarray, path: Path) -> None:
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    extent = sizes * shape
+    if np.any(extent < MIN_EXTENT_MM):
+        raise BadInputError(
+            f"{path}: covers only {by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
+        )
+
+
+def _read_values(image: Any, path: Path) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = np.asarray(image.dataobj, dtype=np.float32)
+        _check_gzip_sum(Path(image.file_map["image"].filename))
+        return values
+    except UNREADABLE as error:
+        raise BadInputError(f"{path}: truncated or damaged image data ({_first_line(error)}). {_AGAIN}") from error
+
+
+def _check_gzip_sum(path: Path) -> None:
+    """Read a compressed file to its end, where the checksum is; nibabel stops after the last voxel."""
+    if path.suffix.lower() == ".gz":
+        with gzip.open(path) as handle:
+            while handle.read(2**24):
+                pass
+
+
+def _check_values(data: np.ndarray, path: Path) -> None:
+    finite = np.isfinite(data)
+    if not finite.all():
+        raise BadInputError(
+            f"{path}: {data.size - int(finite.sum())} voxels are NaN or infinite. Set them to 0 or export again."
+        )
+    low, high = data.min(), data.max()
+    if low == high:
+        raise BadInputError(f"{path}: every voxel is {low:g}; the image is empty. {_AGAIN}")
+    # A sparse sample suffices for nearly every scan; all values are counted only if it has few.
+    if np.unique(data.ravel()[::97]).size < MIN_GREY_VALUES and np.unique(data).size < MIN_GREY_VALUES:
+        raise BadInputError(
+            f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "
+            "T1-weighted scan itself."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,102 @@
+"""Decisions on scans whose registration is in doubt: keep, drop, or ask a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.records import Scan
+from pipeline.run.errors import BadInputError, ResumableError
+from pipeline.run.tables import read_table, write_table
+
+KEEP, DROP = "keep", "drop"
+DROPPED_REASON = "registration in doubt"
+FLAGGED_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "session_id": "BIDS session",
+    "scan_id": "Identifier of the image in its source",
+    "flags": "Why the registration is in doubt",
+    "figure": "The scan under the contours of the template, relative to the run folder",
+    "decision": "For you to fill in: keep or drop",
+}
+"""Columns of ``flagged.tsv``."""
+
+
+def decide(
+    scans: Sequence[Scan], flags: Mapping[str, str], policy: str, file: Path, figures: Mapping[str, str]
+) -> dict[str, str]:
+    """Decision for every flagged scan.
+
+    Parameters
+    ----------
+    flags : mapping of str to str
+        Why a scan is in doubt, by `Scan.name`; only those that are.
+    file : Path
+        ``flagged.tsv``; with ``ask`` it is read, brought up to date and written. A decision is valid as long as the
+        reasons for the doubt do not change.
+    figures : mapping of str to str
+        Path of each scan's overview, for the table.
+
+    Returns
+    -------
+    dict of str to str
+        ``keep`` or ``drop`` by `Scan.name`; with ``ask``, empty text if undecided.
+
+    Raises
+    ------
+    BadInputError
+        If the file holds anything but keep or drop.
+    """
+    if policy != "ask":
+        return dict.fromkeys(flags, policy)
+    known = _read_decisions(file)
+    doubtful = [scan for scan in scans if scan.name in flags]
+    decisions = {scan.name: known.get((scan.name, flags[scan.name]), "") for scan in doubtful}
+    if doubtful or file.is_file():
+        rows = [
+            (scan.participant_id, scan.session_id, scan.scan_id, flags[scan.name], figures.get(scan.name),
+             decisions[scan.name] or None)
+            for scan in doubtful
+        ]  # fmt: skip
+        write_table(file, pd.DataFrame(rows, columns=list(FLAGGED_COLUMNS)), FLAGGED_COLUMNS)
+    return decisions
+
+
+def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
+    """Stop, resumably, unless a person has decided on every flagged scan.
+
+    Raises
+    ------
+    ResumableError
+        If a decision is missing.
+    """
+    open_ones = [name for name, decision in decisions.items() if not decision]
+    if open_ones:
+        shown = ", ".join(open_ones[:5]) + (", ..." if len(open_ones) > 5 else "")
+        raise ResumableError(
+            f"{file}: {len(open_ones)} of {len(decisions)} doubtful registrations have no decision ({shown}). Look at "
+            "their figures, write keep or drop into the column decision, and run the same command again."
+        )
+
+
+def dropped_reason(flags: str) -> str:
+    """Reason of a scan that is dropped for its flags, as ``scans.tsv`` gives it."""
+    return f"{DROPPED_REASON}: {flags}"
+
+
+def _read_decisions(file: Path) -> dict[tuple[str, str], str]:
+    """Decisions so far, by scan and reasons for the doubt."""
+    if not file.is_file():
+        return {}
+    columns = ("participant_id", "session_id", "flags", "decision")
+    table = read_table(file, columns, columns).astype(object)
+    found = {}
+    for line, row in enumerate(table.where(table.notna(), "").to_dict("records"), start=2):
+        name = "_".join(part for part in (row["participant_id"], row["session_id"]) if part)
+        decision = row["decision"].strip().lower()
+        if decision not in ("", KEEP, DROP):
+            raise BadInputError(f"{file}: line {line}, column decision: {row['decision']!r}; write keep or drop.")
+        found[name, row["flags"]] = decision
+    return found

@@ -1,0 +1,156 @@
+"""Which registrations are in doubt, and why: absolute limits, and outliers of the cohort.
+
+*Limits* hold for every scan. They are exceeded only by images that are not an adult head (fruit, a child's or
+mis-scaled head, a large lesion) or by failed registrations. *Outliers* need a cohort: a number more than 3.5 robust
+standard deviations (1.4826 x median absolute deviation) from the median, on the bad side (Iglewicz & Hoaglin 1993).
+
+A flag is a reason to look, not a verdict; `RegistrationConfig.flagged` says what happens to flagged scans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+MIN_COHORT = 10
+"""With fewer scans the spread is unreliable, and only the limits apply."""
+OUTLYING = 3.5
+ROBUST_SD = 1.4826
+"""Median absolute deviation to standard deviation, for normal values."""
+ADULT_YEARS = 18.0
+MAX_ANISOTROPY = 1.3
+"""Largest ratio of the affine's factors along two axes; a larger one suggests a wrong voxel size in the header."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a registration and what counts as bad.
+
+    Parameters
+    ----------
+    column : str
+        In the table of quality numbers.
+    words : str
+        Its name in messages.
+    bad : {"low", "high", "both"}
+        The side on which values are bad.
+    smallest_spread : float
+        Lower bound of the robust standard deviation, so that trifles in a uniform cohort are not flagged.
+    low, high : float
+        Limits for every scan, whatever its cohort.
+    """
+
+    column: str
+    words: str
+    bad: Literal["low", "high", "both"]
+    smallest_spread: float
+    low: float = -math.inf
+    high: float = math.inf
+
+
+MEASURES = (
+    Measure("correlation", "correlation with the template", "low", 0.01, low=0.45),
+    Measure("normalised_mutual_information", "mutual information with the template", "low", 0.002),
+    Measure("dice", "Dice of the brain masks", "low", 0.005, low=0.85),
+    Measure("min_jacobian", "smallest Jacobian determinant", "low", 0.05),
+    Measure("nonpositive_jacobian_share", "folded share of the warp", "high", 0.001, high=0.0),
+    Measure("affine_residual_mm", "displacement left to the warp (mm)", "high", 0.3, high=12.0),
+    Measure("scale", "size of the head against the template", "both", 0.02, low=0.75, high=1.2),
+    Measure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.2e6),
+    Measure("dark_ml", "part dark as a lesion (ml)", "high", 1.0, high=10.0),
+)
+
+
+def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = None) -> list[tuple[str, ...]]:
+    """Why each scan is in doubt.
+
+    Parameters
+    ----------
+    quality : pandas.DataFrame
+        One row per scan with the columns of `MEASURES` and ``scale_x``, ``scale_y``, ``scale_z``; missing numbers, as
+        of scans that came registered, are skipped.
+    ages : sequence of float or None, optional
+        In years, by row.
+
+    Returns
+    -------
+    list of tuple of str
+        Empty if nothing is wrong.
+    """
+    reasons: list[list[str]] = [[] for _ in range(len(quality))]
+    for measure in MEASURES:
+        if measure.column not in quality:
+            continue
+        values = quality[measure.column].astype(float).to_numpy()
+        for row, reason in _reasons_of(measure, values).items():
+            reasons[row].append(reason)
+    for row, reason in _stretched(quality).items():
+        reasons[row].append(reason)
+    for row, age in enumerate(ages or ()):
+        if age is not None and age < ADULT_YEARS:
+            reasons[row].append(f"aged {age:g}: the template is the brain of adults")
+    return [tuple(found) for found in reasons]
+
+
+def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
+    """Distances from the median in robust standard deviations.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Without missing values.
+    smallest_spread : float
+        Lower bound of the robust standard deviation.
+
+    Examples
+    --------
+    >>> robust_distance(np.array([1.0, 2.0, 3.0, 4.0, 100.0]), 0.0).round(2).tolist()
+    [-1.35, -0.67, 0.0, 0.67, 65.43]
+    """
+    centre = np.median(values)
+    spread = max(ROBUST_SD * float(np.median(np.abs(values - centre))), smallest_spread)
+    return np.asarray((values - centre) / spread)
+
+
+def _reasons_of(measure: Measure, values: np.ndarray) -> dict[int, str]:
+    """Reasons by row, one per number; limits take precedence over outliers."""
+    known = np.flatnonzero(np.isfinite(values))
+    found: dict[int, str] = {}
+    if len(known) >= MIN_COHORT:
+        median = np.median(values[known])
+        distances = robust_distance(values[known], measure.smallest_spread)
+        for row, distance in zip(known, distances, strict=True):
+            beyond = {"low": -distance, "high": distance, "both": abs(distance)}[measure.bad]
+            if beyond > OUTLYING:
+                side = "below" if distance < 0 else "above"
+                found[int(row)] = (
+                    f"{measure.words} {_short(values[row])} is far {side} the others (median {_short(median)} of "
+                    f"{len(known)} scans)"
+                )
+    for row in known:
+        if values[row] < measure.low:
+            found[int(row)] = f"{measure.words} {_short(values[row])} is below {_short(measure.low)}"
+        elif values[row] > measure.high:
+            found[int(row)] = f"{measure.words} {_short(values[row])} is above {_short(measure.high)}"
+    return found
+
+
+def _stretched(quality: pd.DataFrame) -> dict[int, str]:
+    axes = [name for name in ("scale_x", "scale_y", "scale_z") if name in quality]
+    if not axes or not len(quality):
+        return {}
+    factors = quality[axes].astype(float).to_numpy()
+    ratio = factors.max(axis=1) / factors.min(axis=1)
+    return {
+        int(row): f"stretched {ratio[row]:.2f} times more along one axis than along another; a voxel size may be wrong"
+        for row in np.flatnonzero(ratio > MAX_ANISOTROPY)
+    }
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

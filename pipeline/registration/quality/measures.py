@@ -1,0 +1,159 @@
+"""Global measures of registration quality."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.registration.quality.deviation import dark_volume
+
+BINS = 32
+
+
+@dataclass(frozen=True)
+class RegistrationQuality:
+    """Quality of one registration; see `QUALITY_COLUMNS`."""
+
+    correlation: float
+    normalised_mutual_information: float
+    dice: float
+    min_jacobian: float
+    nonpositive_jacobian_share: float
+    affine_residual_mm: float
+    rotation_degrees: float
+    scale: float
+    scale_x: float
+    scale_y: float
+    scale_z: float
+    dark_ml: float
+
+
+QUALITY_COLUMNS = {
+    "correlation": "Pearson correlation of the registered brain with the template brain inside the template's mask",
+    "normalised_mutual_information": "Normalised mutual information of the same voxels (Studholme et al. 1999), 1 = "
+    "independent, 2 = one determines the other; does not depend on contrast",
+    "dice": "Dice coefficient of the registered brain mask with the template's mask",
+    "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp inside the template's mask; <= 0 = folding",
+    "nonpositive_jacobian_share": "Share of the template's mask where that determinant is <= 0",
+    "affine_residual_mm": "What the affine map left to the warp: root mean square of its displacement inside the "
+    "template's mask, in mm of template space",
+    "rotation_degrees": "Angle of the rotation between template and scan",
+    "scale": "Cube root of the determinant of the affine map template -> scan; > 1 = the head is larger",
+    "scale_x": "Length in the scan of 1 mm of the template from left to right, by the affine map",
+    "scale_y": "The same from back to front",
+    "scale_z": "The same from bottom to top",
+    "dark_ml": "Largest connected part of the registered brain that is far darker than the template there, as fluid is "
+    "beside tissue, in ml of template space: lesions, holes, gross misplacement",
+}
+
+
+def assess(
+    brain: np.ndarray,
+    mask: np.ndarray,
+    template_brain: np.ndarray,
+    template_mask: np.ndarray,
+    determinant: np.ndarray,
+    displacement: np.ndarray,
+    linear: np.ndarray,
+    voxel_mm: float,
+) -> RegistrationQuality:
+    """All quality numbers of one registered scan.
+
+    Parameters
+    ----------
+    brain, template_brain : numpy.ndarray
+        (X, Y, Z), intensities on one grid, background 0.
+    mask, template_mask : numpy.ndarray
+        (X, Y, Z), bool.
+    determinant : numpy.ndarray
+        (X, Y, Z), Jacobian determinant of the warp.
+    displacement : numpy.ndarray
+        (X, Y, Z, 3), displacement of the warp in mm.
+    linear : numpy.ndarray
+        3x3, linear part of the affine map template -> scan.
+    voxel_mm : float
+        Edge of a voxel of the grid.
+    """
+    inside = determinant[template_mask]
+    seen, expected = brain[template_mask], template_brain[template_mask]
+    lengths = np.linalg.norm(linear, axis=0)
+    return RegistrationQuality(
+        correlation=correlation(seen, expected),
+        normalised_mutual_information=mutual_information(seen, expected),
+        dice=dice(mask, template_mask),
+        min_jacobian=float(inside.min()),
+        nonpositive_jacobian_share=float(np.mean(inside <= 0)),
+        affine_residual_mm=float(np.sqrt(np.mean(np.sum(displacement[template_mask].astype(np.float64) ** 2, -1)))),
+        rotation_degrees=rotation_angle(linear),
+        scale=float(np.cbrt(abs(np.linalg.det(linear)))),
+        scale_x=float(lengths[0]),
+        scale_y=float(lengths[1]),
+        scale_z=float(lengths[2]),
+        dark_ml=dark_volume(brain, template_brain, template_mask, voxel_mm),
+    )
+
+
+def mutual_information(first: np.ndarray, second: np.ndarray) -> float:
+    """Normalised mutual information (H(A) + H(B)) / H(A, B), from a histogram of 32 x 32 bins of equal counts.
+
+    Bins of equal counts (ranks) make it insensitive to bright outliers and to monotone changes of contrast.
+    scikit-image's ``normalized_mutual_information`` has bins of equal width, nearly all of which are empty if one
+    vessel is bright.
+
+    Examples
+    --------
+    >>> values = np.arange(3200.0)
+    >>> round(mutual_information(values, values**3), 6)
+    2.0
+    >>> mutual_information(values, np.ones(3200))
+    1.0
+    """
+    joint = np.histogram2d(_bins(first), _bins(second), bins=BINS, range=[[0, BINS], [0, BINS]])[0] / first.size
+    whole = _entropy(joint)
+    return (_entropy(joint.sum(0)) + _entropy(joint.sum(1))) / whole if whole > 0 else 1.0
+
+
+def _bins(values: np.ndarray) -> np.ndarray:
+    """Number of each value's bin; equal values share one."""
+    edges = np.quantile(values, np.arange(1, BINS) / BINS)
+    return np.searchsorted(edges, values, side="right") + 0.5
+
+
+def _entropy(shares: np.ndarray) -> float:
+    filled = shares[shares > 0]
+    return float(-(filled * np.log(filled)).sum())
+
+
+def correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Pearson correlation of two sets of values; 0 if one of them is constant.
+
+    Examples
+    --------
+    >>> round(correlation(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
+    1.0
+    """
+    a = first.astype(np.float64).ravel()
+    b = second.astype(np.float64).ravel()
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt(a @ a) * np.sqrt(b @ b)
+    return float(np.clip(a @ b / scale, -1, 1)) if scale > 0 else 0.0
+
+
+def dice(first: np.ndarray, second: np.ndarray) -> float:
+    """Dice coefficient of two masks; 0 if both are empty."""
+    total = int(first.sum()) + int(second.sum())
+    return float(2 * int((first & second).sum()) / total) if total else 0.0
+
+
+def rotation_angle(linear: np.ndarray) -> float:
+    """Angle in degrees of the rotation in a linear map, from its polar decomposition.
+
+    Parameters
+    ----------
+    linear : numpy.ndarray
+        3x3; a reflection is taken out first, so that the result is a proper rotation.
+    """
+    left, _, right = np.linalg.svd(np.asarray(linear, dtype=np.float64))
+    rotation = left @ np.diag([1, 1, np.linalg.det(left @ right)]) @ right
+    return float(np.degrees(np.arccos(np.clip((np.trace(rotation) - 1) / 2, -1, 1))))

@@ -1,0 +1,208 @@
+"""Tables of local registration quality: one unit of work per registered scan, gathered for the group."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+
+from atlases.brain_box import Box, brain_box
+from atlases.catalogue import find_atlas
+from atlases.labels import load_atlas
+from atlases.regions import RegionTable
+from atlases.spaces import template_grid
+from atlases.templates import Template, load_template
+from pipeline.cohort.records import Scan
+from pipeline.registration.ants_transform import read_affine, read_displacement
+from pipeline.registration.quality.local_outliers import region_distances
+from pipeline.registration.quality.local_quality import (
+    RegionVoxels,
+    inverse_error,
+    local_correlation,
+    region_means,
+    region_percentiles,
+    region_voxels,
+)
+from pipeline.run.declared import Table
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from pipeline.run.work.steps import run_step
+
+STAGE = "region-quality"
+MARGIN_MM = 4.0
+"""Added around a region for the correlation. Rank correlation with the Dice of manual labels, within regions over ten
+OASIS brains at 2 mm: 0.29 without margin, 0.39, 0.40, 0.39 and 0.39 with 2, 4, 6 and 8 mm."""
+
+SCAN_REGION_COLUMNS = {
+    "region": "Number of the region in the atlas",
+    "name": "Name of the region",
+    "hemisphere": "left, right or both",
+    "group": "Bilateral group of the region",
+    "voxels": "Voxels of the region on the grid of this run",
+    "correlation": "Pearson correlation of the registered brain with the template brain in the region and "
+    f"{MARGIN_MM:g} mm around it; n/a for a region without a voxel",
+    "inverse_error_mean_mm": "Mean distance over the region from a point to where warp and inverse warp bring it; n/a "
+    "where the image came registered",
+    "inverse_error_max_mm": "Largest such distance in the region",
+    "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp in the region",
+    "jacobian_p01": "1st percentile of that determinant over the region",
+    "jacobian_p99": "99th percentile",
+}
+"""Columns of a scan's own table."""
+REGION_QUALITY_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "session_id": "BIDS session",
+    "scan_id": "Identifier of the image in its source",
+    **SCAN_REGION_COLUMNS,
+    "distance": "How far the correlation lies from the cohort's: robust standard deviations of its Fisher transform "
+    "from the region's median, less the scan's own median over regions; < 0 is worse; n/a in small cohorts",
+}
+"""Columns of ``group/region_quality.tsv``."""
+REGION_QUALITY_TABLE = Table(
+    "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
+    stage="registration", place="region_quality", on_pages=False,
+)  # fmt: skip
+
+
+def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
+    """Unit of work of one registered scan.
+
+    Parameters
+    ----------
+    atlas_name, atlas_digest : str
+        As `atlases.labels.load_atlas` and `atlases.catalogue.find_atlas`.
+    """
+    files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
+    given = {"t1w": files.t1w}
+    if scan.entry != "template":
+        given |= {"log_jacobian": files.log_jacobian, "affine": files.affine_transform, "warp": files.warp,
+                  "inverse_warp": files.inverse_warp}  # fmt: skip
+    outputs = {"regions": files.region_quality, "columns": files.region_quality.with_suffix(".json")}
+    parts = {"registration": receipt_key(layout, "registration", files.name) or "", "atlas": atlas_digest}
+    return Job(STAGE, files.name, unit_key(parts, [resolution_mm], measure_one), outputs, measure_one,
+               (given, atlas_name, resolution_mm))  # fmt: skip
+
+
+def measure_regions(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    atlas_name: str,
+    resolution_mm: float,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Write the local quality of every registered scan and the table of the group.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Registered ones.
+
+    Returns
+    -------
+    list of Outcome
+        One per scan.
+    """
+    digest = find_atlas(atlas_name).digest
+    jobs = [region_quality_job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
+    outcomes = run_jobs(layout, jobs, executor, "region quality")
+    done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
+    names = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
+
+    def gather() -> list[Path]:
+        gather_region_quality(layout, done, resolution_mm)
+        return [layout.region_quality]
+
+    run_step(layout, STAGE, [], [names, resolution_mm], [gather_region_quality], gather, digests)
+    return outcomes
+
+
+def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> None:
+    """Write ``group/region_quality.tsv`` from the tables of these scans."""
+    tables = []
+    for scan in scans:
+        path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality
+        identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
+        tables.append(read_table(path, text_columns=["group"]).assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(REGION_QUALITY_COLUMNS))
+    write_table(layout.region_quality, whole.assign(distance=_distances(whole)), REGION_QUALITY_COLUMNS)
+
+
+def _distances(table: pd.DataFrame) -> pd.Series:
+    """`region_distances` of the rows of a table of many scans, each with the same regions."""
+    if table.empty:
+        return pd.Series(dtype=float)
+    regions = table["region"].nunique()
+    found = region_distances(table["correlation"].astype(float).to_numpy().reshape(-1, regions))
+    return pd.Series(found.ravel().round(3), table.index)
+
+
+def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: str, resolution_mm: float) -> None:
+    """Job: local quality of one scan.
+
+    Parameters
+    ----------
+    outputs : dict of str to Path
+        regions, and columns: its data dictionary.
+    given : dict of str to Path
+        t1w and, unless the image came in template space, log_jacobian, affine, warp and inverse_warp.
+    """
+    places = _places(atlas_name, resolution_mm)
+    brain = places.box.crop(_read(given["t1w"]))
+    numbers: dict[str, dict[int, float]] = {
+        "voxels": places.inside.by_number(places.inside.counts),
+        "correlation": local_correlation(brain, places.template, places.around),
+    }
+    if "warp" in given:
+        displacement, inverse = read_displacement(given["warp"]), read_displacement(given["inverse_warp"])
+        error = inverse_error(displacement, inverse, places.affine, places.inside)
+        scale = abs(float(np.linalg.det(read_affine(given["affine"])[:3, :3])))
+        determinant = np.exp(places.box.crop(_read(given["log_jacobian"])).ravel()[places.inside.voxels]) / scale
+        numbers |= {
+            "inverse_error_mean_mm": region_means(error, places.inside),
+            "inverse_error_max_mm": region_percentiles(error, places.inside, 100),
+            "min_jacobian": region_percentiles(determinant, places.inside, 0),
+            "jacobian_p01": region_percentiles(determinant, places.inside, 1),
+            "jacobian_p99": region_percentiles(determinant, places.inside, 99),
+        }
+    rows = []
+    for region in places.regions.regions:
+        row: dict[str, Any] = dict.fromkeys(SCAN_REGION_COLUMNS)
+        row.update(region=region.number, name=region.name, hemisphere=region.hemisphere, group=region.group)
+        # Further digits depend on the order of summation.
+        row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
+        rows.append(row | {"voxels": int(row["voxels"] or 0)})
+    write_table(outputs["regions"], pd.DataFrame(rows, columns=list(SCAN_REGION_COLUMNS)), SCAN_REGION_COLUMNS)
+
+
+class _Places:
+    """Template and regions in the box of the brain, read once per worker."""
+
+    def __init__(self, template: Template, labels: np.ndarray, regions: RegionTable) -> None:
+        self.box: Box = brain_box(template)
+        self.regions = regions
+        self.template: np.ndarray = self.box.crop(template.t1w)
+        self.affine = self.box.grid(template.grid).affine
+        cropped = np.ascontiguousarray(self.box.crop(labels))
+        margin = max(round(MARGIN_MM / float(template.grid.voxel_sizes_mm[0])), 1)
+        self.inside: RegionVoxels = region_voxels(cropped, regions.numbers)
+        self.around: RegionVoxels = region_voxels(cropped, regions.numbers, margin)
+
+
+@functools.lru_cache(maxsize=1)
+def _places(atlas_name: str, resolution_mm: float) -> _Places:
+    atlas = load_atlas(atlas_name, template_grid(resolution_mm))
+    return _Places(load_template(resolution_mm), np.asarray(atlas.labels), atlas.regions)
+
+
+def _read(path: Path) -> np.ndarray:
+    image: Any = nib.load(path)
+    return np.asarray(image.dataobj, dtype=np.float32)

@@ -1,0 +1,216 @@
+"""Tables of region volumes: one unit of work per registered scan, gathered for the group, and test-retest stability."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+
+from atlases.catalogue import find_atlas
+from atlases.labels import Atlas, load_atlas
+from atlases.spaces import template_grid
+from pipeline.cohort.records import Scan
+from pipeline.registration.volumes.region_volumes import region_volumes
+from pipeline.registration.volumes.stability import volume_stability
+from pipeline.registration.volumes.tissue_volume import tissue_volumes
+from pipeline.run.declared import Table
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from pipeline.run.work.steps import run_step
+
+STAGE = "volumes"
+HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
+"""Bilateral groups of the atlas."""
+
+SCAN_VOLUME_COLUMNS = {
+    "region": "Number of the region in the atlas",
+    "name": "Name of the region",
+    "hemisphere": "left, right or both",
+    "group": "Bilateral group of the region",
+    "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan over "
+    "the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As good as the "
+    "registration, and compared with manual volumes for the hippocampi only (docs/benchmarks/registration.md)",
+    "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a for "
+    "other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
+    "template_mm3": "Volume of the region in the template, on the grid of this run",
+}
+"""Columns of a scan's own table."""
+VOLUME_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "session_id": "BIDS session",
+    "scan_id": "Identifier of the image in its source",
+    **SCAN_VOLUME_COLUMNS,
+}
+"""Columns of ``group/volumes.tsv``."""
+VOLUMES_TABLE = Table(
+    "volumes", VOLUME_COLUMNS, "scan and region", "How large is each region in the scan?", stage="registration",
+    place="volumes", filled=("participant_id", "scan_id", "group"), finite=True,
+)  # fmt: skip
+RETEST_COLUMNS = {
+    "participant_id": "BIDS participant",
+    "first_session_id": "Earlier of two sessions that follow each other",
+    "second_session_id": "Later one",
+    "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
+    "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
+    "regions": "Regions compared",
+}
+"""Columns of ``group/test_retest.tsv``."""
+TEST_RETEST_TABLE = Table(
+    "test_retest", RETEST_COLUMNS, "pair of sessions that follow each other",
+    "How alike are the volumes of two scans of one person?", stage="registration", place="test_retest", on_pages=False,
+)  # fmt: skip
+
+
+def measure_volumes(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    atlas_name: str,
+    resolution_mm: float,
+    executor: Executor,
+    digests: DigestCache,
+) -> tuple[bool, list[Outcome]]:
+    """Write the volumes of every registered scan and the tables of the group.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Scans registered here; an image that came in template space has no volume change.
+    atlas_name : str
+        As `atlases.labels.load_atlas`.
+
+    Returns
+    -------
+    bool
+        Whether the tables of the group were written; False if they were still valid.
+    list of Outcome
+        One per scan.
+    """
+    atlas_digest = find_atlas(atlas_name).digest
+    jobs = [volume_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
+    outcomes = run_jobs(layout, jobs, executor, "volumes")
+    done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
+    keys = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
+
+    def gather() -> list[Path]:
+        return gather_volumes(layout, done, resolution_mm)
+
+    written = run_step(layout, "volumes", [], [keys, resolution_mm], [gather_volumes], gather, digests)
+    return written, outcomes
+
+
+def measure_one(
+    outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float
+) -> Mapping[str, Any]:
+    """Job: volumes of one scan.
+
+    Parameters
+    ----------
+    outputs : dict of str to Path
+        volumes, and columns: its data dictionary.
+    log_jacobian, t1w : Path
+        Images on the template grid.
+    """
+    atlas = _atlas(atlas_name, resolution_mm)
+    change, intensities = (_read(path) for path in (log_jacobian, t1w))
+    labels = np.asarray(atlas.labels)
+    voxel = atlas.grid.voxel_volume_mm3
+    hippocampi, ventricles = (
+        [region.number for region in atlas.regions.regions if region.group == group]
+        for group in (HIPPOCAMPUS, VENTRICLES)
+    )
+    volumes = region_volumes(change, labels, atlas.regions.numbers, voxel)
+    template = region_volumes(np.zeros_like(change), labels, atlas.regions.numbers, voxel)
+    tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
+    rows = [
+        (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
+         tissue.get(region.number, float("nan")), template[region.number])
+        for region in atlas.regions.regions
+    ]  # fmt: skip
+    write_table(outputs["volumes"], pd.DataFrame(rows, columns=list(SCAN_VOLUME_COLUMNS)), SCAN_VOLUME_COLUMNS)
+    return {}
+
+
+def _read(path: Path) -> np.ndarray:
+    image: Any = nib.load(path)
+    return np.asarray(image.dataobj, dtype=np.float32)
+
+
+@functools.cache
+def _atlas(name: str, resolution_mm: float) -> Atlas:
+    """Read once per worker."""
+    return load_atlas(name, template_grid(resolution_mm))
+
+
+def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
+    """Unit of work of one registered scan."""
+    files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
+    registered = receipt_key(layout, "registration", files.name) or ""
+    key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], measure_one)
+    arguments = (files.log_jacobian, files.t1w, atlas_name, resolution_mm)
+    outputs = {"volumes": files.volumes, "columns": files.volumes.with_suffix(".json")}
+    return Job(STAGE, files.name, key, outputs, measure_one, arguments)
+
+
+def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
+    """Write the tables of the group from those of these scans."""
+    tables = []
+    for scan in scans:
+        table = read_table(
+            layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes, text_columns=["group"]
+        )
+        identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
+        tables.append(table.assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(VOLUME_COLUMNS))
+    write_table(layout.volumes, whole[list(VOLUME_COLUMNS)], VOLUME_COLUMNS)
+    write_table(layout.test_retest, retest_table(whole), RETEST_COLUMNS)
+    return [layout.volumes, layout.test_retest]
+
+
+def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
+    """Stability between each two scans of a participant that follow each other.
+
+    Parameters
+    ----------
+    volumes : pandas.DataFrame
+        Columns of `VOLUME_COLUMNS`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `RETEST_COLUMNS`. Over months or years it includes true change.
+    """
+    rows = []
+    for participant, scans in volumes.groupby("participant_id", sort=True):
+        sessions = sorted(scans["session_id"].dropna().unique())
+        for first, second in itertools.pairwise(sessions):
+            a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
+            found = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
+            rows.append((participant, first, second, found.correlation, found.mean_difference_percent, found.regions))
+    return pd.DataFrame(rows, columns=list(RETEST_COLUMNS))
+
+
+def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``.
+
+    Parameters
+    ----------
+    volumes : pandas.DataFrame
+        Columns of `VOLUME_COLUMNS`; empty if the atlas has no bilateral groups "Hippocampus" and
+        "Lateral ventricle".
+    """
+    hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
+    found = {}
+    for scan_id, rows in hippocampi.groupby("scan_id"):
+        sides = rows.groupby("hemisphere")["tissue_mm3"].sum()
+        if {"left", "right"} <= set(sides.index):
+            found[str(scan_id)] = (float(sides["left"]), float(sides["right"]))
+    return found

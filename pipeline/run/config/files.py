@@ -1,0 +1,231 @@
+"""Configurations as TOML: presets and a user's file in, the resolved configuration of a run out.
+
+Presets are files in ``pipeline/run/config/presets``; what a preset does not name is a default. The resolved
+configuration is written to the run folder and repeats the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
+from pipeline.run.config.networks import NETWORKS, ModelConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.config.typed_values import is_control, typed_value
+from pipeline.run.errors import UsageError
+from pipeline.run.regular_files import read_regular
+
+Record = TypeVar("Record")
+
+PRESETS = Path(__file__).parent / "presets"
+DEFAULT_NETWORK = "founding"
+
+
+def load_config(
+    preset: str = "default", file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Build the configuration: defaults, then a preset, then a file, then single values.
+
+    Parameters
+    ----------
+    preset : str
+        ``default`` or the name of a file in ``pipeline/run/config/presets``.
+    file : Path, optional
+        TOML with the sections of `Config`; only what differs need be named.
+    overrides : mapping, optional
+        As the parsed file, e.g. ``{"seed": 7}``.
+
+    Raises
+    ------
+    UsageError
+        For an unknown preset, section, setting, type or value; the message names it and the file it stands in.
+    """
+    values: dict[str, Any] = {}
+    sources = []
+    if preset != "default":
+        presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
+        if preset not in presets:  # a path is no name, even where it leads to a preset
+            raise UsageError(f"--preset {preset}: unknown; known are {', '.join(['default', *presets])}.")
+        sources.append(f"preset {preset}")
+        _add(values, _read_toml(presets[preset]), sources[-1])
+    if file is not None:
+        sources.append(str(file))
+        _add(values, _read_settings(file), sources[-1])
+    if overrides:
+        sources.append("options")
+        _add(values, overrides, sources[-1])
+    return _configuration(values, sources)
+
+
+def read_config(path: Path) -> Config:
+    """Read the configuration that a run wrote."""
+    return _configuration(_checked(Config, _read_settings(path), "", str(path)), [str(path)])
+
+
+def config_to_toml(config: Config) -> str:
+    """Write a configuration as TOML; `read_config` gives it back.
+
+    The standard library reads TOML but does not write it; these records hold only text, numbers, booleans and
+    flat tuples, so a dependency would be heavier than the ten lines.
+    """
+    return "\n".join(_toml_lines(config, "")) + "\n"
+
+
+def _toml_lines(record: Any, where: str) -> list[str]:
+    """Lines of a record: its values, then its sections, ``where`` being the path to it (``statistics.``)."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if not dataclasses.is_dataclass(value)]
+    for name, value in values.items():
+        if dataclasses.is_dataclass(value):
+            lines += ["", f"[{where}{name}]", *_toml_lines(value, f"{where}{name}.")]
+    return lines
+
+
+def toml_value(value: Any) -> str:
+    """Return a text, number, boolean or flat tuple as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(f"\\u{ord(one):04x}" if is_control(one) else one for one in escaped) + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Settings of a file, without what a run's own file says of its input."""
+    values = _read_toml(path)
+    values.pop("run", None)
+    attribution = values.get("attribution")
+    if isinstance(attribution, dict) and isinstance(attribution.get("guided_backpropagation"), bool):
+        # A switch in runs made before there were `methods`.
+        guided = attribution.pop("guided_backpropagation")
+        attribution.setdefault("methods", ["lrp", *(["guided-backpropagation"] if guided else [])])
+    return values
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such configuration file.") from error
+    except OSError as error:
+        raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:  # besides its own errors tomllib passes on int's, of too many digits
+        raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
+
+
+def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
+    """Check the settings of one source and put them over those of the sources before it.
+
+    A source that names another architecture than those before it starts from the defaults of that architecture: the
+    pools of a preset mean nothing to a ResNet.
+    """
+    model = new.get("model")
+    if isinstance(model, Mapping):
+        before = values.get("model", {})
+        known = before.get("architecture", DEFAULT_NETWORK)
+        new = {**new, "model": {"architecture": known, **model}}
+        if new["model"]["architecture"] != known:
+            values["model"] = {name: value for name, value in before.items() if name == "field_of_view"}
+    _merge(values, _checked(Config, new, "", source))
+
+
+def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
+    """Settings of a network from plain values, checked as the section ``[model]`` is; raises `UsageError`."""
+    record = _network_record(values, source)
+    settings = _record(record, _checked(record, values, "model.", source))
+    for passed, problem in settings.checks():
+        if not passed:
+            raise UsageError(f"{source}: {problem}.")
+    return settings
+
+
+def _network_record(values: Mapping[str, Any], source: str) -> type[ModelConfig]:
+    """The record of settings of the architecture that a section names."""
+    name = values.get("architecture", DEFAULT_NETWORK)
+    if not isinstance(name, str) or name not in NETWORKS:
+        meant = did_you_mean(nearest(name, NETWORKS) if isinstance(name, str) else None)
+        raise UsageError(f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
+                         f"{', '.join(NETWORKS)}; `heatlas models` describes them.")  # fmt: skip
+    return NETWORKS[name]
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    for name, value in new.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
+    """Make the record from checked values; settings that make no sense are refused with where they come from."""
+    try:
+        return _record(Config, values)
+    except UsageError as error:
+        raise UsageError(f"{error} (settings from {', '.join(sources)})" if sources else str(error)) from error
+
+
+def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
+    types = get_type_hints(record)
+    made = {}
+    for name, value in values.items():
+        kind = NETWORKS[value["architecture"]] if types[name] is ModelConfig else types[name]
+        made[name] = _record(kind, value) if isinstance(value, Mapping) else value
+    return record(**made)
+
+
+def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
+    """Values of one source, each of the type of its setting; sections as mappings."""
+    types = get_type_hints(record)
+    for name in values:
+        if name not in types:
+            _require_own_network(record, values, name, source)
+            meant = did_you_mean(nearest_setting(where + name, setting_names(Config)))
+            raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
+    return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
+
+
+def _require_own_network(record: type[Any], values: Mapping[str, Any], name: str, source: str) -> None:
+    """Say so where a setting of ``[model]`` belongs to another family than that of its section."""
+    owners = [family for family, other in NETWORKS.items() if issubclass(record, ModelConfig)
+              and name in get_type_hints(other)]  # fmt: skip
+    if owners:
+        family = values.get("architecture", DEFAULT_NETWORK)
+        known = ", ".join(field.name for field in dataclasses.fields(record))
+        raise UsageError(
+            f"{source}: model.{name} is a setting of {', '.join(owners)}, and model.architecture is {family!r}. Remove "
+            f'model.{name}, or set architecture = "{owners[0]}". Settings of {family} are {known}.'
+        )
+
+
+def setting_names(record: type[Any], where: str = "") -> list[str]:
+    """Names of all sections and settings: ``training``, ``training.learning_rate``."""
+    names = []
+    for name, kind in get_type_hints(record).items():
+        names.append(where + name)
+        kinds = NETWORKS.values() if kind is ModelConfig else [kind]
+        names += [n for k in kinds if dataclasses.is_dataclass(k) for n in setting_names(k, f"{where}{name}.")]
+    return list(dict.fromkeys(names))
+
+
+def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
+    """One value as the type of its setting has it, or a section checked setting by setting."""
+    if dataclasses.is_dataclass(kind):
+        return _section(kind, value, name, source)
+    return typed_value(kind, value, f"{source}: {name}")
+
+
+def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
+    """Check the values of a section; of ``[model]`` by the record of its architecture."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{source}: {name} is a section, not a value.")
+    if kind is ModelConfig:
+        kind, value = _network_record(value, source), {"architecture": DEFAULT_NETWORK, **value}
+    return _checked(kind, value, name + ".", source)

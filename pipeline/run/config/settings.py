@@ -1,0 +1,331 @@
+"""The settings of a run: one frozen record per stage, checked together before any work starts.
+
+The defaults of the records are the preset ``default``; `pipeline.run.config.files` reads the others from TOML.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.run.config.networks import FoundingConfig, ModelConfig
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.errors import UsageError
+
+SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
+"""Fields that a pattern of file names may contain; ``name`` is participant and session as in BIDS names."""
+
+
+@dataclass(frozen=True)
+class CohortConfig:
+    """The cohort: participants, classes or number to predict, and split."""
+
+    contrast_column: str = "diagnosis"
+    negative: str = "CN"
+    positive: str = "AD"
+    """With more than two classes, the one whose output is explained."""
+    classes: tuple[str, ...] = ()
+    """All classes, for more than two: in the order of the output units, the negative class first."""
+    target: str = ""
+    """A numeric column to predict (regression) instead of classes."""
+    split: Literal["folds", "single"] = "folds"
+    folds: int = 5
+    validation_fraction: float = 0.2
+    test_participants_per_class: int = 30
+    validation_participants_per_class: int = 18
+    shuffle_labels: bool = False
+    start_at: Literal["auto", "scan", "brain", "template"] = "auto"
+    """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
+    already in template space."""
+    max_voxel_mm: float = 5.0
+    """Scans with thicker slices are dropped: the hippocampus is about 8 mm high."""
+    diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
+    """How CN and AD are defined at a visit: by the diagnosis, or by the CDR (0, above 0.5) as in the text of the
+    founding study; docs/founding_study.md."""
+    mci_horizon_months: int = 36
+    """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed that long."""
+    preferred_protocol: Literal["full", "accelerated"] = "full"
+    preferred_field_strength: Literal["1.5", "3"] = "1.5"
+    failed_quality: Literal["drop", "keep"] = "drop"
+    """Scans that failed ADNI's quality control; if kept, they are used only if the visit has no other."""
+    freesurfer_folder: str = ""
+    """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
+    apply_outside_contrast: bool = True
+    """Also predict and explain scans outside the contrast (MCI); if off, they are dropped."""
+    clinical_columns: tuple[str, ...] = ()
+    """Further columns of the source tables for ``clinical.tsv``, by their names there."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes, in the order of the output units."""
+        return self.classes or (self.negative, self.positive)
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What outputs hide; the secret key is a separate file (`pipeline.cohort.sharing.anonymise`)."""
+
+    shift_dates: bool = False
+    pseudonyms: tuple[str, ...] = ()
+    """``sites``, ``ids`` (of participants and images), both or none."""
+    faces: Literal["auto", "keep", "remove"] = "auto"
+    """Faces of heads converted from DICOM, the only ones in a run: ``auto`` removes them if anything is hidden."""
+
+    @property
+    def removes_faces(self) -> bool:
+        return self.faces == "remove" or (self.faces == "auto" and (self.shift_dates or bool(self.pseudonyms)))
+
+
+@dataclass(frozen=True)
+class RegistrationConfig:
+    """How a scan is brought to template space."""
+
+    resolution_mm: float = 1.0
+    brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
+    bias_correction: bool = True
+    transform: Literal[
+        "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]",
+        "antsRegistrationSyNQuick[s]",
+        "antsRegistrationSyNQuickRepro[s]",
+    ] = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
+    """Parameters of ANTs. The first: linear stages of the second, then SyN with a gradient step of 0.5 by
+    cross-correlation of neighbourhoods of radius 2 and mutual information (32 bins) together, with these iterations at
+    voxels of 8, 4 and 2 mm. The second, that of the founding study, has mutual information alone, the third
+    cross-correlation alone; both have steps of 0.2 and 50 iterations at half the resolution of the template. Measured
+    in docs/registration.md."""
+    mask_pattern: str = ""
+    """Path of the mask of a scan in the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
+    synthstrip_model: str = ""
+    """Weights file of SynthStrip; the command mri_synthstrip of FreeSurfer must be installed too."""
+    flagged: Literal["keep", "drop", "ask"] = "keep"
+    """What happens to scans whose registration is in doubt; ``ask`` stops until all are decided."""
+    hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
+    """Source of hippocampal volumes: the input tables (table), measured ones if the input has none at all (auto) or
+    where one is missing (fill), or measured ones for every scan (jacobian), from the Jacobian determinant."""
+    seed: int = -1
+    """For ANTs; -1: the seed of the run when its folder is created. Changing ``seed`` later redoes no registration."""
+
+
+@dataclass(frozen=True)
+class AugmentationConfig:
+    """Augmentation beyond flips and shifts, by MONAI; a probability of 0 switches a transform off.
+
+    Random numbers depend only on the seed, the epoch and the scan.
+    """
+
+    affine_probability: float = 0.0
+    rotation_degrees: float = 10.0
+    """Largest rotation about each axis."""
+    scaling: float = 0.1
+    """Largest change of size along each axis, as a share."""
+    bias_field_probability: float = 0.0
+    bias_field_strength: float = 0.3
+    """Largest coefficient of the polynomial whose exponential multiplies the image."""
+    contrast_probability: float = 0.0
+    gamma: tuple[float, ...] = (0.7, 1.5)
+    """Lowest and highest exponent of the intensities."""
+    noise_probability: float = 0.0
+    noise_sd: float = 0.05
+    """Largest standard deviation of Gaussian noise; intensities lie in [0, 1]."""
+    cutout_probability: float = 0.0
+    cutout_count: int = 4
+    cutout_voxels: int = 8
+    """Edge of the cubes that are set to 0."""
+
+    @property
+    def is_on(self) -> bool:
+        return any(value > 0 for name, value in vars(self).items() if name.endswith("_probability"))
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """Checks of values: whether each passes, and the message if it fails."""
+        where = "training.augmentation"
+        return [
+            *(
+                (0 <= value <= 1, f"{where}.{name} must lie in [0, 1]")
+                for name, value in vars(self).items()
+                if name.endswith("_probability")
+            ),
+            (0 <= self.rotation_degrees <= 180, f"{where}.rotation_degrees must lie between 0 and 180"),
+            (0 <= self.scaling < 1, f"{where}.scaling must lie in [0, 1)"),
+            (0 <= self.bias_field_strength <= 10, f"{where}.bias_field_strength must lie between 0 and 10"),
+            (
+                len(self.gamma) == 2 and 0 < self.gamma[0] < self.gamma[1] <= 10,
+                f"{where}.gamma must be two numbers, the lower first, above 0 and up to 10",
+            ),
+            (0 <= self.noise_sd <= 10, f"{where}.noise_sd must lie between 0 and 10"),
+            (1 <= self.cutout_count <= 1000, f"{where}.cutout_count must lie between 1 and 1,000"),
+            (1 <= self.cutout_voxels <= 1000, f"{where}.cutout_voxels must lie between 1 and 1,000"),
+        ]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the network learns."""
+
+    learning_rate: float = 1e-4
+    learning_rate_schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: float = 1e-4
+    batch_size: int = 4
+    max_epochs: int = 200
+    min_epochs: int = 15
+    patience: int = 8
+    flip_probability: float = 0.5
+    max_shift_voxels: int = 2
+    balance_classes: bool = True
+    control: Literal["none", "binarised"] = "none"
+    """``binarised``: networks see brain masks instead of images, and can use only the contour of the brain extraction;
+    a control run, not for conclusions."""
+    regression_loss: Literal["mse", "huber"] = "mse"
+    """For a number (``cohort.target``): squared error, or Huber's loss, which is linear beyond one standard deviation
+    of the target."""
+    repeats: int = 1
+    """Networks per fold, with different seeds but the same registration and split. Maps are those of the
+    first."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged before a step: a step sees ``batch_size`` x ``accumulate`` scans."""
+    precision: Literal["auto", "float32", "bfloat16-mixed"] = "auto"
+    """``auto``: bfloat16-mixed on a GPU that computes in it, otherwise float32. Predictions and maps are always
+    float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    """Devices that share the scans of a batch: GPUs, or processes on the CPU."""
+    threads: int = 1
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+
+
+@dataclass(frozen=True)
+class AttributionConfig:
+    """Attribution methods and their settings."""
+
+    methods: tuple[str, ...] = ("lrp", "guided-backpropagation")
+    """Methods that explain every scan, by the names that ``heatlas explain --help`` lists."""
+    settings: tuple[str, ...] = ()
+    """Settings of methods: ``method:key=value``, or ``key=value`` for all methods named."""
+    betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Of LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one map."""
+    batch_norm: Literal["auto", "fold", "identity"] = "auto"
+    """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
+    start_value: Literal["logit", "probability"] = "logit"
+    keep_maps: Literal["none", "group", "all"] = "all"
+    """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
+
+
+@dataclass(frozen=True)
+class RegionsConfig:
+    """Which atlas the maps are summed over."""
+
+    atlas: str = "neuromorphometrics-cat12"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Settings of the report."""
+
+    title: str = "Region-relevance report"
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    seed: int = 43
+    cohort: CohortConfig = field(default_factory=CohortConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    registration: RegistrationConfig = field(default_factory=RegistrationConfig)
+    model: ModelConfig = field(default_factory=FoundingConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    attribution: AttributionConfig = field(default_factory=AttributionConfig)
+    regions: RegionsConfig = field(default_factory=RegionsConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise UsageError(f"configuration: {problem}")
+
+
+def _problems(config: Config) -> list[str]:
+    """Invalid values of the right type, as messages; empty if all are valid."""
+    cohort, training = config.cohort, config.training
+    checks = [
+        (config.seed >= 0, "seed must be 0 or more"),
+        (cohort.folds >= 2, "cohort.folds must be 2 or more"),
+        (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
+        (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
+        (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
+        (cohort.max_voxel_mm > 0, "cohort.max_voxel_mm must be positive"),
+        (set(config.privacy.pseudonyms) <= {"sites", "ids"}, 'privacy.pseudonyms may hold "sites" and "ids"'),
+        (
+            "sites" not in config.privacy.pseudonyms or cohort.contrast_column != "site",
+            'privacy.pseudonyms may not hold "sites" where the contrast is site',
+        ),
+        (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
+        (
+            not cohort.classes or len(set(cohort.classes)) == len(cohort.classes) >= 3,
+            "cohort.classes must name at least three classes, each once; two are cohort.negative and cohort.positive",
+        ),
+        (
+            not cohort.classes or (cohort.classes[0] == cohort.negative and cohort.positive in cohort.classes),
+            "cohort.classes must begin with cohort.negative and hold cohort.positive, the class that is explained",
+        ),
+        (not (cohort.target and cohort.classes), "cohort.target and cohort.classes exclude each other"),
+        (
+            not cohort.target or config.attribution.start_value == "logit",
+            'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
+        ),
+        (
+            not cohort.target or cohort.split == "folds",
+            'cohort.split = "single" counts participants per class; for a number (cohort.target) set "folds"',
+        ),
+        (config.registration.seed >= -1, "registration.seed must be 0 or more, or -1 for the seed of the run"),
+        (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
+        (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
+        (
+            not config.registration.mask_pattern or _names_a_scan(config.registration.mask_pattern),
+            "registration.mask_pattern may hold only "
+            + ", ".join("{" + name + "}" for name in SCAN_FIELDS)
+            + ", and must hold one that differs between scans",
+        ),
+        (
+            config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
+            'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
+        ),
+        *config.model.checks(),
+        (0 < training.learning_rate <= 10, "training.learning_rate must lie above 0 and up to 10"),
+        (0 <= training.weight_decay <= 10, "training.weight_decay must lie between 0 and 10"),
+        (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
+        (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
+        (training.patience >= 1, "training.patience must be 1 or more"),
+        (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
+        (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
+        (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
+        (1 <= training.repeats <= 1000, "training.repeats must lie between 1 and 1,000"),
+        (1 <= training.accumulate <= 1000, "training.accumulate must lie between 1 and 1,000"),
+        (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),
+        *training.augmentation.checks(),
+        (
+            len(set(config.attribution.methods)) == len(config.attribution.methods) > 0,
+            "attribution.methods must name at least one method, each once",
+        ),
+        (
+            len(set(config.attribution.betas)) == len(config.attribution.betas) > 0,
+            "attribution.betas must name at least one value, each once",
+        ),
+        (
+            all(0 <= b < 10 and round(b, 2) == b for b in config.attribution.betas),
+            "attribution.betas must lie in [0, 10), at most two decimals",
+        ),
+        *config.statistics.checks(),
+    ]
+    return [text for passed, text in checks if not passed]
+
+
+def _names_a_scan(pattern: str) -> bool:
+    """Whether a pattern of file names holds only known fields, and at least one."""
+    try:
+        fields = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
+        pattern.format(**dict.fromkeys(SCAN_FIELDS, ""))
+    except (ValueError, KeyError, IndexError, AttributeError):
+        return False
+    return fields <= set(SCAN_FIELDS) and bool(fields)

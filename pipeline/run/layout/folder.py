@@ -1,0 +1,168 @@
+"""The run folder: create it, recognise it, and protect it from mix-ups."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.config.files import config_to_toml, read_config, toml_value
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.private_paths import relative_to_folder
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import write_text
+from pipeline.run.work.fingerprint import fingerprint, is_fingerprint_of
+
+
+@dataclass(frozen=True)
+class RunInput:
+    """Input of a run; the ``[run]`` section of its ``config.toml``.
+
+    The path of the input is written relative to the run folder, so that no home folder is named.
+    """
+
+    input: Path
+    preset: str
+    key: str = ""
+    """Fingerprint of the secret key of an anonymised run."""
+
+
+def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
+    """Check that a folder may hold this run, without writing to it.
+
+    Raises
+    ------
+    BadInputError
+        If the input folder is missing or unreadable.
+    UsageError
+        If `out` holds something else, belongs to another input, or would be read as part of the input.
+    """
+    out, root = out.resolve(), source.input.resolve()
+    if not root.is_dir():
+        raise BadInputError(f"{source.input}: no such folder. Give the folder of an ADNI download or a BIDS dataset.")
+    if out == root or out in root.parents:
+        raise UsageError(f"{out}: the output folder must not be or contain the input folder {root}.")
+    if root in out.parents and root / "derivatives" not in [out, *out.parents]:
+        raise UsageError(f"{out}: lies inside the input folder, which is never written to. Choose a folder elsewhere.")
+    layout = RunLayout(out)
+    if layout.config.is_file():
+        known = read_run_input(layout)
+        if known.input.resolve() != root:
+            raise UsageError(f"{out}: holds a run of another input ({known.input}). Choose another output folder.")
+    elif out.is_dir() and any(not path.name.startswith(layout.lock.name) for path in out.iterdir()):
+        raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
+    return layout
+
+
+def with_registration_seed(config: Config, layout: RunLayout) -> Config:
+    """Set the registration seed: that of the run that is continued, else the seed of the run.
+
+    So changing ``seed`` later redoes no registration.
+    """
+    if config.registration.seed >= 0:
+        return config
+    begun = read_config(layout.config) if layout.config.is_file() else config
+    seed = begun.registration.seed if begun.registration.seed >= 0 else begun.seed
+    return dataclasses.replace(config, registration=dataclasses.replace(config.registration, seed=seed))
+
+
+def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
+    """Create the run folder, or recognise one of the same input, and write its configuration.
+
+    Parameters
+    ----------
+    key : str, optional
+        Secret key of an anonymised run, which keeps a fingerprint of it.
+
+    Raises
+    ------
+    BadInputError, UsageError
+        As `recognise_run_folder`, or if `out` is a run with other privacy settings or another key, or cannot be
+        written to.
+    """
+    layout = recognise_run_folder(out, source)
+    mark = _require_same_privacy(layout, config, key)
+    try:
+        text = (
+            f"{config_to_toml(config)}\n[run]\ninput = {toml_value(relative_to_folder(source.input, layout.root))}\n"
+            f"preset = {toml_value(source.preset)}\n"
+        ) + (f"key = {toml_value(mark)}\n" if mark else "")
+        write_text(layout.config, text)
+        write_text(layout.settings, text)
+    except OSError as error:
+        raise UsageError(f"{out}: cannot write there ({os.strerror(error.errno or 0)}).") from error
+    return layout
+
+
+def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) -> str:
+    """Fingerprint of the key; empty without one.
+
+    A run is not continued with other privacy settings or another key: hidden values would appear beside the original
+    ones, and each person twice.
+    """
+    if not layout.config.is_file():
+        return "" if key is None else fingerprint(key)
+    if read_config(layout.config).privacy != config.privacy:
+        raise UsageError(
+            f"{layout.root}: this run was begun with other privacy settings. Give --anonymise and --pseudonymise as "
+            "then, or choose another output folder."
+        )
+    known = read_run_input(layout).key
+    if key is not None and not is_fingerprint_of(known, key):
+        raise UsageError(
+            f"{layout.root}: this run was begun with another key. Give --anonymise the file it was begun with, or "
+            "choose another output folder."
+        )
+    return known
+
+
+def read_run_config(layout: RunLayout) -> Config:
+    """Read the configuration of an existing run.
+
+    Raises
+    ------
+    UsageError
+        If it is damaged, or a setting that affects results was changed after the run.
+    """
+    config = read_config(layout.config)
+    if not layout.settings.is_file():  # written by an earlier version
+        return config
+    made = _results_depend_on(read_config(layout.settings))
+    for name, value in _results_depend_on(config).items():
+        if value != made[name]:
+            raise UsageError(
+                f"{layout.config}: {name} = {toml_value(value)}, but the run was made with {toml_value(made[name])}. "
+                "Put that back, or give this file to `heatlas run --config`, which redoes what depends on it."
+            )
+    return config
+
+
+def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
+    """All settings by name except those of the report, which do not affect results."""
+    found: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(record)):
+        value = getattr(record, name)
+        if dataclasses.is_dataclass(value):
+            found |= _results_depend_on(value, f"{where}{name}.") if name != "report" else {}
+        else:
+            found[where + name] = value
+    return found
+
+
+def read_run_input(layout: RunLayout) -> RunInput:
+    """Read the input of a run.
+
+    Raises
+    ------
+    UsageError
+        If the folder is not a run.
+    """
+    try:
+        section = tomllib.loads(layout.config.read_text(encoding="utf-8"))["run"]
+        return RunInput((layout.root / section["input"]).resolve(), section["preset"], str(section.get("key", "")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error

@@ -1,0 +1,205 @@
+"""Paths in a run folder, which is a BIDS derivative.
+
+Only this module, `pipeline.run.layout.group_layout` and `pipeline.run.layout.scan_files` construct these paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.run.layout.group_layout import GroupFiles
+from pipeline.run.layout.scan_files import ScanFiles
+
+
+@dataclass(frozen=True)
+class RunLayout(GroupFiles):
+    """Paths of one run folder."""
+
+    def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
+        return ScanFiles(self.root, participant_id, session_id, resolution_mm)
+
+    def fold(self, index: int, repeat: int = 1) -> FoldFiles:
+        """Network of a fold; further repeats of its training have subfolders."""
+        folder = self.root / "models" / f"fold-{index}"
+        return FoldFiles(folder if repeat == 1 else folder / f"repeat-{repeat}")
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def lock(self) -> Path:
+        """The process working in this folder; exists only while it works."""
+        return self.root / ".heatlas.lock"
+
+    @property
+    def dataset_description(self) -> Path:
+        return self.root / "dataset_description.json"
+
+    @property
+    def bidsignore(self) -> Path:
+        return self.root / ".bidsignore"
+
+    @property
+    def scans(self) -> Path:
+        return self.root / "scans.tsv"
+
+    @property
+    def clinical(self) -> Path:
+        """Further clinical columns of the scans of ``scans.tsv``, one row per scan."""
+        return self.root / "clinical.tsv"
+
+    @property
+    def manifest_comparison(self) -> Path:
+        """Results for the images of a manifest."""
+        return self.root / "manifest_comparison.tsv"
+
+    @property
+    def splits(self) -> Path:
+        return self.root / "splits.tsv"
+
+    @property
+    def failures(self) -> Path:
+        return self.root / "failures.tsv"
+
+    @property
+    def flagged(self) -> Path:
+        """Scans whose registration is in doubt, for a person to decide on; only if the settings ask for it."""
+        return self.root / "flagged.tsv"
+
+    @property
+    def partial_sums(self) -> Path:
+        """Sums of maps over some scans each, and their table; only if a run keeps no maps of single scans."""
+        return self.root / "partial"
+
+    @property
+    def partial_table(self) -> Path:
+        """Which scan's maps are in which partial sum."""
+        return self.partial_sums / "scans.tsv"
+
+    def partial_sum(self, part: str) -> Path:
+        """Sum of the maps of some scans, float64 (NPZ)."""
+        return self.partial_sums / f"{part}_sums.npz"
+
+    def partial_scans(self, part: str) -> Path:
+        """Tables of these scans until they are moved to their final place (ZIP)."""
+        return self.partial_sums / f"{part}_scans.zip"
+
+    @property
+    def explanations(self) -> Path:
+        """Group tables of ``heatlas explain``; its maps lie beside those of the run."""
+        return self.root / "explanations"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """Figures of the report as files."""
+        return self.root / "figures"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / "run.log"
+
+    @property
+    def settings(self) -> Path:
+        """``config.toml`` as the run wrote it, to detect later changes."""
+        return self.logs / "settings.toml"
+
+    @property
+    def parsl_logs(self) -> Path:
+        """Files of Parsl; they exist only while it works, and after a failed run."""
+        return self.logs / "parsl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.logs / "provenance.json"
+
+    @property
+    def methods_text(self) -> Path:
+        return self.logs / "CITATION.md"
+
+    @property
+    def bibliography(self) -> Path:
+        """Works that the methods text cites (BibTeX)."""
+        return self.logs / "CITATION.bib"
+
+    @property
+    def digests(self) -> Path:
+        """Digests of input files by path, size and time, so that unchanged inputs are not read again."""
+        return self.logs / "digests.json"
+
+    def receipt(self, stage: str, unit: str) -> Path:
+        return self.logs / "receipts" / stage / f"{unit}.json"
+
+    def traceback(self, stage: str, unit: str) -> Path:
+        return self.logs / "failures" / f"{stage}_{unit}.txt"
+
+    @property
+    def scratch(self) -> Path:
+        """Unfinished work; on the same file system as the run, so that finishing is a rename."""
+        return self.root / ".scratch"
+
+
+@dataclass(frozen=True)
+class ExplanationLayout(RunLayout):
+    """The same run folder with separate receipts and failures for ``heatlas explain``.
+
+    A scan that cannot be explained is not a failure of the run: its failures, exit code and report do not change.
+    """
+
+    @property
+    def failures(self) -> Path:
+        return self.explanations / "failures.tsv"
+
+    def receipt(self, stage: str, unit: str) -> Path:
+        return self.explanations / "receipts" / stage / f"{unit}.json"
+
+    def traceback(self, stage: str, unit: str) -> Path:
+        return self.explanations / "failures" / f"{stage}_{unit}.txt"
+
+    def regions(self, label: str) -> Path:
+        """Sum and density per region of every scan explained in this way."""
+        return self.explanations / f"desc-{label}_regions.tsv"
+
+    def bilateral(self, label: str) -> Path:
+        """The same per bilateral group."""
+        return self.explanations / f"desc-{label}_bilateral.tsv"
+
+
+@dataclass(frozen=True)
+class FoldFiles:
+    """Files of one trained model."""
+
+    folder: Path
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "model.safetensors"
+
+    @property
+    def description(self) -> Path:
+        """Architecture, input grid, classes, participants, seeds (JSON)."""
+        return self.folder / "model.json"
+
+    @property
+    def history(self) -> Path:
+        """One row per epoch (TSV)."""
+        return self.folder / "history.tsv"
+
+    @property
+    def predictions(self) -> Path:
+        """Predictions of this fold's test participants (TSV)."""
+        return self.folder / "predictions.tsv"
+
+    @property
+    def predictions_applied(self) -> Path:
+        """Predictions of this fold's network for scans outside the contrast (TSV)."""
+        return self.folder / "predictions_applied.tsv"

@@ -1,0 +1,161 @@
+"""Paths of the files of one scan in a run folder, by BIDS names of participant and session.
+
+Without sessions in the dataset, names have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.run.layout.group_layout import TEMPLATE
+
+
+def sidecar(image: Path) -> Path:
+    """JSON file beside an image.
+
+    Examples
+    --------
+    >>> sidecar(Path("sub-01_desc-gb_relevance.nii.gz")).name
+    'sub-01_desc-gb_relevance.json'
+    """
+    return image.with_name(image.name.removesuffix(".nii.gz") + ".json")
+
+
+@dataclass(frozen=True)
+class ScanFiles:
+    """Files of one scan inside a run folder.
+
+    Parameters
+    ----------
+    root : Path
+        The run folder.
+    participant_id : str
+        With its ``sub-`` prefix.
+    session_id : str or None
+        With its ``ses-`` prefix; None where the dataset has no sessions.
+    resolution_mm : float
+        Voxel size in template space; part of the file names.
+    """
+
+    root: Path
+    participant_id: str
+    session_id: str | None
+    resolution_mm: float
+
+    @property
+    def name(self) -> str:
+        """BIDS prefix; also the name of this scan's units of work."""
+        return "_".join(part for part in (self.participant_id, self.session_id) if part)
+
+    @property
+    def folder(self) -> Path:
+        return self.root.joinpath(*(part for part in (self.participant_id, self.session_id) if part))
+
+    @property
+    def _space(self) -> str:
+        return f"{self.name}_space-{TEMPLATE}_res-{self.resolution_mm:g}".replace(".", "p")
+
+    def _anat(self, rest: str) -> Path:
+        return self.folder / "anat" / rest
+
+    @property
+    def converted(self) -> Path:
+        """NIfTI image made of a DICOM series, in the space of the scan."""
+        return self._anat(f"{self.name}_desc-converted_T1w.nii.gz")
+
+    @property
+    def converted_brain(self) -> Path:
+        """Brain mask on the voxels of `converted`, if voxels far from it were set to 0 to remove the face."""
+        return self._anat(f"{self.name}_desc-brain_mask.nii.gz")
+
+    @property
+    def t1w(self) -> Path:
+        """Brain in template space, float32, background 0."""
+        return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")
+
+    @property
+    def brain_mask(self) -> Path:
+        """Brain mask of the scan in template space."""
+        return self._anat(f"{self._space}_desc-brain_mask.nii.gz")
+
+    @property
+    def log_jacobian(self) -> Path:
+        """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
+        return self._anat(f"{self._space}_desc-logjacobian_T1w.nii.gz")
+
+    @property
+    def affine_transform(self) -> Path:
+        return self._anat(f"{self.name}_from-T1w_to-{TEMPLATE}_mode-image_desc-affine_xfm.mat")
+
+    @property
+    def warp(self) -> Path:
+        return self._anat(f"{self.name}_from-T1w_to-{TEMPLATE}_mode-image_desc-syn_xfm.nii.gz")
+
+    @property
+    def inverse_warp(self) -> Path:
+        return self._anat(f"{self.name}_from-{TEMPLATE}_to-T1w_mode-image_desc-syn_xfm.nii.gz")
+
+    @property
+    def quality(self) -> Path:
+        """Registration numbers of this scan (JSON)."""
+        return self._anat(f"{self._space}_desc-registration_quality.json")
+
+    @property
+    def region_quality(self) -> Path:
+        """Registration quality of this scan in each region (TSV)."""
+        return self._anat(f"{self._space}_desc-regions_quality.tsv")
+
+    @property
+    def volumes(self) -> Path:
+        """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
+        return self._anat(f"{self._space}_desc-jacobian_volumes.tsv")
+
+    @property
+    def overview(self) -> Path:
+        """The registered scan under the contours of the template, on three planes (PNG)."""
+        return self.folder / "figures" / f"{self._space}_desc-registration_T1w.png"
+
+    @property
+    def portrait(self) -> Path:
+        """The leading relevance maps of the scan on its brain, with regions outlined (PNG)."""
+        return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
+
+    @property
+    def viewer(self) -> Path:
+        """Viewer of the leading relevance maps of this scan on its brain (HTML)."""
+        return self.folder / "figures" / f"{self._space}_desc-relevance_viewer.html"
+
+    def relevance_map(self, map_name: str) -> Path:
+        return self.folder / "relevance" / f"{self._space}_desc-{map_name}_relevance.nii.gz"
+
+    @property
+    def ledger(self) -> Path:
+        """Conservation ledger of this scan's LRP maps (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-lrp_ledger.tsv"
+
+    @property
+    def region_table(self) -> Path:
+        """Sums of this scan's maps over regions (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-regions_relevance.tsv"
+
+    @property
+    def audit_table(self) -> Path:
+        """Shares of this scan's maps at the rim of the brain mask, outside it, in fluid and in vessels (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-audit_relevance.tsv"
+
+    def maps_of_the_run(self) -> list[Path]:
+        """Relevance maps of this scan that the run has written; those of ``heatlas explain`` have another suffix."""
+        return sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
+
+    def explanation_map(self, label: str) -> Path:
+        """A map made by ``heatlas explain``; its suffix differs from maps of the run."""
+        return self.folder / "relevance" / f"{self._space}_desc-{label}_explanation.nii.gz"
+
+    def explanation_ledger(self, label: str) -> Path:
+        """Conservation ledger of such a map, if its method has one (TSV); not named as that of the run."""
+        return self.folder / "relevance" / f"{self._space}_desc-{label}_conservation.tsv"
+
+    def explanation_regions(self, label: str) -> Path:
+        """Sums over regions of a map that ``heatlas explain`` has made (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-{label}_regions.tsv"

@@ -1,0 +1,158 @@
+"""Digests of inputs, settings and code, which decide whether finished work is still valid.
+
+Files are digested once and remembered by path, size and times. Code is digested as its syntax tree without docstrings
+(including those after constants and fields), so that comments and layout do not invalidate finished work.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.tables import write_json
+from pipeline.run.work.imports import import_closure, source_of
+
+
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """One text per value: records, mappings, sequences, numbers and text; keys sorted."""
+
+    def plain(item: Any) -> Any:
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
+        if isinstance(item, Path):
+            return str(item)
+        raise TypeError(f"no canonical text for {type(item).__name__}")
+
+    return json.dumps(value, default=plain, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+Code = str | Callable[..., Any]
+"""A module, a package (all its modules), or a function, which means its module."""
+
+
+def code_digest(*code: Code) -> str:
+    """Digest of code and of all that it imports, without comments, layout and docstrings."""
+    return _modules_digest(tuple(sorted({one if isinstance(one, str) else one.__module__ for one in code})))
+
+
+@functools.cache
+def _modules_digest(modules: tuple[str, ...]) -> str:
+    return text_digest("\n".join(f"{name}\n{_module_code(name)}" for name in sorted(import_closure(modules))))
+
+
+@functools.cache
+def _module_code(module: str) -> str:
+    path = source_of(module)
+    assert path is not None  # else it would not be in the closure
+    return _code_without_docstrings(path)
+
+
+def _code_without_docstrings(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            body[:] = [statement for statement in body if not _is_text_alone(statement)]
+    return ast.dump(tree)
+
+
+def _is_text_alone(statement: ast.stmt) -> bool:
+    """Whether a statement is only a string, such as a docstring."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+Stamp = list[Any]
+"""SHA-256 of a file, then its size and times of modification and status, which show whether it has changed."""
+
+
+def stamp_of(path: Path, known: Any = None) -> Stamp | None:
+    """Stamp of a file, which is read only if `known` is not its stamp; None if unreadable.
+
+    An editor may reset the time of modification, but not that of the status.
+    """
+    try:
+        status = path.stat()
+        marks = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        if isinstance(known, list) and known[1:] == marks:
+            return known
+        return [file_digest(path), *marks]
+    except OSError:
+        return None
+
+
+def same_content(stamp: Stamp | None, known: Any) -> bool:
+    """Whether two stamps have the same digest."""
+    return stamp is not None and isinstance(known, list) and known[:1] == stamp[:1]
+
+
+def log_remade(name: str, stamp: Stamp | None) -> None:
+    """Log why a finished file is made again."""
+    what = "is missing" if stamp is None else "is not as it was written"
+    logging.getLogger("heatlas").warning("  %s %s; it is made again", name, what)
+
+
+class DigestCache:
+    """Digests of files, remembered across runs.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file that holds them; read now, written by `save`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Stamp] = {}
+        self._changed = False
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            known = {}  # only a cache
+        if isinstance(known, dict):
+            self._known = known
+
+    def stamp(self, path: Path) -> Stamp | None:
+        """Stamp of a file; None where it cannot be read."""
+        name = text_digest(str(path))  # paths of scans may hold names and dates
+        known = self._known.get(name)
+        stamp = stamp_of(path, known)
+        if stamp is not None and stamp != known:
+            self._known[name] = stamp
+            self._changed = True
+        return stamp
+
+    def digest(self, path: Path) -> str:
+        """SHA-256 of a file; "unreadable" where it cannot be read, so that its job reports why."""
+        stamp = self.stamp(path)
+        return "unreadable" if stamp is None else str(stamp[0])
+
+    def save(self) -> None:
+        if self._changed:
+            write_json(self._path, self._known)
+            self._changed = False
+
+
+def unit_key(inputs: Mapping[str, str], parameters: Any, *code: Code) -> str:
+    """Key of a unit of work: digest of its inputs' digests, its parameters and the code that does it."""
+    return text_digest(canonical_json([dict(inputs), parameters, code_digest(*code)]))

@@ -1,0 +1,159 @@
+"""Executors: local processes by default, any cluster through Parsl.
+
+Both are `concurrent.futures` executors. Workers use one thread in every numerical library (a fixed seed and one thread
+make ANTs repeatable, and N workers on N cores do not compete), and end with the process that started them.
+
+Local workers are forked from a server process that has one thread and does no work, so that libraries are imported once
+and not in every worker (`import_ahead`). On systems without such a server they are spawned.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+from pipeline.run.errors import ResumableError
+from pipeline.run.work.cluster import open_cluster
+
+SINGLE_THREAD = {
+    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+"""Environment of every worker, set before any library is imported there."""
+
+START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def import_ahead(modules: Sequence[str]) -> None:
+    """Start the server that workers are forked from, which imports modules while the caller continues.
+
+    Without this call, workers import what they need.
+
+    Parameters
+    ----------
+    modules : sequence of str
+        Importing them must start no thread and touch no GPU: neither survives a fork.
+    """
+    if START_METHOD != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload(list(modules))
+    _start_server()
+
+
+@contextmanager
+def open_executor(
+    n_procs: int, parsl_config: Path | None = None, parsl_logs: Path = Path("runinfo")
+) -> Iterator[Executor]:
+    """An executor for the length of a run.
+
+    Parameters
+    ----------
+    n_procs : int
+        Local worker processes.
+    parsl_config : Path, optional
+        Python file that defines ``config``, a `parsl.config.Config`. It is code and is run as such: pass only a
+        file you trust.
+    parsl_logs : Path
+        Folder for files of Parsl.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be used (`pipeline.run.work.cluster.open_cluster`).
+    ResumableError
+        If a worker was lost.
+    """
+    with _environment(SINGLE_THREAD):
+        try:
+            if parsl_config is None:
+                with _local_pool(n_procs) as executor:
+                    yield executor
+            else:
+                with open_cluster(parsl_config, SINGLE_THREAD, parsl_logs) as executor:
+                    yield executor
+        except BrokenExecutor as error:
+            reason = str(error) if parsl_config is not None else "a worker process was killed"
+            remedy = "with more memory per worker" if parsl_config is not None else "with fewer --n-procs"
+            raise ResumableError(
+                f"{reason}, usually for lack of memory. Run the same command again {remedy}; finished work is kept."
+            ) from error
+
+
+@contextmanager
+def _local_pool(n_procs: int) -> Iterator[Executor]:
+    if START_METHOD == "forkserver":
+        _start_server()
+    pool = ProcessPoolExecutor(
+        n_procs, mp_context=multiprocessing.get_context(START_METHOD), initializer=_prepare_worker
+    )
+    try:
+        yield pool
+    except BaseException:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        _wait_until_cancelled(pool)
+        for process in processes:
+            process.kill()
+        raise
+    pool.shutdown()
+
+
+def _wait_until_cancelled(pool: ProcessPoolExecutor, seconds: float = 2.0) -> None:
+    """Wait until the pool's thread has dropped cancelled work.
+
+    Python before 3.12 reports the end of workers to all pending work, and fails with a traceback if some was cancelled.
+    """
+    end = time.monotonic() + seconds
+    while getattr(pool, "_cancel_pending_futures", False) and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def _start_server() -> None:
+    """Start the server unless it runs, with the environment of a worker, ignoring Ctrl-C and termination."""
+    resource_tracker.ensure_running()  # would unblock them below
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        with _environment(SINGLE_THREAD):
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare_worker() -> None:
+    """Ignore Ctrl-C and termination, which the parent handles, and exit when the parent dies, even by SIGKILL."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a group at once
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,276 @@
+"""Units of work with receipts: each is done once, completely, and is not lost.
+
+A *unit* is one scan registered, one fold trained, one scan explained. Its key is a digest of inputs, parameters
+and code. Its outputs are written to a scratch folder and renamed into place, then a receipt is written. A unit
+whose receipt has the right key is not repeated; a unit that fails becomes a row of ``failures.tsv`` with a
+traceback in a file, and the others continue.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.declared import Table
+from pipeline.run.errors import HeatlasError, ResumableError, UsageError
+from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.private_paths import with_named_folders
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.plain_text import plain
+from pipeline.run.tables import read_table, write_json, write_table, write_text
+from pipeline.run.work.digests import log_remade, same_content, stamp_of
+from pipeline.run.work.progress import Progress
+
+FAILURE_COLUMNS = {
+    "stage": "Stage that failed",
+    "unit": "Unit of work: a scan or a fold",
+    "error": "Kind of error",
+    "message": "What went wrong and what to do",
+    "traceback": "File with the full traceback, relative to the run folder",
+}
+FAILURES_TABLE = Table(
+    "failures", FAILURE_COLUMNS, "unit of work that failed", "What went wrong, and what can be done?", stage="run",
+    place="failures", filled=("stage", "unit"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work and the function that does it.
+
+    Parameters
+    ----------
+    stage, unit : str
+        Name the receipt; `unit` is a file name.
+    key : str
+        From `pipeline.run.work.digests.unit_key`.
+    outputs : mapping of str to Path
+        Final path of each output by a short name.
+    function : callable
+        ``function(outputs, *arguments)``: writes each output to the scratch path of the same short name in
+        `outputs` and may return a flat mapping of numbers and text, kept in the receipt. Must be importable
+        (it runs in another process).
+    arguments : tuple
+        Picklable.
+    """
+
+    stage: str
+    unit: str
+    key: str
+    outputs: Mapping[str, Path]
+    function: Callable[..., Mapping[str, Any] | None]
+    arguments: tuple[Any, ...] = ()
+    followers: Callable[[RunLayout, Outcome], Sequence[Job]] | None = None
+    """Units of later stages to do in the same worker after this one; picklable. Their outcomes are not kept: the later
+    stage finds them done or repeats them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``done``, ``unchanged`` (its receipt was valid) or ``failed``."""
+
+    job: Job
+    status: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status != "failed"
+
+
+def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
+    """Result in the job's receipt if the job needs no work, else None.
+
+    An output that has changed since it was written is named in the log.
+    """
+    path = layout.receipt(job.stage, job.unit)
+    try:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        if receipt["key"] != job.key:
+            return None
+        result, known = dict(receipt["result"]), dict(receipt["outputs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    now = {}
+    for output in job.outputs.values():
+        name = output.relative_to(layout.root).as_posix()
+        stamped = stamp_of(output, known.get(name))
+        if not same_content(stamped, known.get(name)):
+            log_remade(name, stamped)
+            return None
+        now[name] = stamped
+    if now != known:  # moved or copied: avoids reading them again the next time
+        with suppress(OSError):
+            write_json(path, {**receipt, "outputs": now})
+    return result
+
+
+def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
+    """Key of a finished unit, which identifies its outputs without reading them; None without a receipt."""
+    try:
+        return str(json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def run_jobs(
+    layout: RunLayout,
+    jobs: Sequence[Job],
+    executor: Executor,
+    description: str,
+    on_end: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """Do all jobs that need doing; keep going when one fails.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Units of one stage.
+    description : str
+        For the progress bar.
+    on_end : callable, optional
+        Called with every outcome in this process, not in a worker.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of `jobs`.
+
+    Raises
+    ------
+    ResumableError
+        If the disk is full; finished units are kept. A lost worker raises `concurrent.futures.BrokenExecutor`.
+    """
+    outcomes: dict[int, Outcome] = {}
+    pending: dict[Future[Outcome], int] = {}
+    with Progress(len(jobs), description) as bar:
+        try:
+            for index, job in enumerate(jobs):
+                result = is_done(layout, job)
+                if result is not None:
+                    outcomes[index] = Outcome(job, "unchanged", result)
+                    bar.update(unchanged=True)
+                    if on_end is not None:
+                        on_end(outcomes[index])
+                else:
+                    pending[executor.submit(_execute_all, layout, job)] = index
+            for future in as_completed(pending):
+                outcomes[pending[future]] = outcome = future.result()
+                bar.update(failed=not outcome.ok)
+                if on_end is not None:
+                    on_end(outcome)
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+    ordered = [outcomes[index] for index in range(len(jobs))]
+    _record_failures(layout, ordered)
+    return ordered
+
+
+def _execute_all(layout: RunLayout, job: Job) -> Outcome:
+    """Do one job and its followers; return the outcome of the job."""
+    outcome = execute(layout, job)
+    if outcome.ok and job.followers is not None:
+        for follower in job.followers(layout, outcome):
+            execute(layout, follower)
+    return outcome
+
+
+def execute(layout: RunLayout, job: Job) -> Outcome:
+    """Do one job: scratch folder, work, rename into place, receipt."""
+    scratch = layout.scratch / f"{job.stage}_{job.unit}.{platform.node()}.{os.getpid()}"
+    started = time.monotonic()
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        paths = {name: scratch / path.name for name, path in job.outputs.items()}
+        result = dict(job.function(paths, *job.arguments) or {})
+        receipt = layout.receipt(job.stage, job.unit)
+        receipt.unlink(missing_ok=True)  # if killed between two renames, mixed outputs must not count as finished
+        written = {}
+        for name, final in job.outputs.items():
+            final.parent.mkdir(parents=True, exist_ok=True)
+            paths[name].replace(final)
+            written[final.relative_to(layout.root).as_posix()] = stamp_of(final)
+        write_json(
+            receipt,
+            {
+                "key": job.key,
+                "outputs": written,
+                "result": result,
+                "seconds": round(time.monotonic() - started, 3),
+                "host": platform.node(),
+            },
+        )
+        layout.traceback(job.stage, job.unit).unlink(missing_ok=True)
+        return Outcome(job, "done", result)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResumableError(
+                f"{layout.root}: no space left on the disk while working on {job.unit}. Free some and run the same "
+                "command again; finished work is kept."
+            ) from error
+        message = str(error) if isinstance(error, HeatlasError) else f"{type(error).__name__}: {error}"
+        return Outcome(job, "failed", {}, type(error).__name__, message, traceback.format_exc())
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
+    """Update ``failures.tsv`` for the stage of these outcomes."""
+    stages = {outcome.job.stage for outcome in outcomes}
+    rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
+    if layout.failures.is_file():
+        rows = read_table(layout.failures, list(FAILURE_COLUMNS))
+        rows = rows[~rows["stage"].isin(stages)]
+    new, folders = [], _folders_of(layout)
+    for outcome in outcomes:
+        if outcome.ok:
+            continue
+        log = layout.traceback(outcome.job.stage, outcome.job.unit)
+        write_text(log, with_named_folders(plain(outcome.traceback), folders))
+        message = with_named_folders(plain(" ".join(outcome.message.split())), folders)
+        new.append(
+            [outcome.job.stage, outcome.job.unit, outcome.error, message, log.relative_to(layout.root).as_posix()]
+        )
+    rows = pd.concat([rows, pd.DataFrame(new, columns=list(FAILURE_COLUMNS), dtype=str)], ignore_index=True)
+    write_table(layout.failures, rows.sort_values(["stage", "unit"]), FAILURE_COLUMNS)
+
+
+def _folders_of(layout: RunLayout) -> dict[Path, str]:
+    """Folders of this machine in messages and tracebacks, and the names that replace them."""
+    folders = {layout.root: "OUT", Path(__file__).parents[3]: "heatlas", Path(sys.prefix): "python"}
+    with suppress(UsageError):
+        folders[read_run_input(layout).input] = "INPUT"
+    return folders | {Path(sys.base_prefix): "python"}
+
+
+def clear_stale_scratch(layout: RunLayout) -> None:
+    """Remove scratch folders whose process has ended (killed runs on this machine)."""
+    for folder in layout.scratch.glob("*") if layout.scratch.is_dir() else ():
+        unit_and_host, _, pid = folder.name.rpartition(".")
+        if not unit_and_host.endswith(f".{platform.node()}") or not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except PermissionError:
+            continue

@@ -1,0 +1,140 @@
+"""One program at a time in a run folder: a lock file that names the process working there.
+
+Two programs would overwrite each other's tables. The lock of a process that has ended is replaced. Whether a process on
+another machine has ended cannot be known, so a person decides.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.errors import ResumableError, UsageError
+
+
+@contextmanager
+def run_lock(path: Path) -> Iterator[str]:
+    """Hold the lock of a folder, which is created if needed.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file.
+
+    Yields
+    ------
+    str
+        A line for the log if the lock of an ended process was replaced, else "".
+
+    Raises
+    ------
+    ResumableError
+        If another program works there.
+    UsageError
+        If the folder cannot be written to.
+    """
+    mine = _text({"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
+                  "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})  # fmt: skip
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        line = "" if _created(path, mine) else _replaced(path, mine)
+    except OSError as error:
+        raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
+    try:
+        yield line
+    finally:
+        if _read(path) == mine:
+            path.unlink(missing_ok=True)
+
+
+def _text(holder: dict[str, Any]) -> str:
+    return json.dumps(holder) + "\n"
+
+
+def _created(path: Path, text: str) -> bool:
+    """Create the file unless it exists; returns whether it was created."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+    return True
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _replaced(path: Path, mine: str) -> str:
+    """Replace the lock of an ended process, and return a line about it.
+
+    If several processes try at once, one moves the old lock away; one that moves a new lock by mistake puts it back.
+    """
+    theirs = _read(path)
+    _require_gone(path, theirs)
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.replace(aside)
+        if _read(aside) != theirs:
+            _created(path, _read(aside))
+    except FileNotFoundError:
+        pass  # another process was faster
+    finally:
+        aside.unlink(missing_ok=True)
+    if not _created(path, mine):
+        _require_gone(path, _read(path))
+        raise ResumableError(f"{path.parent}: another program has just begun to work there. Try again.")
+    held = json.loads(theirs)
+    return f"Continuing a run that was killed (process {held['pid']}, started {held['started']})."
+
+
+def _require_gone(path: Path, text: str) -> None:
+    """Refuse unless the process that wrote this lock is known to have ended."""
+    try:
+        held = json.loads(text)
+        host, pid, started = str(held["host"]), int(held["pid"]), str(held["started"])
+        process = held["process"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResumableError(
+            f"{path.parent}: another program may be starting to work there. If not, delete {path} and try again."
+        ) from error
+    if host != platform.node():
+        raise ResumableError(
+            f"{path.parent}: process {pid} on {host} works there since {started}. Wait for it. If it has ended, delete "
+            f"{path} and run the same command again."
+        )
+    if _is_alive(pid, process):
+        raise ResumableError(
+            f"{path.parent}: process {pid} works there since {started}. Wait for it, or choose another output folder."
+        )
+
+
+def _is_alive(pid: int, process: str | None) -> bool:
+    """Whether a process of this machine exists and was started when the lock says."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return _process_start(pid) == process
+
+
+def _process_start(pid: int) -> str | None:
+    """Start time of a process in ticks since boot; None if the system does not provide it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None

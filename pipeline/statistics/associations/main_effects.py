@@ -1,0 +1,137 @@
+"""What sex, age, education, field strength and site have to do with relevance and with volume, each beside the others.
+
+The class of the contrast is always held, so an effect here is one that patients and controls share; whether it differs
+between them is tested in ``interactions.tsv``. Tests are over participants (their scans are averaged first), by
+Freedman-Lane, for relevance with the test fold held; volumes are taken relative to the head, as log(volume /
+intracranial volume).
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.declared import Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
+from pipeline.statistics.linear.design import Design
+from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
+from pipeline.statistics.linear.freedman_lane import freedman_lane
+
+CLASS = "label"
+FEWEST_KNOWN = 0.8
+"""Share of participants of whom a covariate must be known; one that few have would cost the others every test."""
+
+MAIN_EFFECTS_COLUMNS = {
+    "source": "Relevance map (densities), or volume: log of volume over intracranial volume",
+    "variable": "Column that is tested, the class and the other variables held",
+    "contrast": "What estimate compares; n/a for a number (per unit of it) and for more than two levels",
+    "group": "Bilateral group of regions; n/a in a row about a variable that cannot be tested",
+    "estimate": "Difference between two levels, or change per unit; n/a for more than two levels",
+    "standard_error": "Its standard error",
+    "statistic": "t, or F for more than two levels",
+    "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
+    "df": "Residual degrees of freedom",
+    "partial_r": "Partial correlation; for F the square root of partial R2: the effect size",
+    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
+    "p_fwe": "p corrected for the groups of the source by the largest statistic of each permutation",
+    "p_fdr": "p adjusted by Benjamini and Hochberg over the groups of the source",
+    "covariates": "Columns of the model that are held; for relevance the test fold among them, whose maps come from "
+    "one network; n/a for none",
+    "n_participants": "Participants with all values",
+    "n_permutations": "Permutations used",
+    "exact": "true if these are all distinct permutations there are",
+    "note": "Why there is no test, and what was left out",
+}
+MAIN_EFFECTS_TABLE = Table(
+    "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
+    "What else moves relevance and volume?",
+)  # fmt: skip
+
+
+def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
+    """Table ``main_effects``: a row per source, variable and bilateral group."""
+    frame = inputs.frame
+    variables = inputs.config.statistics.main_effects.variables
+    blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
+    models: dict[tuple[str, bool, bytes], FoldModel] = {}
+    for features in region_features(inputs.values, inputs.volumes):
+        values = relative_volumes(features, frame) if features.source == VOLUME else features.values
+        for variable in variables:
+            try:
+                blocks.append(_tested(inputs, features, values, variable, frame, models))
+            except BadInputError as error:
+                blocks.append(_blank(features.source, variable, str(error)))
+    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
+    return table[list(MAIN_EFFECTS_COLUMNS)]
+
+
+def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """Log of volume over intracranial volume, shape (scans, groups); NaN where one of them is unknown or 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative: NDArray[np.float64] = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
+    relative[~np.isfinite(relative)] = np.nan
+    return relative
+
+
+def _tested(
+    inputs: StatisticsInputs,
+    features: RegionFeatures,
+    values: NDArray[np.float64],
+    variable: str,
+    frame: pd.DataFrame,
+    models: dict[tuple[str, bool, bytes], FoldModel],
+) -> pd.DataFrame:
+    """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
+    settings = inputs.config.statistics
+    variables = settings.main_effects.variables
+    if variable not in frame.columns:
+        raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
+    known = np.isfinite(values).any(axis=1)
+    if not known.any():
+        raise BadInputError("no scan has a volume and an intracranial volume.")
+    lacking = f"{so_many(int((~known).sum()), 'scan')} without a value in any group" if not known.all() else None
+    frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
+    others, sparse = _covariates([name for name in variables if name != variable], frame)
+    key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()
+    if key not in models:
+        models[key] = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
+    model, design = models[key], models[key].design
+    rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
+    test = freedman_lane(values, design, model.exchange, settings.permutations, rng)
+    table = pd.DataFrame(
+        {"group": features.groups, "estimate": test.estimate, "standard_error": test.standard_error,
+         "statistic": test.statistic, "df": test.df, "partial_r": test.partial_r, "p": test.p, "p_fwe": test.p_fwe,
+         "p_fdr": test.p_fdr}
+    )  # fmt: skip
+    return table.assign(
+        source=features.source, variable=variable, contrast=_contrast(design, variable, test.df_tested),
+        df_tested=test.df_tested, covariates=", ".join(model.covariates) or None, n_participants=test.n_units,
+        n_permutations=test.n_permutations, exact=test.exact,
+        note=np.array([joined(problem, lacking, sparse, design.note) for problem in test.problems], dtype=object),
+    )  # fmt: skip
+
+
+def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:
+    """Columns that enough participants have; and which are left out, with their numbers."""
+    known = frame[[name for name in names if name in frame.columns]].notna().groupby(frame["participant_id"]).any()
+    kept = [str(name) for name in known if known[name].mean() >= FEWEST_KNOWN]
+    said = [f"{name} ({int(known[name].sum())} of {len(known)})" for name in known if name not in kept]
+    return kept, f"not held, known of too few participants: {', '.join(said)}" if said else None
+
+
+def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
+    """The two levels of a factor, as the sign of the estimate has them; None for a number or more levels."""
+    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
+    return f"{level[1]} - the other" if level is not None and df_tested == 1 else None
+
+
+def _blank(source: str, variable: str, note: str) -> pd.DataFrame:
+    row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": source, "variable": variable, "note": note}
+    return pd.DataFrame([row], columns=list(MAIN_EFFECTS_COLUMNS)).astype({"n_participants": "Int64"})

@@ -1,0 +1,316 @@
+"""What every analysis of the statistics stage is given: the tables of a run, read once and checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.cohort.people.persons import name_of_person
+from pipeline.cohort.people.splits import PARTS, Fold, Split
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.regions.tables import with_outcomes
+from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.plain_text import listed
+from pipeline.run.tables import read_table
+from pipeline.statistics.data.everyone import Everyone, scan_frame
+from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
+
+PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
+NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")
+APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
+RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
+VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
+
+
+@dataclass(frozen=True, eq=False)
+class AppliedScans:
+    """Kept scans outside the contrast (MCI), seen by networks that were not trained on their participants.
+
+    Parameters
+    ----------
+    scans : tuple of Scan
+    predictions : pandas.DataFrame
+        ``predictions_applied.tsv``.
+    values : RelevanceValues
+        Its rows are in the order of ``relevance_applied_bilateral.tsv``.
+    clinical : pandas.DataFrame
+        See `StatisticsInputs`.
+    """
+
+    scans: tuple[Scan, ...]
+    predictions: pd.DataFrame
+    values: RelevanceValues
+    clinical: pd.DataFrame
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """As `StatisticsInputs.frame`, for the rows of this record's `values`."""
+        return scan_frame(self.values, self.scans, self.clinical)
+
+
+@dataclass(frozen=True, eq=False)
+class StatisticsInputs:
+    """All that is known of the scans of a run.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : tuple of Scan
+        Those with a prediction and heatmaps.
+    predictions : pandas.DataFrame
+        ``predictions.tsv``: every out-of-fold prediction, also of a scan whose heatmaps failed.
+    values : RelevanceValues
+        Relevance per bilateral group; its rows, maps and groups are in the order of ``relevance_bilateral.tsv``.
+    clinical : pandas.DataFrame
+        ``clinical.tsv``, indexed by scan_id; empty where the run has none.
+    volumes : pandas.DataFrame
+        ``group/volumes.tsv``; empty where no scan was registered by this run.
+    split : Split
+        Who trained and who tested in each fold; without folds where the run has no ``splits.tsv``.
+    applied : AppliedScans or None
+    config : Config
+    contradictions : tuple of str
+        What the tables say of someone that cannot be true, and what was done about it.
+    names_in_input : mapping of str to str
+        Participant of a scan as the input names them, by scan_id, where that is not the name of the person.
+
+    Notes
+    -----
+    ``participant_id`` is one name per person in all of it (`one_name_per_person`): the participant is the unit of
+    inference.
+    """
+
+    layout: RunLayout
+    scans: tuple[Scan, ...]
+    predictions: pd.DataFrame
+    values: RelevanceValues
+    clinical: pd.DataFrame
+    volumes: pd.DataFrame
+    split: Split
+    applied: AppliedScans | None
+    config: Config
+    contradictions: tuple[str, ...] = ()
+    names_in_input: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per scan of `values`, in its order: prediction, facts of the scan and clinical columns.
+
+        Columns of ``scans.tsv`` win over equally named ones of ``clinical.tsv``. Unknown values are NaN or None.
+        """
+        return scan_frame(self.values, self.scans, self.clinical)
+
+    @cached_property
+    def everyone(self) -> Everyone:
+        """Scans of the contrast and, below them, those that the networks were only applied to."""
+        more = None if self.applied is None else (self.applied.frame, self.applied.values)
+        return Everyone.of(self.frame, self.values, more)
+
+    def as_named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table with one row per scan (and map, group ...), its participants named as in the input."""
+        names = table["scan_id"].map(dict(self.names_in_input))
+        return table.assign(participant_id=names.where(names.notna(), table["participant_id"]))
+
+
+def one_name_per_person(inputs: StatisticsInputs) -> StatisticsInputs:
+    """The inputs with one participant_id for someone who goes by two (`pipeline.cohort.people.persons`)."""
+    applied = inputs.applied
+    predicted = [inputs.predictions] if applied is None else [inputs.predictions, applied.predictions]
+    scans = pd.concat([table[["scan_id", "participant_id"]] for table in predicted], ignore_index=True)
+    tested = [name for fold in inputs.split.folds for part in PARTS for name in getattr(fold, part)]
+    first = name_of_person([*scans["participant_id"], *tested])
+    others = [name for name, person in first.items() if name != person]
+    if not others:
+        return inputs
+    if applied is not None:
+        applied = dataclasses.replace(
+            applied,
+            scans=tuple(_renamed_scan(scan, first) for scan in applied.scans),
+            predictions=renamed(applied.predictions, first),
+            values=dataclasses.replace(applied.values, scans=renamed(applied.values.scans, first)),
+        )
+    folds = [
+        Fold(fold.index, *(tuple(sorted({first.get(name, name) for name in getattr(fold, part)})) for part in PARTS))
+        for fold in inputs.split.folds
+    ]
+    note = (
+        f"{listed((f'{name} is {first[name]}' for name in others), 3)}: one person under two names (one RID) is one "
+        "participant here. Tables with a row per scan name them as the input does."
+    )
+    other = scans[scans["participant_id"].isin(others)]
+    return dataclasses.replace(
+        inputs,
+        scans=tuple(_renamed_scan(scan, first) for scan in inputs.scans),
+        predictions=renamed(inputs.predictions, first),
+        values=dataclasses.replace(inputs.values, scans=renamed(inputs.values.scans, first)),
+        split=Split(tuple(folds)),
+        applied=applied,
+        contradictions=(*inputs.contradictions, note),
+        names_in_input=dict(zip(other["scan_id"], other["participant_id"], strict=True)),
+    )
+
+
+def _renamed_scan(scan: Scan, names: Mapping[str, str]) -> Scan:
+    return dataclasses.replace(scan, participant_id=names.get(scan.participant_id, scan.participant_id))
+
+
+def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The table with the one name of each person who has two (`pipeline.cohort.people.persons`)."""
+    return table.assign(participant_id=[names.get(name, name) for name in table["participant_id"]])
+
+
+def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """Scans whose facts can be true together, and what was changed for that.
+
+    A participant with two sexes has none here: one of the scans may be another person's, and which is not known.
+    """
+    sexes: dict[str, set[str]] = {}
+    person = name_of_person(scan.participant_id for scan in scans)
+    for scan in scans:
+        if scan.sex is not None:
+            sexes.setdefault(person[scan.participant_id], set()).add(scan.sex)
+    doubtful = {one for one, known in sexes.items() if len(known) > 1}
+    settled = tuple(dataclasses.replace(s, sex=None) if person[s.participant_id] in doubtful else s for s in scans)
+    said = "scans.tsv: {} has two sexes; their sex counts as unknown. Correct the source, or drop a scan."
+    return settled, tuple(said.format(person) for person in sorted(doubtful))
+
+
+def files_read(layout: RunLayout) -> list[Path]:
+    """Files of a run that its statistics depend on; some runs lack some."""
+    return [
+        layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions,
+        layout.predictions_repeats, layout.relevance_bilateral,
+        layout.relevance_audit,
+        layout.predictions_applied, layout.relevance_applied_bilateral,
+    ]  # fmt: skip
+
+
+def read_inputs(
+    layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config
+) -> StatisticsInputs:
+    """Read what the run has.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : sequence of Scan
+        Those with a prediction and heatmaps.
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    config : Config
+
+    Raises
+    ------
+    BadInputError
+        If a table lacks a column, names a scan twice, or a scan of the relevance table has no prediction.
+    """
+    predictions = predictions_of_task(layout.predictions, predictions, task_of(config.cohort))
+    clinical = _clinical(layout)
+    settled, contradictions = without_contradictions(scans)
+    inputs = StatisticsInputs(
+        layout=layout,
+        scans=settled,
+        predictions=predictions,
+        values=RelevanceValues.of(read_relevance(layout.relevance_bilateral), predictions),
+        clinical=clinical,
+        volumes=_volumes(layout),
+        split=Split.read(layout.splits) if layout.splits.is_file() else Split(()),
+        applied=_applied(layout, clinical),
+        config=config,
+        contradictions=contradictions,
+    )
+    return one_name_per_person(inputs)
+
+
+def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Checked predictions with the columns that analyses read; of a number with its target as it is.
+
+    Raises
+    ------
+    BadInputError
+        As `require_predictions`.
+    """
+    if not task.is_number:
+        predictions = with_outcomes(predictions)
+        require_predictions(path, predictions, (0, 1) if len(task.outputs) == 2 else (0, 1, -1))
+        return predictions
+    missing = [name for name in NUMBER_COLUMNS if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+    require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "prediction"])
+    require_numbers(path, predictions, ["target", "prediction", "gap", "corrected_gap"])
+    return with_outcomes(predictions).assign(target=predictions["target"])
+
+
+def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence[int] = (0, 1)) -> None:
+    """Refuse a table of predictions that lacks a column or has a cell that no run writes.
+
+    Raises
+    ------
+    BadInputError
+    """
+    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+    require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "probability", "outcome"])
+    require_numbers(path, predictions, ["fold", "target"], whole=True)
+    require_numbers(path, predictions, ["probability"])
+    require_known(path, predictions, "target", targets)
+    require_known(path, predictions, "outcome", OUTCOMES)
+
+
+def read_relevance(path: Path) -> pd.DataFrame:
+    """Read a table of relevance per bilateral group.
+
+    Raises
+    ------
+    BadInputError
+        If it lacks a column or has a cell that no run writes.
+    """
+    table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
+    require_whole(path)
+    require_filled(path, table, ["scan_id", "map", "group"])
+    require_numbers(path, table, ["sum", "density", "gain"])
+    return table
+
+
+def _clinical(layout: RunLayout) -> pd.DataFrame:
+    if not layout.clinical.is_file():
+        return pd.DataFrame(index=pd.Index([], name="scan_id", dtype=object))
+    table = read_table(layout.clinical, ["scan_id"])
+    repeated = table["scan_id"][table["scan_id"].duplicated()]
+    if len(repeated):
+        raise BadInputError(f"{layout.clinical}: scan {repeated.iloc[0]} is there twice. Remove one of the rows.")
+    return table.set_index("scan_id")
+
+
+def _volumes(layout: RunLayout) -> pd.DataFrame:
+    if not layout.volumes.is_file():
+        return pd.DataFrame(columns=list(VOLUME_COLUMNS))
+    return read_table(layout.volumes, VOLUME_COLUMNS, ("name", "group", "hemisphere"))
+
+
+def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:
+    if not (layout.predictions_applied.is_file() and layout.relevance_applied_bilateral.is_file()):
+        return None
+    predictions = read_table(layout.predictions_applied, APPLIED_COLUMNS)
+    relevance = read_relevance(layout.relevance_applied_bilateral)
+    if not len(relevance):
+        return None
+    values = RelevanceValues.of(relevance, predictions, "predictions_applied.tsv")
+    scan_ids = set(values.scans["scan_id"])
+    scans = tuple(scan for scan in ScanTable.read(layout.scans).kept if scan.scan_id in scan_ids)
+    return AppliedScans(scans, predictions, values, clinical)

@@ -1,0 +1,105 @@
+"""Relevance of all maps and bilateral groups side by side, one column each: what tests over a family work on.
+
+Over scans that one network explained, sum, density and gain of a region differ only by a factor: they have equal
+correlations and equal t. The share of the map is another question: where relevance lies, whatever its amount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.data.values import RelevanceValues
+
+Floats = NDArray[np.float64]
+
+METRIC_MEANINGS: Mapping[str, str] = {
+    "density": "relevance per voxel",
+    "sum": "relevance of the region",
+    "gain": "sum relative to the mean sum of the negative class in the same test fold",
+    "share": "sum divided by the absolute sums of all regions of the scan's map",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RelevanceColumns:
+    """Columns of relevance.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        ``map``, ``group``, ``metric`` of each column.
+    values : array, shape (scans, columns)
+        NaN where there is no value.
+    """
+
+    table: pd.DataFrame
+    values: Floats
+
+    @classmethod
+    def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
+        """Metric by metric, within it map by map.
+
+        Raises
+        ------
+        BadInputError
+            For a metric that there is not.
+        """
+        unknown = [name for name in metrics if name not in METRIC_MEANINGS]
+        if unknown:
+            raise BadInputError(f"metric {unknown[0]}: not known; known are {', '.join(METRIC_MEANINGS)}.")
+        arrays = {"density": values.densities, "sum": values.sums, "gain": values.gains, "share": shares(values.sums)}
+        names = [(m, group, metric) for metric in metrics for m in values.maps for group in values.groups]
+        table = pd.DataFrame(names, columns=["map", "group", "metric"])
+        columns = [
+            arrays[metric].reshape(len(values.scans), len(values.maps) * len(values.groups)) for metric in metrics
+        ]
+        return cls(table, np.concatenate(columns, axis=1))
+
+
+def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
+    """A table of relevance by bilateral group with a column ``share``, as `shares` has it; NaN without a voxel.
+
+    Parameters
+    ----------
+    relevance : pandas.DataFrame
+        All groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"scan_id": "s", "map": "gb", "sum": [3.0, -1.0, 0.0], "n_voxels": [9, 9, 0]})
+    >>> with_shares(table)["share"].tolist()
+    [0.75, -0.25, nan]
+    """
+    total = map_totals(relevance)
+    return relevance.assign(share=(relevance["sum"] / total).where((total > 0) & (relevance["n_voxels"] > 0)))
+
+
+def map_totals(relevance: pd.DataFrame) -> pd.Series:
+    """What shares are shares of: the absolute sums of all groups of a scan's map, on each of its rows."""
+    return relevance["sum"].abs().groupby([relevance["scan_id"], relevance["map"]]).transform("sum")
+
+
+def shares(sums: Floats) -> Floats:
+    """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
+
+    Absolute, since with beta > 0 positive and negative relevance would cancel in the total.
+
+    Parameters
+    ----------
+    sums : array, shape (..., groups)
+        NaN for groups without a voxel.
+
+    Examples
+    --------
+    >>> shares(np.array([3.0, -1.0, np.nan])).tolist()
+    [0.75, -0.25, nan]
+    """
+    total = np.nansum(np.abs(sums), axis=-1, keepdims=True)
+    result: Floats = np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
+    return result

@@ -1,0 +1,134 @@
+"""Relevance of every bilateral group in every group of scans, averaged over participants."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import CLASSES, Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
+from pipeline.statistics.resampling.bootstrap import Intervals, bootstrap_intervals
+
+Floats = NDArray[np.float64]
+
+SUMMARY_COLUMNS = {
+    "map": "Relevance map",
+    "group": "Bilateral group of regions",
+    "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
+    "n_participants": "Participants with such scans",
+    "n_scans": "Their scans",
+    "mean_sum": "Mean sum over participants (each participant's scans averaged first)",
+    "mean_density": "Mean density over participants",
+    "sd_density": "Standard deviation of density between participants (n - 1)",
+    "ci_low": "Lower bound of the participant-bootstrap interval of mean_density",
+    "ci_high": "Upper bound of the participant-bootstrap interval of mean_density",
+    "interval": "BCa or percentile; none where there is none",
+    "mean_gain": "Mean gain over participants",
+    "n_gain": "Participants with a known gain",
+    "scan_mean_sum": "Mean sum over scans, as in the founding study",
+    "scan_mean_density": "Mean density over scans, as in the founding study",
+    "ratio_of_means": "scan_mean_sum divided by that of the negative class: the founding study's gain; n/a where that "
+    "is not above 0",
+    "note": "Why there is no value, or no interval",
+}
+REGION_SUMMARY_TABLE = Table(
+    "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
+    "What do the maps of each group show on average?", filled=("map", "group", "scan_group", "n_participants",
+    "n_scans"), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
+)  # fmt: skip
+
+
+def region_summary(
+    values: RelevanceValues, cohort: CohortConfig, settings: StatisticsConfig, seed: int
+) -> pd.DataFrame:
+    """One row per map, bilateral group and group of scans.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `SUMMARY_COLUMNS`; groups without scans have rows too.
+    """
+    negative, positive = cohort.negative, cohort.positive
+    controls = _mean(values.sums[values.members(negative, negative, positive)])
+    blocks = []
+    for scan_group in (positive, negative, *OUTCOMES):
+        members = values.members(scan_group, negative, positive)
+        rng = generator(seed, "statistics", "region_summary", scan_group)
+        blocks.append(_block(values, scan_group, members, controls, settings, rng))
+    table = pd.concat(blocks, ignore_index=True)
+    order = {name: i for i, name in enumerate(values.maps)}
+    return table.sort_values("map", key=lambda names: names.map(order), kind="stable")[list(SUMMARY_COLUMNS)]
+
+
+def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
+    """Table ``region_summary``."""
+    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
+
+
+def _block(
+    values: RelevanceValues,
+    scan_group: str,
+    members: NDArray[np.bool_],
+    controls: Floats,
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    codes, names = participant_codes(values.scans["participant_id"][members].tolist())
+    sums, densities, gains = (
+        participant_means(array[members], codes) for array in (values.sums, values.densities, values.gains)
+    )
+    scan_sums = _mean(values.sums[members])
+    shape = (len(values.maps), len(values.groups))
+    intervals = _intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
+    mean_density = _mean(densities)
+    spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
+    columns = {
+        "map": np.repeat(values.maps, shape[1]),
+        "group": np.tile(values.groups, shape[0]),
+        "mean_sum": _mean(sums).ravel(),
+        "mean_density": mean_density.ravel(),
+        "sd_density": spread.ravel(),
+        "ci_low": intervals.low,
+        "ci_high": intervals.high,
+        "interval": intervals.method,
+        "mean_gain": _mean(gains).ravel(),
+        "n_gain": (~np.isnan(gains)).sum(axis=0).ravel(),
+        "scan_mean_sum": scan_sums.ravel(),
+        "scan_mean_density": _mean(values.densities[members]).ravel(),
+        "ratio_of_means": np.divide(scan_sums, controls, out=np.full(shape, np.nan), where=controls > 0).ravel(),
+        "note": [
+            _why_empty(len(names)) if empty else flat
+            for empty, flat in zip(np.isnan(mean_density.ravel()), intervals.notes, strict=True)
+        ],
+    }
+    table = pd.DataFrame(columns).astype({"map": str, "group": str})
+    return table.assign(scan_group=scan_group, n_participants=len(names), n_scans=int(members.sum()))
+
+
+def _why_empty(n_participants: int) -> str:
+    return "the group has no voxel on this grid" if n_participants else "no such scan"
+
+
+def _mean(values: Floats) -> Floats:
+    """Mean over the first axis; NaN values are left out, and NaN is the mean of none."""
+    known = ~np.isnan(values)
+    means = np.full(values.shape[1:], np.nan)
+    np.divide(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0), out=means, where=known.any(axis=0))
+    return means
+
+
+def _intervals(densities: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
+    """Interval of the mean of each column of an array of shape (participants, columns)."""
+    if not len(densities):
+        return Intervals.absent(densities.shape[1])
+
+    def mean(weights: Floats) -> Floats:
+        result: Floats = (weights @ densities) / weights.sum(axis=1, keepdims=True)
+        return result
+
+    return bootstrap_intervals(mean, [0] * len(densities), settings.bootstrap_samples, settings.confidence, rng)

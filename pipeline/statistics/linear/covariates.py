@@ -1,0 +1,206 @@
+"""Covariates of a model that is fitted on some people and applied to others.
+
+A formula is learned on the training rows: levels of text columns, columns that carry nothing. Applied to other rows it
+gives the same columns, or says of a row why it cannot: formulaic alone would code a level that training never saw as
+the base level, and a column that was constant in training would be ignored whatever its value is later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from formulaic import Formula
+from formulaic.errors import FormulaicError
+from numpy.typing import NDArray
+
+from pipeline.cohort.cells.values import code_text
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
+from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
+
+Floats = NDArray[np.float64]
+
+TELL_THE_CLASS = (
+    "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
+    "predicted", "outcome", "fold",
+)  # fmt: skip
+"""Columns that are the class of a scan, or were made with it."""
+
+_OTHERS = "everything_else"
+
+
+@dataclass(frozen=True, eq=False)
+class CovariateColumns:
+    """Columns of a formula as learned on training rows; the intercept is left to the model that uses them.
+
+    Parameters
+    ----------
+    formula : str
+    variables : tuple of str
+        Columns of the table that it reads.
+    names : tuple of str
+        Columns of the model matrix that are kept.
+    dropped : mapping of str to str
+        Those left out, each with the reason.
+    levels : mapping of str to frozenset
+        Values that training knows, of variables coded by level and of those that were constant.
+    spec : formulaic.ModelSpec or None
+        None where no covariate is left.
+    """
+
+    formula: str
+    variables: tuple[str, ...]
+    names: tuple[str, ...]
+    dropped: Mapping[str, str]
+    levels: Mapping[str, frozenset[Any]]
+    spec: Any
+
+    @classmethod
+    def of(cls, formula: str, training: pd.DataFrame) -> CovariateColumns:
+        """Learn the columns on training rows; rows with a missing covariate do not count.
+
+        Parameters
+        ----------
+        formula : str
+            Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
+        training : pandas.DataFrame
+
+        Raises
+        ------
+        BadInputError
+            If the formula cannot be used or names a column that is not there.
+        """
+        terms, variables = _read(formula, list(map(str, training.columns)))
+        table = _plain(training, variables)
+        unknown = [name for name in variables if table[name].isna().all()]
+        terms = [term for term in terms if not set(columns_of(term, variables)) & set(unknown)]
+        variables = tuple(name for name in variables if name not in unknown)
+        dropped = dict.fromkeys(unknown, "not known of anyone in training")
+        known = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
+        if not terms or known.empty:
+            return cls(formula, variables, (), dropped, {}, None)
+        try:
+            matrix: Any = Formula(["1", *terms]).get_model_matrix(known, na_action="ignore", context=dict(ARITHMETIC))
+        except (FormulaicError, ValueError, TypeError) as error:
+            said = str(error).splitlines()[0]
+            raise BadInputError(f"formula {formula!r}: cannot be evaluated ({said}). Correct it.") from error
+        spec = matrix.model_spec
+        kept, redundant = _independent(pd.DataFrame(matrix))
+        constant = [name for name in variables if len(set(known[name])) == 1]
+        levels = {name: frozenset(known[name]) for name in variables if name in _coded_by_level(spec) | set(constant)}
+        dropped |= dict.fromkeys(constant, "the same in all training rows") | redundant
+        return cls(formula, variables, kept, dropped, levels, spec)
+
+    def matrix(self, frame: pd.DataFrame) -> tuple[Floats, list[str | None]]:
+        """Columns for any rows.
+
+        Returns
+        -------
+        array, shape (rows, columns)
+            NaN in rows that have no value.
+        list of str or None
+            Why a row has none.
+        """
+        table = _plain(frame, self.variables)
+        reasons: list[str | None] = [None] * len(frame)
+        for name in self.variables:
+            for row, value in enumerate(table[name]):
+                if reasons[row] is None and pd.isna(value):
+                    reasons[row] = f"{name} is n/a"
+                elif reasons[row] is None and name in self.levels and value not in self.levels[name]:
+                    shown = code_text(value)
+                    reasons[row] = f"{name} {shown} is not among those the model was fitted on"
+        columns = np.full((len(frame), len(self.names)), np.nan)
+        usable = np.array([reason is None for reason in reasons], dtype=bool)
+        if self.names and usable.any():
+            made: Any = self.spec.get_model_matrix(table[usable], na_action="ignore", context=dict(ARITHMETIC))
+            columns[usable] = pd.DataFrame(made)[list(self.names)].to_numpy(float)
+            for row in np.flatnonzero(usable & ~np.isfinite(columns).all(axis=1)).tolist():
+                reasons[row] = f"{self.formula} has no finite value"
+                columns[row] = np.nan
+        return columns, reasons
+
+
+def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:
+    """Refuse a formula that would tell a model the class of those it is applied to.
+
+    Parameters
+    ----------
+    formula : str
+    contrast_column : str
+        Column of the scan table that the classes are values of.
+    columns : sequence of str
+        Those of the table.
+    setting : str
+        Where the formula comes from.
+
+    Raises
+    ------
+    BadInputError
+        Naming the setting and the column.
+    """
+    told = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
+    if told:
+        raise BadInputError(
+            f"{setting} = '{formula}': {told[0]} tells the class of the participants tested, and what is applied to "
+            "them must not know it. Take it out of the formula."
+        )
+
+
+def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]:
+    """Terms without the intercept, and the columns of the table they read, in the order of the table."""
+    if formula.strip() in ("", "1"):
+        return [], ()
+    if "~" in formula:
+        raise BadInputError(f"formula {formula!r}: covariates have no left-hand side. Remove what stands up to ~.")
+    try:  # `split_terms` wants a tested term, here in front, since behind it would complete ``age +``
+        terms = split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
+    except BadInputError as error:
+        raise BadInputError(str(error).replace(f"{_OTHERS} + ", "").replace(f", {_OTHERS}", "")) from error
+    read = set(terms.columns)
+    return [term for term in terms.nuisance if term.degree], tuple(name for name in columns if name in read)
+
+
+def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:
+    """Numbers as floats and names as text, whatever types a table came with; what is not known is missing."""
+    table = {}
+    for name in variables:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column) and name not in ALWAYS_CATEGORIES:
+            table[name] = column.astype(float).where(np.isfinite(column.astype(float)))
+        elif pd.api.types.is_numeric_dtype(column):
+            table[name] = column.astype(float).map(code_text, na_action="ignore").astype(object)
+        else:
+            table[name] = column.astype(object).map(str, na_action="ignore").astype(object)
+    return pd.DataFrame(table, columns=list(variables), index=frame.index).reset_index(drop=True)
+
+
+def _coded_by_level(spec: Any) -> set[str]:
+    """Variables in factors that are coded by level."""
+    factors = {str(name) for name, (kind, _) in spec.encoder_state.items() if kind.value == "categorical"}
+    return {
+        str(variable)
+        for factor, variables in spec.factor_variables.items()
+        if str(factor) in factors
+        for variable in variables
+    }
+
+
+def _independent(matrix: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Columns that add to the intercept and to those before them."""
+    kept: list[str] = []
+    dropped: dict[str, str] = {}
+    basis = np.full((len(matrix), 1), 1 / np.sqrt(len(matrix)))
+    for name in [str(column) for column in matrix.columns if column != "Intercept"]:
+        direction = new_direction(matrix[name].to_numpy(float), basis)
+        if direction is None:
+            constant = np.ptp(matrix[name].to_numpy(float)) == 0
+            dropped[name] = "the same in all training rows" if constant else "follows from the other covariates"
+            continue
+        basis = np.column_stack([basis, direction])
+        kept.append(name)
+    return tuple(kept), dropped

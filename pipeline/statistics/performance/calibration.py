@@ -1,0 +1,110 @@
+"""Whether probabilities mean what they say, and precision against recall, of out-of-fold predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import norm
+from sklearn.metrics import precision_recall_curve
+
+from pipeline.run.declared import Table
+
+Floats = NDArray[np.float64]
+
+BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+"""Edges of the bins of probability: narrow at the ends, where networks put most scans."""
+
+CALIBRATION_COLUMNS = {
+    "low": "Lower edge of the bin of probability",
+    "high": "Upper edge; only the last bin includes it",
+    "mean_probability": "Mean probability in the bin, each participant counting once",
+    "share_positive": "Share of the positive class in the bin, each participant counting once",
+    "ci_low": "Lower bound of its Wilson interval over participants",
+    "ci_high": "Upper bound",
+    "n_participants": "Participants with scans in the bin",
+    "n_scans": "Their scans in the bin",
+}
+CALIBRATION_TABLE = Table(
+    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Is a probability as often right as it says?",
+    filled=("low", "high", "n_participants"),
+)  # fmt: skip
+PRECISION_RECALL_COLUMNS = {
+    "threshold": "Scans with at least this probability are called positive; n/a for the point with recall 0",
+    "recall": "Share of scans of the positive class called positive (sensitivity)",
+    "precision": "Share of scans called positive that are of the positive class",
+}
+PRECISION_RECALL_TABLE = Table(
+    "precision_recall", PRECISION_RECALL_COLUMNS, "threshold",
+    "What does each threshold cost in precision and give in recall?",
+)  # fmt: skip
+
+
+def wilson_interval(share: Floats, n: Floats, confidence: float) -> tuple[Floats, Floats]:
+    """Interval of a proportion (Wilson 1927, J Am Stat Assoc 22:209-212).
+
+    Parameters
+    ----------
+    share : array
+        Observed proportions.
+    n : array
+        Independent observations behind each.
+    confidence : float
+
+    Returns
+    -------
+    tuple of array
+        Lower and upper bounds.
+
+    Examples
+    --------
+    >>> low, high = wilson_interval(np.array([0.0]), np.array([10.0]), 0.95)
+    >>> float(low[0]), round(float(high[0]), 4)
+    (0.0, 0.2775)
+    """
+    z2 = norm.ppf(0.5 + confidence / 2) ** 2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = np.sqrt(share * (1 - share) * z2 / n + z2**2 / (4 * n**2)) / (1 + z2 / n)
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """Observed against predicted frequency of the positive class, in bins of probability.
+
+    A participant's scans in a bin share one vote, so that people with many visits do not count for more; bins without
+    scans have no row.
+
+    Parameters
+    ----------
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    confidence : float
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `CALIBRATION_COLUMNS`.
+    """
+    edges = np.asarray(BINS)
+    place = np.clip(
+        np.searchsorted(edges, predictions["probability"].to_numpy(float), side="right") - 1, 0, len(edges) - 2
+    )
+    frame = predictions[["participant_id", "probability", "target"]].assign(bin=place)
+    rows = []
+    for index, scans in frame.groupby("bin", sort=True):
+        people = scans.groupby("participant_id")[["probability", "target"]].mean()
+        share, n = people["target"].mean(), len(people)
+        low, high = wilson_interval(np.array([share]), np.array([float(n)]), confidence)
+        bounds = (edges[int(str(index))], edges[int(str(index)) + 1])
+        rows.append([*bounds, people["probability"].mean(), share, low[0], high[0], n, len(scans)])
+    return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
+
+
+def precision_recall_table(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Points of the precision-recall curve over scans; none where a class is missing."""
+    if predictions["target"].nunique() < 2:
+        return pd.DataFrame(columns=list(PRECISION_RECALL_COLUMNS))
+    target, probability = predictions["target"].to_numpy(int), predictions["probability"].to_numpy(float)
+    precision, recall, threshold = precision_recall_curve(target, probability)
+    columns = dict(zip(PRECISION_RECALL_COLUMNS, (np.append(threshold, np.nan), recall, precision), strict=True))
+    return pd.DataFrame(columns)

@@ -1,0 +1,243 @@
+"""How well scans are classified by networks that have not seen their participant, with intervals over participants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.metrics import roc_curve
+
+from pipeline.run.columns import Form
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.run.declared import Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.values import participant_codes
+from pipeline.statistics.performance.calibration import (
+    calibration_table,
+    precision_recall_table,
+)
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, Intervals, bootstrap_intervals
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+
+Floats = NDArray[np.float64]
+
+ALL_FOLDS = "all"
+
+PERFORMANCE_COLUMNS = {
+    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
+    "metric": "Over scans: balanced_accuracy, sensitivity (positive class), specificity (negative class), accuracy, "
+    "auc (area under the ROC curve of the probability), average_precision (area under the precision-recall curve) or "
+    "brier (mean squared error of the probability)",
+    "estimate": "Value of the metric",
+    "ci_low": "Lower bound of the interval over participants",
+    "ci_high": "Upper bound of the interval over participants",
+    "interval": INTERVAL_OF_SHARES,
+    "n_participants": "Participants",
+    "n_scans": "Scans",
+    "n_positive": "Scans of the positive class",
+    "n_negative": "Scans of the negative class",
+    "note": "Why there is no value, or what to know of it",
+}
+PERFORMANCE_TABLE = Table(
+    "performance", PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well does the classifier work?", forms={"fold":
+    Form.TEXT}, filled=("fold", "metric", "n_participants", "n_scans"),
+)  # fmt: skip
+ROC_COLUMNS = {
+    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
+    "threshold": "Scans with at least this probability are called positive; n/a for the point (0, 0)",
+    "false_positive_rate": "Share of scans of the negative class called positive",
+    "true_positive_rate": "Share of scans of the positive class called positive",
+}
+ROC_TABLE = Table(
+    "roc", ROC_COLUMNS, "fold (or all) and threshold",
+    "What does each threshold cost in specificity and give in sensitivity?", forms={"fold": Form.TEXT},
+)  # fmt: skip
+
+
+METRICS = ("balanced_accuracy", "sensitivity", "specificity", "accuracy", "auc", "brier")
+
+
+def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
+    """Area under the ROC curve: the chance that a positive scores above a negative, ties counted half.
+
+    Parameters
+    ----------
+    target : array of 0 and 1, shape (scans,)
+    score : array, shape (scans,)
+    weights : array, shape (draws, scans)
+
+    Returns
+    -------
+    array, shape (draws,)
+        NaN where a class has no weight.
+    """
+    _, level, sizes = np.unique(score, return_inverse=True, return_counts=True)
+    order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
+    positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
+    negative = np.add.reduceat((weights * (1 - target))[:, order], starts, axis=1)
+    below = np.cumsum(negative, axis=1) - negative
+    wins = (positive * (below + negative / 2)).sum(axis=1)
+    return _ratio(wins, positive.sum(axis=1) * negative.sum(axis=1))
+
+
+def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
+    """Precision averaged over the steps of recall, ties called together; its chance level is the positive share.
+
+    Parameters
+    ----------
+    target : array of 0 and 1, shape (scans,)
+    score : array, shape (scans,)
+    weights : array, shape (draws, scans)
+
+    Returns
+    -------
+    array, shape (draws,)
+        NaN where the positive class has no weight.
+    """
+    _, level, sizes = np.unique(-score, return_inverse=True, return_counts=True)
+    order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
+    positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
+    called = np.cumsum(np.add.reduceat(weights[:, order], starts, axis=1), axis=1)
+    precision = np.nan_to_num(_ratio(np.cumsum(positive, axis=1), called))
+    return _ratio((positive * precision).sum(axis=1), positive.sum(axis=1))
+
+
+def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Floats) -> dict[str, Floats]:
+    """All metrics, for scans that count several times.
+
+    Parameters
+    ----------
+    target, predicted : array of 0 and 1, shape (scans,)
+    probability : array, shape (scans,)
+        Of class 1.
+    weights : array, shape (draws, scans)
+
+    Returns
+    -------
+    dict of str to array, shape (draws,)
+        NaN where a class that the metric needs has no weight.
+    """
+    right = (target == predicted).astype(float)
+    sensitivity = _ratio(weights @ (right * target), weights @ target)
+    specificity = _ratio(weights @ (right * (1 - target)), weights @ (1 - target))
+    return {
+        "balanced_accuracy": (sensitivity + specificity) / 2,
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+        "accuracy": _ratio(weights @ right, weights.sum(axis=1)),
+        "auc": weighted_auc(target, probability, weights),
+        "average_precision": weighted_average_precision(target, probability, weights),
+        "brier": _ratio(weights @ (probability - target) ** 2, weights.sum(axis=1)),
+    }
+
+
+def _ratio(a: Floats, b: Floats) -> Floats:
+    result = np.full(np.shape(a), np.nan)
+    np.divide(a, b, out=result, where=b > 0)
+    return result
+
+
+def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
+    """All metrics, over all folds together and in each.
+
+    Parameters
+    ----------
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    settings : StatisticsConfig
+    seed : int
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `PERFORMANCE_COLUMNS`.
+    """
+    rows = []
+    for fold, frame in _by_fold(predictions).items():
+        rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
+    return pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
+
+
+def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Points of the ROC curves; none where a class is missing."""
+    blocks = [pd.DataFrame(columns=list(ROC_COLUMNS))]
+    for fold, frame in _by_fold(predictions).items():
+        if frame["target"].nunique() == 2:
+            fpr, tpr, threshold = roc_curve(frame["target"].to_numpy(int), frame["probability"].to_numpy(float))
+            threshold = np.where(np.isinf(threshold), np.nan, threshold)
+            columns = dict(zip(ROC_COLUMNS, (fold, threshold, fpr, tpr), strict=True))
+            blocks.append(pd.DataFrame(columns))
+    return pd.concat([block for block in blocks if len(block)] or blocks, ignore_index=True)
+
+
+def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
+    """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
+    predictions, settings = inputs.predictions, inputs.config.statistics
+    return {
+        "performance": performance_table(predictions, settings, inputs.seed),
+        "roc": roc_table(predictions),
+        "precision_recall": precision_recall_table(predictions),
+        "calibration": calibration_table(predictions, settings.confidence),
+    }
+
+
+def _by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    folds = {str(fold): frame for fold, frame in predictions.groupby("fold", sort=True)}
+    return {ALL_FOLDS: predictions, **folds}
+
+
+def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> list[dict[str, Any]]:
+    target = frame["target"].to_numpy(float)
+    predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
+    probability = frame["probability"].to_numpy(float)
+    codes, names = participant_codes(frame["participant_id"].tolist())
+
+    def of_weights(weights: Floats) -> Mapping[str, Floats]:
+        return metrics(target, predicted, probability, weights[:, codes])
+
+    def statistic(weights: Floats) -> Floats:
+        return np.stack(list(of_weights(weights).values()), axis=1)
+
+    estimates = of_weights(np.ones((1, len(names))))
+    counts = {"n_positive": int(target.sum()), "n_negative": int((1 - target).sum())}
+    intervals = _intervals(statistic, len(names), settings, rng)
+    of_class = {"sensitivity": codes[target == 1], "specificity": codes[target == 0], "accuracy": codes}
+    shares = {
+        i: (float(value[0]), len(np.unique(of_class[metric])))
+        for i, (metric, value) in enumerate(estimates.items())
+        if metric in of_class
+    }
+    intervals = with_exact_shares(intervals, shares, settings.confidence)
+    return [
+        {
+            "fold": fold,
+            "metric": metric,
+            "estimate": float(value[0]),
+            "ci_low": intervals.low[i],
+            "ci_high": intervals.high[i],
+            "interval": intervals.method[i],
+            "n_participants": len(names),
+            "n_scans": len(frame),
+            **counts,
+            "note": _note(float(value[0]), bool(intervals.flat[i]), str(intervals.method[i])),
+        }
+        for i, (metric, value) in enumerate(estimates.items())
+    ]
+
+
+def _intervals(
+    statistic: Callable[[Floats], Floats], n: int, settings: StatisticsConfig, rng: np.random.Generator
+) -> Intervals:
+    if n == 0:
+        return Intervals.absent(len(METRICS))
+    return bootstrap_intervals(statistic, [0] * n, settings.bootstrap_samples, settings.confidence, rng)
+
+
+def _note(estimate: float, flat: bool, method: str) -> str | None:
+    if np.isnan(estimate):
+        return "a class that the metric needs has no scan"
+    return FLAT if flat and method == NO_INTERVAL else None

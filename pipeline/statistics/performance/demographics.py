@@ -1,0 +1,164 @@
+"""Who the analysed participants are, by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
+from pipeline.cohort.records import Scan
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.declared import CLASSES, Table
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.groups.members import hedges_g
+
+TOTAL = "all"
+
+DEMOGRAPHICS_COLUMNS = {
+    "label": "Class, or all. A participant with scans of both classes is in both",
+    "variable": "scans (per participant), age (years), female (share), mmse, tiv_mm3 or hippocampus_mm3",
+    "n_participants": "Participants of the class",
+    "n_scans": "Scans of the class",
+    "n_known": "Participants with a value",
+    "mean": "Mean over participants, each participant's scans of the class averaged first",
+    "sd": "Standard deviation between participants (n - 1)",
+    "minimum": "Smallest value of a participant",
+    "maximum": "Largest value of a participant",
+}
+DEMOGRAPHICS_TABLE = Table(
+    "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
+    "n_participants", "n_known"), values={"label": (CLASSES, "all")},
+)  # fmt: skip
+TESTS_COLUMNS = {
+    "variable": "As in demographics",
+    "test": "Welch's t; for sex, Fisher's exact test",
+    "statistic": "t; for sex the odds ratio of being a woman",
+    "p": "Two-sided p, not corrected: it describes the sample, and a large one does not make classes alike",
+    "hedges_g": "Difference in pooled standard deviations, positive class minus negative; n/a for sex",
+    "n_positive": "Participants of the positive class with a value",
+    "n_negative": "Participants of the negative class with a value",
+    "note": "Why there is no value, or who was left out",
+}
+DEMOGRAPHIC_TESTS_TABLE = Table(
+    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other facts?",
+    filled=("variable",),
+)  # fmt: skip
+_VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
+
+
+def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
+    """One row per class and variable.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Those analysed.
+    cohort : CohortConfig
+        Names the classes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `DEMOGRAPHICS_COLUMNS`; also for a class without scans.
+    """
+    frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
+    rows = []
+    classes = () if cohort.target else tuple(reversed(cohort.labels))  # positive first
+    for label in (TOTAL, *classes):
+        own = frame if label == TOTAL else frame[frame["label"] == label]
+        people = own.groupby("participant_id")
+        values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
+        for variable in _VARIABLES:
+            rows.append(_row(label, variable, len(own), values[variable]))
+    return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
+
+
+def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
+    """Tables ``demographics`` and ``demographic_tests``."""
+    cohort = inputs.config.cohort
+    tables = {"demographics": demographics(inputs.scans, cohort)}
+    if task_of(cohort).kind.name == TWO_CLASSES:
+        tables["demographic_tests"] = demographic_tests(inputs.scans, cohort)
+    return tables
+
+
+def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
+    """Whether the classes differ in who they are: one row per variable, participants as the unit.
+
+    Someone with scans of both classes belongs to neither and is left out, counted in the note.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of `TESTS_COLUMNS`.
+    """
+    frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
+    classes = frame.groupby("participant_id")["label"].nunique()
+    both = set(classes.index[classes > 1])
+    frame = frame[~frame["participant_id"].isin(both)]
+    people = frame.groupby("participant_id")
+    values = (
+        people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float), label=people["label"].first())
+    )
+    left_out = f"{len(both)} with scans of both classes left out" if both else None
+    rows = []
+    for variable in _VARIABLES:
+        a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
+        found = _fisher(a, b) if variable == "female" else _welch(a, b)
+        notes = [note for note in (found.pop("note"), left_out) if note]
+        rows.append({"variable": variable, **found, "n_positive": len(a), "n_negative": len(b),
+                     "note": "; ".join(notes) or None})  # fmt: skip
+    return pd.DataFrame(rows, columns=list(TESTS_COLUMNS))
+
+
+def _welch(a: pd.Series, b: pd.Series) -> dict[str, Any]:
+    found: dict[str, Any] = {"test": "Welch's t", "statistic": np.nan, "p": np.nan, "hedges_g": np.nan, "note": None}
+    if min(len(a), len(b)) < 2 or (a.std() == 0 and b.std() == 0):
+        return {**found, "note": "fewer than two values in a class, or none differs from another"}
+    result = stats.ttest_ind(a, b, equal_var=False)
+    values = np.concatenate([a, b]).astype(float)[:, None]
+    g = hedges_g(values, np.arange(len(values)) < len(a))[0]
+    return {**found, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g)}
+
+
+def _fisher(a: pd.Series, b: pd.Series) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "test": "Fisher's exact",
+        "statistic": np.nan,
+        "p": np.nan,
+        "hedges_g": np.nan,
+        "note": None,
+    }
+    if not len(a) or not len(b):
+        return {**found, "note": "no value in a class"}
+    table = [[int((x > 0.5).sum()), int((x <= 0.5).sum())] for x in (a, b)]
+    odds, p = stats.fisher_exact(table)
+    known = bool(np.isfinite(odds))
+    return {**found, "statistic": float(odds) if known else np.nan, "p": float(p),
+            "note": None if known else "the odds ratio is not finite"}  # fmt: skip
+
+
+def _facts(scan: Scan) -> dict[str, Any]:
+    numbers = {name: getattr(scan, name) for name in ("age", "mmse", "tiv_mm3", "hippocampus_mm3")}
+    female = None if scan.sex is None else float(scan.sex == "F")
+    values = {name: np.nan if value is None else float(value) for name, value in {**numbers, "female": female}.items()}
+    return {"participant_id": scan.participant_id, "label": scan.label, "scans": 1.0, **values}
+
+
+def _row(label: str, variable: str, n_scans: int, values: pd.Series) -> dict[str, Any]:
+    known = values.dropna()
+    return {
+        "label": label,
+        "variable": variable,
+        "n_participants": len(values),
+        "n_scans": n_scans,
+        "n_known": len(known),
+        "mean": known.mean(),
+        "sd": known.std(ddof=1),
+        "minimum": known.min(),
+        "maximum": known.max(),
+    }

@@ -1,0 +1,78 @@
+"""How well a number is predicted by networks that have not seen the participant, with intervals over participants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_by_fold
+from pipeline.statistics.resampling.weighted import weighted_mean, weighted_slope
+
+Floats = NDArray[np.float64]
+
+NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
+    "metric": "Over scans: mae (mean absolute error), mae_of_mean (of predicting the mean of the target over these "
+    "scans: what a network must beat), r (Pearson, predicted with true), r2 (share of the target's variance explained; "
+    "below 0 it is worse than the mean), mean_gap (predicted minus true), gap_slope (change of the gap per unit of the "
+    "target), corrected_mae (of the corrected gap, which uses the true value, so it is no measure of prediction) or "
+    "corrected_gap_slope (0 where the correction works)",
+}
+"""Columns of ``performance_number.tsv``."""
+PERFORMANCE_NUMBER_TABLE = Table(
+    "performance_number", NUMBER_PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well is the number predicted?",
+    forms={"fold": Form.TEXT},
+)  # fmt: skip
+
+
+def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
+    """All metrics, for scans that count several times.
+
+    Parameters
+    ----------
+    target, predicted, corrected : array, shape (scans,)
+        `corrected` are corrected gaps; NaN where there is none, and then so are the metrics of it.
+    weights : array, shape (draws, scans)
+
+    Returns
+    -------
+    dict of str to array, shape (draws,)
+        NaN where a metric does not exist, such as a correlation without a spread.
+    """
+    gap = predicted - target
+    mean = weighted_mean(target, weights)
+    from_mean = target - mean[:, None]
+    slope = weighted_slope(target, predicted, weights)
+    back = weighted_slope(predicted, target, weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = (weights * from_mean**2).sum(axis=1)
+        r2 = np.where(total > 0, 1 - weights @ gap**2 / total, np.nan)
+    return {
+        "mae": weighted_mean(np.abs(gap), weights),
+        "mae_of_mean": (weights * np.abs(from_mean)).sum(axis=1) / weights.sum(axis=1),
+        "r": np.sign(slope) * np.sqrt(np.clip(slope * back, 0, 1)),
+        "r2": r2,
+        "mean_gap": weighted_mean(gap, weights),
+        "gap_slope": weighted_slope(target, gap, weights),
+        "corrected_mae": weighted_mean(np.abs(corrected), weights),
+        "corrected_gap_slope": weighted_slope(target, corrected, weights),
+    }
+
+
+def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
+    """Table ``performance_number``, over all folds together and in each."""
+
+    def statistic(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
+        target, predicted, corrected = (
+            frame[name].to_numpy(float) for name in ("target", "prediction", "corrected_gap")
+        )
+        return number_metrics(target, predicted, corrected, weights)
+
+    rng = generator(inputs.seed, "statistics", "performance_number")
+    return measured_by_fold(inputs.predictions, statistic, inputs.config.statistics, rng)

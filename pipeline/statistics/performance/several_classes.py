@@ -1,0 +1,97 @@
+"""How well scans of several classes are told apart by networks that have not seen their participant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.run.columns import Form
+from pipeline.run.declared import CLASSES, Table
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
+
+Floats = NDArray[np.float64]
+
+CLASSES_COLUMNS = MEASURE_COLUMNS | {
+    "metric": "Over scans: balanced_accuracy (macro: mean of the recalls of all classes), accuracy, or recall of CLASS "
+    "(share of its scans that are recognised)",
+}
+"""Columns of ``performance_classes.tsv``."""
+PERFORMANCE_CLASSES_TABLE = Table(
+    "performance_classes", CLASSES_COLUMNS, "fold (or all) and metric", "How well are the classes told apart?",
+    forms={"fold": Form.TEXT},
+)  # fmt: skip
+CONFUSION_COLUMNS = {
+    "fold": MEASURE_COLUMNS["fold"],
+    "label": "True class",
+    "predicted": "Class with the largest logit",
+    "n_scans": "Scans",
+    "n_participants": "Their participants",
+    "share": "Share of the scans of the true class",
+}
+"""Columns of ``confusion.tsv``."""
+CONFUSION_TABLE = Table(
+    "confusion", CONFUSION_COLUMNS, "fold (or all), true and predicted class", "Which classes are taken for which?",
+    forms={"fold": Form.TEXT}, values={"label": (CLASSES,), "predicted": (CLASSES,)},
+)  # fmt: skip
+
+
+def class_metrics(
+    labels: Sequence[str], predicted: Sequence[str], classes: Sequence[str], weights: Floats
+) -> dict[str, Floats]:
+    """Macro balanced accuracy, accuracy and recalls, for scans that count several times.
+
+    Parameters
+    ----------
+    labels, predicted : sequence of str, length scans
+    classes : sequence of str
+    weights : array, shape (draws, scans)
+
+    Returns
+    -------
+    dict of str to array, shape (draws,)
+        NaN where a class that the metric needs has no weight.
+    """
+    true, right = np.asarray(labels), np.asarray(labels) == np.asarray(predicted)
+    recalls = {}
+    for name in classes:
+        members = weights * (true == name)
+        total = members.sum(axis=1)
+        recalls[f"recall of {name}"] = np.divide(
+            members @ right.astype(float), total, out=np.full(len(weights), np.nan), where=total > 0
+        )
+    return {
+        "balanced_accuracy": np.stack(list(recalls.values())).mean(axis=0),
+        "accuracy": weights @ right.astype(float) / weights.sum(axis=1),
+        **recalls,
+    }
+
+
+def confusion_table(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:
+    """One row per fold, true class and predicted class, also where there is no scan."""
+    rows = []
+    for fold, frame in by_fold(predictions).items():
+        for label in classes:
+            own = frame[frame["label"] == label]
+            for predicted in classes:
+                cell = own[own["predicted"] == predicted]
+                share = len(cell) / len(own) if len(own) else float("nan")
+                rows.append([fold, label, predicted, len(cell), cell["participant_id"].nunique(), share])
+    return pd.DataFrame(rows, columns=list(CONFUSION_COLUMNS))
+
+
+def classes_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
+    """Tables ``performance_classes`` and ``confusion``."""
+    classes = inputs.config.cohort.labels
+
+    def measure(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
+        return class_metrics(frame["label"].tolist(), frame["predicted"].tolist(), classes, weights)
+
+    rng = generator(inputs.seed, "statistics", "performance_classes")
+    table = measured_by_fold(inputs.predictions, measure, inputs.config.statistics, rng)
+    confusion = confusion_table(inputs.predictions, classes)
+    return {"performance_classes": table, "confusion": confusion}

@@ -1,0 +1,86 @@
+"""Augmentation beyond flips and shifts, by MONAI's transforms, on the device that trains.
+
+Affine transforms, a smooth bias field, gamma, noise and cut-out (the cubes of DeVries & Taylor 2017), in this order.
+What a scan gets depends on the seed, the epoch and its place in the training part, not on the batch it is in.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.run.config.settings import AugmentationConfig
+from pipeline.run.work.seeds import derived_seed
+
+
+class FurtherAugmentation:
+    """The transforms of one epoch.
+
+    Parameters
+    ----------
+    config : AugmentationConfig
+    seed, epoch : int
+    """
+
+    def __init__(self, config: AugmentationConfig, seed: int, epoch: int) -> None:
+        self._config, self._seed, self._epoch = config, seed, epoch
+        self._moving: Any = None
+        self._changing: Any = None
+
+    def __call__(self, volumes: torch.Tensor, scans: np.ndarray) -> torch.Tensor:
+        """Transform volumes.
+
+        Parameters
+        ----------
+        volumes : Tensor of float32, shape (B, 1, D, H, W)
+            Intensities in [0, 1]; the background is exactly 0 and stays so.
+        scans : array of int, shape (B,)
+            Places in the training part.
+        """
+        if not self._config.is_on:
+            return volumes
+        if self._moving is None:
+            self._moving, self._changing = transforms_of(self._config, volumes.device)
+        results = []
+        for volume, scan in zip(volumes, scans, strict=True):
+            seed = derived_seed(self._seed, "augmentation", self._epoch, int(scan))
+            moved = self._moving.set_random_state(seed)(volume.clone())  # cut-out works in place
+            changed = self._changing.set_random_state(seed + 1)(moved)
+            results.append(torch.where(_plain(moved) == 0, 0.0, _plain(changed)).to(volume))
+        return torch.stack(results)
+
+
+def _plain(volume: torch.Tensor) -> torch.Tensor:
+    """Without MONAI's metadata."""
+    return volume.as_tensor() if hasattr(volume, "as_tensor") else volume
+
+
+def transforms_of(config: AugmentationConfig, device: torch.device) -> tuple[Any, Any]:
+    """The transforms that are switched on, of a (1, D, H, W) volume: what moves voxels, and what changes intensities.
+
+    Both are a `monai.transforms.Compose`.
+    """
+    transforms: Any = import_module("monai.transforms")  # takes seconds, and only those who ask for it need it
+
+    angle = math.radians(config.rotation_degrees)
+    known: dict[str, Any] = {
+        "affine": lambda p: transforms.RandAffine(
+            prob=p, rotate_range=[angle] * 3, scale_range=[config.scaling] * 3, padding_mode="zeros",
+            mode="bilinear", device=device,
+        ),
+        "bias_field": lambda p: transforms.RandBiasField(
+            prob=p, coeff_range=(-config.bias_field_strength, config.bias_field_strength)
+        ),
+        "contrast": lambda p: transforms.RandAdjustContrast(prob=p, gamma=config.gamma),
+        "noise": lambda p: transforms.RandGaussianNoise(prob=p, std=config.noise_sd),
+        "cutout": lambda p: transforms.RandCoarseDropout(
+            prob=p, holes=config.cutout_count, spatial_size=config.cutout_voxels, fill_value=0.0
+        ),
+    }  # fmt: skip
+    made = {name: make(p) for name, make in known.items() if (p := getattr(config, f"{name}_probability")) > 0}
+    moving = [made.pop("affine")] if "affine" in made else []
+    return transforms.Compose(moving), transforms.Compose(list(made.values()))

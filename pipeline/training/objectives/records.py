@@ -1,0 +1,90 @@
+"""What a training is given to minimise: an objective, and what it may look at beside the batch.
+
+An objective is one frozen record; the trainer knows nothing else of it. A new one (guidance by masks, distillation from
+a teacher, contrast with a queue) is one more function that makes such a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+Logged = Mapping[str, torch.Tensor]
+"""Values of single scans, each of shape (B, ...), by name; the trainer gathers them over an epoch."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some scans of a training or validation part.
+
+    Parameters
+    ----------
+    volumes : Tensor, shape (B, 1, D, H, W)
+        Augmented where the network trains.
+    targets : Tensor, shape (B,)
+        Class numbers (int64), or numbers (float32).
+    scans : Tensor of int64, shape (B,)
+        Positions in the part: what the context holds per scan is found by them.
+    """
+
+    volumes: torch.Tensor
+    targets: torch.Tensor
+    scans: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an objective may use beside the network and the batch; None where it uses none.
+
+    Parameters
+    ----------
+    teacher : nn.Module or None
+        A frozen network, in evaluation mode.
+    masks : Tensor or None
+        Regions of each scan, (N, D, H, W), by position in the part.
+    queue : Tensor or None
+        Features of earlier batches; an objective may change it in place.
+    """
+
+    teacher: nn.Module | None = None
+    masks: torch.Tensor | None = None
+    queue: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Measures:
+    """How a network did over a part: its loss, and the score in the unit that tables show."""
+
+    loss: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a training minimises.
+
+    Parameters
+    ----------
+    name : str
+    loss : callable
+        ``loss(model, batch, context)`` gives the mean loss of the batch, a scalar to differentiate, and the values of
+        its scans to log.
+    measures : callable
+        From the logged values of all scans of a part to its `Measures`.
+    score : str
+        Name of the score, as in columns: ``balanced_accuracy`` or ``mae``.
+    score_sign : int
+        1 if a higher score is better, -1 if a lower one is.
+    facts : mapping
+        For the description of the network: class weights, or mean and standard deviation of the target.
+    """
+
+    name: str
+    loss: Callable[[nn.Module, Batch, Context], tuple[torch.Tensor, Logged]]
+    measures: Callable[[Logged], Measures]
+    score: str
+    score_sign: int
+    facts: Mapping[str, object] = field(default_factory=dict)

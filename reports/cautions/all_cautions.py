@@ -1,0 +1,342 @@
+"""What speaks against trusting the result, in plain words, worst first.
+
+Each check is a function of the run that gives a caution or None; adding a check is adding it to `CHECKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pandas as pd
+
+from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
+from pipeline.run.layout.map_names import map_title
+from reports.cautions.audit_cautions import AUDIT_CHECKS
+from reports.cautions.findings import performance_estimate
+from reports.cautions.headline import in_words
+from reports.cautions.method_cautions import METHOD_CHECKS
+from reports.cautions.record import Caution
+from reports.content.relevance.conservation import LOSSES, shares
+from reports.content.run.registration import outlying_scans, registered
+from reports.page.faults import Faults
+from reports.read.run_record import KEYS, OUTCOMES, RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
+from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+
+FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
+IMBALANCE = 1.5
+LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
+NAMED_FAULTS = 8
+"""Faults named on the page."""
+
+
+def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]:
+    """All cautions that apply, serious ones first.
+
+    Parameters
+    ----------
+    run : RunRecord
+    faults : Faults, optional
+        What could not be shown so far; a check that cannot be made is added.
+    """
+    faults = faults or Faults(run.layout)
+    found = [faults.attempt("A warning", partial(check, run))[0] for check in CHECKS]
+    found.append(_faulty(list(faults.said)))
+    return sorted(filter(None, found), key=lambda caution: caution.level != "serious")
+
+
+def _faulty(said: Sequence[str]) -> Caution | None:
+    """Maps and sections that are missing from the report; tables have a caution of their own."""
+    if not said:
+        return None
+    more = f" {number(len(said) - NAMED_FAULTS)} more are in logs/run.log." if len(said) > NAMED_FAULTS else ""
+    return Caution("serious", "Parts of this report are missing.", " ".join(said[:NAMED_FAULTS]) + more)
+
+
+def _synthetic(run: RunRecord) -> Caution | None:
+    if not run.is_synthetic:
+        return None
+    return Caution(
+        "serious",
+        "Synthetic people.",
+        f"The scans were made from the template brain with planted disease{_planted_regions(run)}. Nothing here says "
+        "anything about Alzheimer's disease; it shows whether the method finds what was planted.",
+        "cohort",
+    )
+
+
+def _planted_regions(run: RunRecord) -> str:
+    """The definition of the words that the report uses from here on; empty where the truth is not at hand."""
+    if not run.planted:
+        return ""
+    named = in_words(run.planted)
+    return f" in {count(len(run.planted), 'region')}, here called the planted regions: {named}"
+
+
+def _shuffled(run: RunRecord) -> Caution | None:
+    if not run.config.cohort.shuffle_labels:
+        return None
+    return Caution(
+        "serious",
+        "Labels were shuffled.",
+        "This run is a control: classes were handed round between participants. A balanced accuracy far from 0.5, or "
+        "regions that stand out, would mean that something leaks.",
+        "performance",
+    )
+
+
+def missing_stages(run: RunRecord) -> list[str]:
+    """Stages of a run that have no results yet."""
+    predictions = PREDICTIONS_OF[run.task.kind.name]
+    stages = (
+        ("registration", "registration"), ("training", predictions), ("attribution", "conservation"),
+        ("regions", "relevance"), ("statistics", predictions.replace("predictions", "performance")),
+    )  # fmt: skip
+    return [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
+
+
+def _unfinished(run: RunRecord) -> Caution | None:
+    missing = missing_stages(run)
+    if not missing:
+        return None
+    return Caution(
+        "serious",
+        "The run is not finished.",
+        f"There are no results of {listing(missing)}. The next stage is {missing[0]}: repeat the command that made "
+        "this run, without --stop-after if it had that. The parts of this report that need these results say so.",
+    )
+
+
+def _unreadable(run: RunRecord) -> Caution | None:
+    if not run.unreadable:
+        return None
+    which = "A table" if len(run.unreadable) == 1 else "Tables"
+    return Caution("serious", f"{which} cannot be used.", run.why_absent(*run.unreadable))
+
+
+def _few(run: RunRecord) -> Caution | None:
+    if not run.has("scans"):
+        return None
+    one_split = run.config.cohort.split == "single" and run.has("predictions")
+    people = _people_by_class(run, run.tables["predictions"]) if one_split else _people_by_class(run)
+    smallest = min(people.values())
+    if smallest >= FEW_PARTICIPANTS:
+        return None
+    counts = listing([f"{number(n)} {label}" for label, n in people.items()])
+    if one_split:
+        counts += " of the test part"
+    return Caution(
+        "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
+        "Few participants.",
+        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample "
+        "could give another ranking of regions.",
+        "cohort",
+    )
+
+
+def _imbalanced(run: RunRecord) -> Caution | None:
+    if not run.has("scans"):
+        return None
+    people = _people_by_class(run)
+    small, large = min(people.values()), max(people.values())
+    if small == 0:
+        return Caution("serious", "One class is empty.", f"No participant has the label "
+                       f"{min(people, key=lambda label: people[label])}.", "cohort")  # fmt: skip
+    if large / small <= IMBALANCE:
+        return None
+    return Caution(
+        "note",
+        "Classes are imbalanced.",
+        f"{listing([f'{number(n)} {label}' for label, n in people.items()])} participants. Read balanced accuracy, "
+        "not accuracy, and look at sensitivity and specificity apart.",
+        "performance",
+    )
+
+
+def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
+    """Participants with each label among the kept scans, or among those given; with a number, those who have one."""
+    if scans is None:
+        every = run.tables["scans"]
+        scans = every[every["kept"].astype(bool)]
+    if run.task.is_number:
+        return {"participants": scans.loc[scans["label"].notna(), "participant_id"].nunique()}
+    labels = reversed(run.task.outputs)
+    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in labels}
+
+
+def _failed(run: RunRecord) -> Caution | None:
+    if not run.has("failures"):
+        return None
+    by_stage = run.tables["failures"]["stage"].value_counts()
+    counts = listing([f"{number(n)} in {stage}" for stage, n in by_stage.items()])
+    return Caution("serious", "Something failed.", f"Units without a result: {counts}. The rest went on.", "cohort")
+
+
+def _dropped(run: RunRecord) -> Caution | None:
+    if not run.has("scans"):
+        return None
+    kept = run.tables["scans"]["kept"].astype(bool)
+    if kept.all():
+        return None
+    share = percent(1 - kept.mean(), 0)
+    text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); the reasons are below."
+    return Caution("note", "Scans were dropped.", text, "cohort")
+
+
+def _same_images(run: RunRecord) -> Caution | None:
+    said = str(run.provenance.get("sources", {}).get("same_images", ""))
+    if not said:
+        return None
+    text = f"{said[:1].upper()}{shortened(said[1:], LONGEST_TEXT)}. What one person's scan tells counts several times."
+    return Caution("serious", "One image stands for several scans.", text, "cohort")
+
+
+def _registration(run: RunRecord) -> Caution | None:
+    if not run.has("registration"):
+        return None
+    good = registered(run)
+    bad = good[outlying_scans(good)]
+    if bad.empty:
+        return None
+    dropped = int((bad["decision"] == "drop").sum())
+    return Caution(
+        "note" if dropped == len(bad) else "serious",
+        "Registration is doubtful.",
+        f"In doubt: {number(len(bad))} of {count(len(good), 'scan')}, first of all "
+        f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
+        f"{number(len(bad) - dropped)} kept. The relevance of kept ones may be counted in the wrong regions.",
+        "registration",
+    )
+
+
+def _own_volumes(run: RunRecord) -> Caution | None:
+    """Hippocampal volumes that come from the registration, not from a segmentation."""
+    if not run.has("scans"):
+        return None
+    kept = run.tables["scans"][run.tables["scans"]["kept"].astype(bool)]
+    known = kept[kept["hippocampus_mm3"].notna()]
+    own = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
+    if not own.any():
+        return None
+    text = (
+        f"{number(int(own.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian determinant of "
+        f"the registration: what the warp does not follow is missing from them ({RELIABILITY})."
+    )
+    if not own.all():
+        text += " The others come from the input, and the two kinds differ by more than anatomy."
+    return Caution("note" if own.all() else "serious", "Hippocampal volumes are our own.", text, "volume")
+
+
+def _chance(run: RunRecord) -> Caution | None:
+    estimate = performance_estimate(run, "balanced_accuracy")
+    if estimate is None or is_missing(estimate.low) or estimate.low > 0.5:
+        return None
+    return Caution(
+        "serious",
+        "The classifier may be guessing.",
+        f"The interval of the balanced accuracy, {fixed(estimate.low)} to {fixed(estimate.high)}, includes 0.5. "
+        "Heatmaps of a network that does not work explain nothing.",
+        "performance",
+    )
+
+
+def _not_converged(run: RunRecord) -> Caution | None:
+    folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
+    if not folds:
+        return None
+    return Caution(
+        "note" if len(folds) < len(run.models) else "serious",
+        "Training was cut off.",
+        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
+        "ended at the largest number of epochs while the validation loss could still fall.",
+        "training",
+    )
+
+
+def _not_learned(run: RunRecord) -> Caution | None:
+    found = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
+    folds = [fold for fold, value in found.items() if value is not None and value <= 1 / len(run.task.outputs)]
+    if not folds:
+        return None
+    return Caution(
+        "serious",
+        "A network did not learn.",
+        f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
+        "even the epoch that was kept is no better than guessing on the validation participants. Heatmaps of such a "
+        "network mean nothing.",
+        "training",
+    )
+
+
+def _losses(run: RunRecord) -> Caution | None:
+    if not run.has("conservation"):
+        return None
+    table = shares(run.tables["conservation"])
+    table = table.assign(lost=table[list(LOSSES)].sum(axis=1))
+    worst = table.sort_values("lost").iloc[-1]
+    if not worst["lost"] > LARGE_LOSS:
+        return None
+    return Caution(
+        "serious" if worst["lost"] > SERIOUS_LOSS else "note",
+        "Part of the relevance never reaches the image.",
+        f"In {map_title(worst['map'])} maps biases and units without contribution take {percent(worst['lost'], 0)} of "
+        "the start value (median over scans). Maps show only what is left.",
+        "conservation",
+    )
+
+
+def _negative_start(run: RunRecord) -> Caution | None:
+    """Scans whose explained output is negative; a true positive can be one, as softmax compares two logits."""
+    if not run.has("conservation", "predictions"):
+        return None
+    rows = run.tables["conservation"].drop_duplicates(KEYS)
+    rows = rows.merge(run.tables["predictions"][[*KEYS, "outcome"]], on=KEYS)
+    negative = rows[rows["start_value"] < 0]
+    if negative.empty:
+        return None
+    hits = int((negative["outcome"] == "TP").sum())
+    text = (
+        f"In {count(len(negative), 'scan')} of {number(len(rows))}, {number(hits)} of them true positives, the "
+        f"explained output of {run.positive} is below 0. Their maps are negated: read them against the sign. Means "
+        "over such scans, and gain, mix signs."
+    )
+    if run.config.attribution.start_value == "logit":
+        text += ' With start_value = "probability" in [attribution] no map is negated.'
+    return Caution("note", "Some relevance is negative from the start.", text, "conservation")
+
+
+def _gain(run: RunRecord) -> Caution | None:
+    if not run.has("relevance", "predictions"):
+        return None
+    found = []
+    for name in run.main_maps:
+        values = run.region_values[run.region_values["map"] == name]
+        filled = values[values["density"].notna()]
+        unknown = filled.loc[filled["gain"].isna(), "group"].nunique()
+        if unknown:
+            found.append(f"{map_title(name)}: {number(unknown)} of {number(values['group'].nunique())} regions")
+    if not found:
+        return None
+    return Caution(
+        "note",
+        "Gain is not known everywhere.",
+        f"Where the mean sum of {run.negative} scans of a fold is not above 0 there is no ratio. In at least one fold: "
+        f"{listing(found)}.",
+        "regions",
+    )
+
+
+def _empty_outcomes(run: RunRecord) -> Caution | None:
+    empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
+    if not empty:
+        return None
+    return Caution("note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.",
+                   "performance")  # fmt: skip
+
+
+CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
+    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _same_images, _few, _chance, _registration, _own_volumes,
+    _not_learned, _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
+    *AUDIT_CHECKS, *METHOD_CHECKS,
+)  # fmt: skip

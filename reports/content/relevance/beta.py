@@ -1,0 +1,100 @@
+"""How far the ranking of regions depends on beta (figure 6 of the founding study)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.regions.ranking import METRICS
+from reports.analyses.verdicts import CLEAR, rows_where
+from reports.cautions.findings import volume_estimate
+from reports.figures.overlap import draw_overlap
+from reports.page.material import Material
+from reports.read.run_record import RunRecord
+from reports.words.numbers import fixed, number, percent
+
+
+def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Square tables of overlap in per cent by metric, beta by beta."""
+    frame = overlap.assign(a=overlap["map_a"].map(beta_of), b=overlap["map_b"].map(beta_of))
+    result = {}
+    for metric, rows in frame.groupby("metric", sort=False):
+        if rows["overlap"].notna().any():
+            result[str(metric)] = rows.pivot_table(index="a", columns="b", values="overlap")
+    return result
+
+
+def beta_of(map_name: str) -> float:
+    """The number in the name of an LRP map.
+
+    Examples
+    --------
+    >>> beta_of("lrpB025")
+    0.25
+    """
+    return int(map_name.removeprefix("lrpB")) / 100
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """One matrix per metric that is known."""
+    overlap = material.run.tables["beta_overlap"]
+    notes = sorted(set(overlap["note"].dropna())) if "note" in overlap else []
+    known = matrices(overlap)
+    picture = None
+    if known:
+        top, people = int(overlap["top"].iloc[0]), _people(material.run)
+        picture = material.gallery.add(
+            draw_overlap(known, top, people),
+            "bohle2019-06_beta-overlap",
+            f"Matrices of the overlap of the top {top} regions between values of beta, for {', '.join(known)}.",
+            f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, per "
+            f"metric. 100 means the same regions{_by_chance(material.run)}; a low number means that the answer depends "
+            "on the choice of β. "
+            f"n: participants of {material.run.positive}, for gain those with true positives."
+            f"{_known_gains(material.run)}",
+        )
+    return {"figure": picture, "notes": notes, "lead": _hippocampus(material.run)}
+
+
+def _hippocampus(run: RunRecord) -> str:
+    """How far the correlation of hippocampal relevance with volume goes with beta; empty where it is not known."""
+    known = [(name, found) for name in run.lrp_names if (found := volume_estimate(run, name)) is not None]
+    if len(known) < 2:
+        return ""
+    (least, low), (most, high) = (pick(known, key=lambda pair: pair[1].value) for pick in (min, max))
+    turns = "The sign depends on β" if low.value < 0 < high.value else "The sign is the same for every β"
+    unproven = "" if any(found.p_fdr < CLEAR for _, found in known) else " None of them survives correction (FDR)."
+    return (
+        f"{turns}: the correlation of hippocampal relevance with volume goes from {fixed(low.value)} (β = "
+        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}).{unproven} "
+        "Regions may agree where that does not."
+    )
+
+
+def _by_chance(run: RunRecord) -> str:
+    """The overlap of random rankings, from the agreement of rankings; empty where that was not analysed."""
+    rows = rows_where(run, "ranking_agreement", between="betas", metric="density", scans="all")
+    known = rows["overlap_chance"].dropna() if len(rows) else rows
+    return f", {percent(known.iloc[0], 0)} is what random rankings share" if len(known) else ""
+
+
+def _people(run: RunRecord) -> dict[str, int]:
+    """Participants behind the ranking by each metric."""
+    hits = run.group_sizes.get("TP", (0, 0))[1]
+    return {metric: hits if metric == "gain" else run.group_sizes[run.positive][1] for metric in METRICS}
+
+
+def _known_gains(run: RunRecord) -> str:
+    """In how many regions gain is known, by beta: negative means of controls leave no ratio."""
+    values = run.region_values
+    hits = values[(values["outcome"] == "TP") & values["map"].isin(run.lrp_names)]
+    filled, known = (hits[hits[column].notna()].groupby("map")["group"].nunique() for column in ("density", "gain"))
+    if known.reindex(filled.index, fill_value=0).equals(filled):
+        return ""
+    said = [
+        f"β = {beta_of(name):g}, {number(known.get(name, 0))} of {number(filled[name])}"
+        for name in run.lrp_names if name in filled
+    ]  # fmt: skip
+    return f" Regions in which a gain is known for anybody: {'; '.join(said)}."

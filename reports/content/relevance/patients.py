@@ -1,0 +1,115 @@
+"""Two people whom the classifier is sure of, for different reasons (figure 7 of the founding study)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from scipy.spatial.distance import cosine
+
+from pipeline.run.layout.map_names import map_title
+from reports.cautions.headline import in_words, small_regions
+from reports.figures.fingerprints import draw_profiles, draw_radar
+from reports.figures.gallery import Picture
+from reports.figures.maps import MapRow, draw_map_grid, map_unit
+from reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
+from reports.page.material import Material
+from reports.words.numbers import fixed, is_missing, number, shortened
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Per leading map: the pair's slices, radar and profile, or the reason why there is no pair."""
+    frame = material.run.tables["fingerprints"]
+    blocks = []
+    for name in material.run.main_maps:
+        rows = frame[frame["map"] == name]
+        pair = rows[rows["participant_id"].notna()]
+        if pair.empty:
+            notes = [str(note) for note in rows["note"].dropna()] if "note" in rows else []
+            blocks.append(
+                {"title": map_title(name), "notes": notes or ["There is no pair."], "figures": [], "text": ""}
+            )
+        else:
+            blocks.append({"title": map_title(name), "notes": [], **_pair(material, name, pair)})
+    return {"blocks": blocks}
+
+
+def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, Any]:
+    people = [rows for _, rows in pair.sort_values(["patient", "rank"]).groupby("patient", sort=True)]
+    names = [_name(rows.iloc[0]) for rows in people]
+    every = {name: rows.set_index("group")["density"] for name, rows in zip(names, people, strict=True)}
+    small = [group for group in small_regions(material.run) if group in every[names[0]]]
+    larger = {name: profile.drop(small) for name, profile in every.items()}
+    profiles, small = (larger, small) if len(larger[names[0]]) else (every, [])
+    distance, candidates = pair["cosine_distance"].iloc[0], pair["n_candidates"].iloc[0]
+    figures = [_slices(material, map_name, people, names)]
+    title, unit = map_title(map_name), f"{map_unit(map_name)} per voxel"
+    figures.append(
+        material.gallery.add(
+            draw_radar(profiles),
+            f"bohle2019-07b_fingerprints_{map_name}",
+            f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
+            f"{title}: fingerprints over the regions with the highest mean density, each person (n = 1 scan) "
+            f"relative to their own strongest region.{_left_out(small)}",
+        )
+    )
+    figures.append(
+        material.gallery.add(
+            draw_profiles(profiles, unit),
+            f"bohle2019-07c_profiles_{map_name}",
+            f"The same regions as values side by side for {' and '.join(names)}.",
+            f"{title}: the same values on one scale, n = 1 scan each.",
+        )
+    )
+    text = (
+        f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, "
+        f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 same, 1 unrelated)."
+    )
+    if small:
+        text += f" Without {in_words(small)}, too small to lead, it would be {fixed(cosine(*profiles.values()), 3)}."
+    if not material.run.keeps_single_maps:
+        kept = material.run.config.attribution.keep_maps
+        text += (
+            " Slices of their own maps cannot be shown: this run keeps no maps of single scans ([attribution] "
+            f'keep_maps = "{kept}"). Set it to "all" and give the same command again.'
+        )
+    elif figures[0] is None:
+        text += " Slices of their own maps are missing: a map is lost or damaged, as the top of the report says."
+    return {"figures": [figure for figure in figures if figure is not None], "text": text}
+
+
+def _left_out(small: list[str]) -> str:
+    return f" Too small to be shown: {in_words(small)}." if small else ""
+
+
+def _name(row: pd.Series) -> str:
+    session = "" if is_missing(row["session_id"]) else f" {row['session_id']}"
+    return f"{shortened(row['participant_id'])}{session} (probability {fixed(row['probability'], 3)})"
+
+
+def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:
+    """Slices of the two scans' own maps, each on its own colour scale."""
+    if not material.run.keeps_single_maps:  # a map of an earlier setting may still lie there
+        return None
+    rows = []
+    for number_, person in enumerate(people, start=1):
+        first = person.iloc[0]
+        view = material.view(material.run.files_of(first).relevance_map(map_name))
+        if view is None:
+            return None
+        rows.append(
+            MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), f"{map_unit(map_name)} per voxel", [view])
+        )
+    figure = draw_map_grid(
+        rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
+    )
+    caption = (
+        f"{map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
+        "Colours run from the 90th to the 99.5th percentile of the scan's own map."
+    )
+    alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
+    return material.gallery.add(figure, f"bohle2019-07a_patients_{map_name}", alt, caption, "png")
+
+
+_MORE_CUTS: tuple[tuple[Plane, float], ...] = (("axial", -28.0), ("axial", 8.0), ("axial", 34.0))

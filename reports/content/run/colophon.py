@@ -1,0 +1,48 @@
+"""Methods, provenance, credits: how the run was made and whom to thank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.run.layout.private_paths import last_part, without_folders
+from reports.page.material import Material
+from reports.words.methods import credits, methods_text
+
+
+def build_methods(material: Material) -> Mapping[str, Any]:
+    """Paragraphs and references; the same text is in ``logs/CITATION.md``."""
+    text = methods_text(material.run)
+    return {"paragraphs": text.paragraphs, "references": text.references}
+
+
+def build_provenance(material: Material) -> Mapping[str, Any]:
+    """Command, versions, machine, digests, and the settings in full."""
+    run = material.run
+    provenance = run.provenance
+    machine = provenance.get("machine", {})
+    facts = [
+        ("Command", " ".join(map(str, provenance.get("command", [])))),
+        ("Input", run.source.input.name),
+        ("Preset", run.source.preset),
+        ("Seed", str(run.config.seed)),
+        ("Run at", provenance.get("time")),
+        ("Code", provenance.get("code_commit")),
+        ("Machine", ", ".join(f"{key} {value}" for key, value in machine.items())),
+    ]
+    for name, source in provenance.get("sources", {}).items():
+        if isinstance(source, dict) and "sha256" in source:
+            facts.append((f"{name.capitalize()} (SHA-256)", f"{source.get('name', '')}: {source['sha256']}"))
+    settings = run.layout.config.read_text(encoding="utf-8")
+    packages = " · ".join(f"{name} {version}" for name, version in provenance.get("packages", {}).items())
+    return {
+        "facts": [(name, value or "not recorded") for name, value in facts],
+        "packages": packages or "not recorded",
+        "config": without_folders(re.sub('"(/[^"]*)"', lambda found: f'"{last_part(found[1])}"', settings)),
+    }
+
+
+def build_credits(material: Material) -> Mapping[str, Any]:
+    """Acknowledgements and licences."""
+    return {"credits": credits(material.run)}

@@ -1,0 +1,153 @@
+"""How good the classifier is, on participants it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.statistics.performance.classification import ALL_FOLDS
+from reports.cautions.findings import performance_estimate
+from reports.figures.gallery import Picture
+from reports.figures.performance import Curves, draw_confusion, draw_curves
+from reports.page.material import Material
+from reports.page.tables import Column, footnote, numeric, page_table
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, fixed, is_missing, number
+
+
+def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Scans, and participants behind them, by true (rows) and predicted class (columns)."""
+    frame, labels = run.tables["predictions"], list(run.labels)
+    scans = pd.crosstab(frame["label"], frame["predicted"])
+    people = frame.groupby(["label", "predicted"])["participant_id"].nunique().reset_index()
+    people = people.pivot_table(index="label", columns="predicted", values="participant_id")
+    return tuple(  # type: ignore[return-value]
+        table.reindex(index=labels, columns=labels, fill_value=0).fillna(0).astype(int) for table in (scans, people)
+    )
+
+
+METRICS = {
+    "balanced_accuracy": "Balanced accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "accuracy": "Accuracy",
+    "auc": "Area under the ROC curve",
+    "average_precision": "Average precision",
+    "brier": "Brier score",
+}
+
+_COLUMNS = (
+    Column("title", "Measure"),
+    numeric("estimate", "Value", lambda x: fixed(x, 3)),
+    numeric("ci_low", "from", lambda x: fixed(x, 3), "lower bound of the interval over participants"),
+    numeric("ci_high", "to", lambda x: fixed(x, 3), "upper bound of the interval over participants"),
+    numeric("n_participants", "Participants"),
+    numeric("n_scans", "Scans"),
+    Column("interval", "Interval"),
+    Column("note", "Note", footnote),
+)
+
+
+def by_fold(run: RunRecord) -> pd.DataFrame:
+    """One row per test fold: counts, and every measure."""
+    table = run.tables["performance"]
+    table = table[table["fold"].astype(str) != ALL_FOLDS]
+    counts = table.drop_duplicates("fold").set_index("fold")[["n_participants", "n_scans", "n_positive", "n_negative"]]
+    return counts.join(table.pivot_table(index="fold", columns="metric", values="estimate")).reset_index()
+
+
+_FOLD_COLUMNS = (
+    Column("fold", "Fold"),
+    numeric("n_participants", "Participants"),
+    numeric("n_scans", "Scans"),
+    numeric("n_positive", "Positive scans"),
+    numeric("n_negative", "Negative scans"),
+    *(numeric(name, title, lambda x: fixed(x, 3)) for name, title in METRICS.items()),
+)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Measures with intervals, confusion table, curves, folds."""
+    run = material.run
+    content: dict[str, Any] = {
+        "confusion": _confusion(material),
+        "curves": _curves(material),
+        "table": None,
+        "folds": None,
+    }
+    if run.has("performance"):
+        table = run.tables["performance"]
+        together = table[table["fold"].astype(str) == ALL_FOLDS]
+        together = together.assign(title=together["metric"].map(METRICS).fillna(together["metric"]))
+        level = (
+            f"{100 * run.config.statistics.confidence:g} % intervals from drawing participants with all their scans."
+        )
+        content["table"] = page_table(together, _COLUMNS, f"Out-of-fold predictions of all folds together; {level}")
+        content["folds"] = page_table(by_fold(run), _FOLD_COLUMNS, "Test participants of each fold.")
+    return content
+
+
+def _confusion(material: Material) -> Picture:
+    run = material.run
+    scans, people = confusion(run)
+    n = _n(run.tables["predictions"])
+    cells = [
+        f"{count(scans.loc[truth, said], 'scan')} of {truth} predicted {said}"
+        for truth in scans.index
+        for said in scans.columns
+    ]
+    return material.gallery.add(
+        draw_confusion(scans, people),
+        "confusion",
+        f"Confusion table of {n}: {'; '.join(cells)}.",
+        f"Scans by true and predicted class, {n}. A participant with several scans can stand in more than one cell.",
+    )
+
+
+def _curves(material: Material) -> Picture | None:
+    """ROC, precision-recall and calibration; None while the statistics have not written their points."""
+    run = material.run
+    if not run.has("roc"):
+        return None
+    empty = {name: pd.DataFrame(columns=columns) for name, columns in _POINTS.items()}
+    tables = {name: run.tables[name] if run.has(name) else empty[name] for name in _POINTS}
+    roc = tables["roc"][tables["roc"]["fold"].astype(str) == ALL_FOLDS]
+    predictions = run.tables["predictions"]
+    n = _n(predictions)
+    texts = {name: _area(run, name) for name in ("auc", "average_precision")}
+    curves = Curves(
+        roc, tables["precision_recall"], tables["calibration"], texts["auc"], texts["average_precision"],
+        float(predictions["target"].mean()),
+    )  # fmt: skip
+    people = predictions["participant_id"].nunique()
+    return material.gallery.add(
+        draw_curves(curves, run.positive, f"n = {number(len(predictions))} scans\nof {number(people)} people"),
+        "performance_curves",
+        f"ROC curve, {texts['auc']}; precision-recall curve, {texts['average_precision']}; calibration. {n}.".replace(
+            "\n", " "
+        ),
+        f"Out-of-fold predictions, {n}. Dashed, what guessing gives; for calibration, probabilities that mean what "
+        "they say. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
+        "Probabilities of different folds come from different networks.",
+    )
+
+
+_POINTS = {
+    "roc": ["fold", "false_positive_rate", "true_positive_rate"],
+    "precision_recall": ["recall", "precision"],
+    "calibration": ["mean_probability", "share_positive", "ci_low", "ci_high"],
+}
+
+
+def _area(run: RunRecord, metric: str) -> str:
+    found = performance_estimate(run, metric)
+    if found is None:
+        return "area not known"
+    known = "" if is_missing(found.low) else f"\n{fixed(found.low)} to {fixed(found.high)}"
+    return f"area {fixed(found.value, 3)}{known}"
+
+
+def _n(predictions: pd.DataFrame) -> str:
+    return f"{count(len(predictions), 'scan')} of {count(predictions['participant_id'].nunique(), 'participant')}"

@@ -1,0 +1,108 @@
+"""How well the scans lie on the template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from reports.figures.gallery import Picture
+from reports.figures.registration import draw_registration
+from reports.page.material import Material
+from reports.page.tables import Column, numeric, page_table, remark
+from reports.read.run_record import RunRecord
+from reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
+
+_COLUMNS = (
+    Column("participant_id", "Participant"),
+    Column("session_id", "Session"),
+    Column("status", "Status"),
+    Column("flags", "In doubt, because", remark),
+    Column("decision", "Decision", remark),
+    Column("overview", "Overview", remark, hint="contours of the template on the scan", link="overview_url"),
+    Column("worst_regions", "Worst regions", remark, hint="correlation with the template in and around them"),
+    numeric("correlation", "Correlation", lambda x: fixed(x, 3), "with the template brain, inside its mask"),
+    numeric("dice", "Dice", lambda x: fixed(x, 3), "overlap of brain masks"),
+    numeric("min_jacobian", "Smallest Jacobian", lambda x: fixed(x, 3), "of the warp inside the mask; ≤ 0 is folding"),
+    numeric("nonpositive_jacobian_share", "Folded share", lambda x: percent(x, 2)),
+    numeric("rotation_degrees", "Rotation, °", lambda x: fixed(x, 1)),
+    numeric("scale", "Scale", lambda x: fixed(x, 3)),
+    numeric("affine_residual_mm", "Left to the warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
+    numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
+    numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
+    Column("brain_extraction", "Brain extraction"),
+)
+_SUMMARY = ("correlation", "dice", "min_jacobian")
+SHOWN = 6
+"""Scans in doubt whose overview stands on the page; the others are linked."""
+
+
+def outlying_scans(quality: pd.DataFrame) -> pd.Series:
+    """Scans in doubt: those that registration has flagged (`pipeline.registration.quality.flags`)."""
+    return quality["flags"].notna()
+
+
+def registered(run: RunRecord) -> pd.DataFrame:
+    """Rows of registration that succeeded."""
+    quality = run.tables["registration"]
+    return quality[quality["status"] == "registered"]
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Medians, a small plot and the table, worst scans first."""
+    quality = material.run.tables["registration"].copy()
+    good = registered(material.run)
+    outlying = outlying_scans(good)
+    quality["look"] = quality.index.isin(good.index[outlying]) | (quality["status"] != "registered")
+    ordered = quality.sort_values(["look", "correlation"], ascending=[False, True])
+    ordered = _with_overviews(ordered.assign(brain_ml=ordered["brain_mm3"].astype(float) / 1000), material)
+    picture = None
+    if len(good):
+        picture = material.gallery.add(
+            draw_registration(good, outlying),
+            "registration_quality",
+            f"Overlap and correlation with the template of {count(len(good), 'registered scan')}.",
+            f"Each point is one of {count(len(good), 'registered scan')}. Scans in the lower left corner are worth "
+            "opening in a viewer before their relevance is believed.",
+        )
+    return {
+        "n": len(good),
+        "failed": int((quality["status"] != "registered").sum()),
+        "outlying": int(outlying.sum()),
+        "medians": {name: fixed(good[name].median(), 3) for name in _SUMMARY} if len(good) else {},
+        "figure": picture,
+        "overviews": _overviews(ordered[ordered["flags"].notna()], material),
+        "hidden": max(int(outlying.sum()) - SHOWN, 0),
+        "table": page_table(ordered, _COLUMNS, "Registration, scans to be looked at first.", 500),
+    }
+
+
+def _with_overviews(quality: pd.DataFrame, material: Material) -> pd.DataFrame:
+    """The table with the path of each overview figure, relative to the report."""
+    files = [material.run.files_of(row).overview for row in quality.to_dict("records")]
+    paths = [path.relative_to(material.run.layout.root).as_posix() if path.is_file() else None for path in files]
+    return quality.assign(
+        overview=pd.Series(["figure" if path else None for path in paths], quality.index, dtype=object),
+        overview_url=pd.Series([quote(path) if path else None for path in paths], quality.index, dtype=object),
+    )
+
+
+def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
+    """Pictures of the first scans in doubt."""
+    pictures: list[Picture] = []
+    for row in doubtful.head(SHOWN).to_dict("records"):
+        content = material.picture(material.run.files_of(row).overview)
+        if content is None:
+            continue
+        pictures.append(
+            material.gallery.add_png(
+                content,
+                f"registration_in_doubt_{len(pictures) + 1}",
+                f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
+                f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
+                "brain mask; blue, its white matter. L and R are the person's sides.",
+            )
+        )
+    return pictures

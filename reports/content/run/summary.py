@@ -1,0 +1,300 @@
+"""The page's first words: four questions and their answers in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pipeline.cohort.people.tasks import TWO_CLASSES
+from pipeline.run.layout.map_names import map_title
+from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
+from reports.analyses.verdicts import CLEAR, fairness
+from reports.cautions.findings import (
+    Estimate,
+    performance_estimate,
+    primary_volume,
+    summary_means,
+    volume_estimate,
+    within_folds,
+)
+from reports.cautions.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
+from reports.content.relevance.planted import recovery_sentence
+from reports.page.faults import Faults
+from reports.read.run_record import RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
+from reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
+from reports.words.volume_sources import hippocampal_source
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question; `figure` is its number in large type, `more` what stands folded under the answer."""
+
+    question: str
+    text: str
+    figure: str = ""
+    figure_caption: str = ""
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What stands above the sections: where the run comes from, and the answers."""
+
+    source: str
+    answers: tuple[Answer, ...]
+
+
+def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
+    """The summary of a run, as far as it went; an answer that its tables do not allow is added to `faults`."""
+    faults, answers = faults or Faults(run.layout), []
+    two_classes = run.task.kind.name == TWO_CLASSES
+    for question, tables, answer in _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS:
+        found, unusable = None, run.why_absent(*tables)
+        if not unusable:
+            found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
+        if unusable:
+            found = Answer(question, f"Not known. {unusable}")
+        answers += [found] if found is not None else []
+    return Summary(_source(run), tuple(answers))
+
+
+def _subgroups(run: RunRecord) -> Answer | None:
+    """Balanced accuracy in the subgroups that can be compared, and whether any difference survives correction."""
+    if not run.has("fairness"):
+        return None
+    found = fairness(run)
+    if found is None:
+        return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
+    return Answer(_FOR_WHOM, found.answer, more=found.grounds)
+
+
+def _planted(run: RunRecord) -> Answer | None:
+    return Answer(_RECOVERED, recovery_sentence(run)) if run.has("planted_recovery") else None
+
+
+_HOW_GOOD, _WHERE, _ATROPHY = "How good is the classifier?", "Where does it look?", "Does it agree with atrophy?"
+_HOW_PREDICTED = "How good is the prediction?"
+_FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found?"
+
+
+def _source(run: RunRecord) -> str:
+    kind = "Synthetic cohort" if run.is_synthetic else f"Input: {shortened(run.source.input.name)}"
+    made = str(run.provenance.get("time", ""))[:10]
+    when = f" · run of {made}" if made else ""
+    return f"{kind} · {task_in_words(run)} · seed {run.config.seed}{when}"
+
+
+def task_in_words(run: RunRecord) -> str:
+    """What is told apart or predicted."""
+    task = run.task
+    if task.is_number:
+        return f"{task.column} predicted"
+    return " against ".join(reversed(task.outputs))
+
+
+def _other_task(run: RunRecord) -> Answer:
+    """How well a number is predicted, or several classes are told apart."""
+    name = PREDICTIONS_OF[run.task.kind.name].replace("predictions", "performance")
+    if not run.has(name):
+        return Answer(_HOW_PREDICTED, "Not known: the statistics have not been run yet.")
+    table = run.tables[name]
+    rows = table[table["fold"] == "all"].set_index("metric")
+    level = run.config.statistics.confidence
+    best = rows.loc["mae" if run.task.is_number else "balanced_accuracy"]
+    span = interval(best["ci_low"], best["ci_high"], 2, level)
+    people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
+    if run.task.is_number:
+        text = (
+            f"Networks predicted {run.task.column} of people they had not seen with a mean absolute error of "
+            f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
+            f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
+            f"{fixed(rows.loc['r', 'estimate'])}. {people}"
+        )
+        return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
+    text = (
+        f"Networks told {listing(list(run.task.outputs))} apart in people they had not seen with a balanced accuracy "
+        f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
+    )
+    return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
+
+
+def _classifier(run: RunRecord) -> Answer:
+    question = _HOW_GOOD
+    estimate = performance_estimate(run, "balanced_accuracy")
+    if estimate is None:
+        if run.has("predictions") and not run.has("performance"):
+            return Answer(question, "There are predictions; measures and intervals come with the statistics.")
+        if run.has("predictions"):
+            return Answer(question, "There are predictions, but no balanced accuracy over both classes.")
+        return Answer(question, "Not known: no network has been trained and tested yet.")
+    confidence = run.config.statistics.confidence
+    others = []
+    for metric, name in (
+        ("sensitivity", "sensitivity"),
+        ("specificity", "specificity"),
+        ("auc", "area under the curve"),
+    ):
+        other = performance_estimate(run, metric)
+        if other is not None:
+            others.append(f"{name} {fixed(other.value)}")
+    text = (
+        f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
+        f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
+        f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
+        f"{count(estimate.participants, 'participant')}."
+    )
+    return Answer(question, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+
+
+def _regions(run: RunRecord) -> Answer:
+    question = _WHERE
+    name = run.main_maps[0]
+    densities = summary_means(run, name, "density", run.positive)
+    if densities.empty:
+        return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
+    parts = map_shares(run, name, run.positive)
+    if parts.isna().all():
+        return Answer(question, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+    by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
+    people = run.group_sizes[run.positive][1]
+    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
+    text = (
+        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
+        f"{in_words(by_density, parts)}; in brackets, the share of the map, by which they are not ordered. "
+        f"The largest shares of the map lie in {in_words(by_share, parts)}.{f' Of these, {fewer}.' if fewer else ''}"
+    )
+    gains = summary_means(run, name, "gain", "TP")
+    if len(gains):
+        by_gain = leaders(run, gains, name, "gain", NAMED)
+        hits = run.group_sizes["TP"][1]
+        more = (
+            f"Measured against {run.negative} (gain, {count(hits, 'true-positive participant')}), "
+            f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density, by_gain.regions)}"
+        )
+    else:
+        more = f"Gain against {run.negative} is not known."
+    small = small_regions(run)
+    if small:
+        named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
+        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
+    return Answer(question, text, more=more)
+
+
+def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
+    """Regions of the positive class that the summary names: the densest, or those with the largest shares."""
+    if metric == "density":
+        return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
+    return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
+
+
+def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
+    """Which of some regions hold a smaller part of the map in the positive class, after correction.
+
+    A denser region there is then denser only because the whole map is stronger.
+    """
+    if not run.has("group_comparisons"):
+        return ""
+    table = run.tables["group_comparisons"]
+    pair = table["comparison"] == f"{run.positive}/{run.negative}"
+    rows = table[pair & (table["map"] == name) & (table["metric"] == "share") & table["group"].isin(regions)]
+    rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
+    fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
+             for group in regions if group in rows.index]  # fmt: skip
+    if not fewer:
+        return ""
+    verb = "holds" if len(fewer) == 1 else "hold"
+    return (
+        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
+        "(family-wise corrected)"
+    )
+
+
+NAMED = 5
+"""Regions named for each measure."""
+
+
+def _volume(run: RunRecord) -> Answer:
+    question = _ATROPHY
+    name = run.main_maps[0]
+    estimate = volume_estimate(run, name)
+    if not run.has("volume_association"):
+        return Answer(question, "Not known: the statistics have not been run yet.")
+    if estimate is None:
+        return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+    guided = volume_estimate(run, "gb")
+    known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
+    adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
+    source = hippocampal_source(run)
+    confidence = run.config.statistics.confidence
+    each = [
+        f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
+        f"{p_value(one.p_fdr)}, FDR-corrected over the maps)"
+        for title, one in known
+    ]
+    text = (
+        f"{_verdict([one for _, one in known])} Atrophy predicts a negative r: the smaller the hippocampus, the more "
+        f"relevance.{_not_grown(run, name)}"
+    )
+    more = (
+        f"Among {count(estimate.participants, 'true-positive participant')}, "
+        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate so: {'; '.join(each)}. "
+        f"{interval_against_p(known)}"
+    )
+    if guided is not None:
+        same = (guided.value < 0) == (estimate.value < 0)
+        more += f"The two maps point {'the same way' if same else 'opposite ways'}."
+    figure = f"r = {fixed(estimate.value)}"
+    caption = (
+        f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
+        f"FDR-corrected {p_value(estimate.p_fdr)}"
+    )
+    return Answer(question, text, figure, caption, more.strip())
+
+
+def _not_grown(run: RunRecord, name: str) -> str:
+    """Where more atrophy in the positive class does not go with a larger part of its map; empty where it is unknown."""
+    if not run.has("relevance", "predictions"):
+        return ""
+    regions = dict.fromkeys((REGION, *_leading(run, name, "density"), *_leading(run, name, "sum")))
+    fewer = smaller_shares(run, name, tuple(regions))
+    return f" Between the classes, {fewer}: relevance did not move there with the disease." if fewer else ""
+
+
+def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
+    """Where an interval and the corrected p of the same r seem to contradict each other, and which one decides."""
+    without = [title for title, one in known if (one.low > 0 or one.high < 0) and one.p_fdr >= CLEAR]
+    around = [title for title, one in known if one.low <= 0 <= one.high and one.p_fdr < CLEAR]
+    said = [
+        f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "
+        f"{side} 0.05"
+        for titles, word, side in ((without, "without", "not below"), (around, "with", "below"))
+        if titles
+    ]
+    if not said:
+        return ""
+    return f"{listing(said)}: intervals are uncorrected, by resampling; the p, by permutation, decides. "
+
+
+def _verdict(estimates: Sequence[Estimate]) -> str:
+    """The answer in a word, from what survives correction; the headline map comes first."""
+    signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
+    if not signs:
+        return "No correlation shown."
+    if len(signs) == 2:
+        return "The maps contradict each other."
+    if not estimates[0].p_fdr < CLEAR:
+        return "No correlation shown by the headline map."
+    return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."
+
+
+_QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
+    (_HOW_GOOD, ("predictions", "performance"), _classifier),
+    (_WHERE, ("predictions", "relevance", "region_summary"), _regions),
+    (_ATROPHY, ("volume_association",), _volume),
+    (_FOR_WHOM, ("fairness",), _subgroups),
+    (_RECOVERED, ("planted_recovery",), _planted),
+)
+_QUESTIONS_OF_OTHER_TASKS = ((_HOW_PREDICTED, ("scans",), _other_task),)
+"""What the summary asks, the tables that an answer is read from, and the answer; None where nobody asked."""

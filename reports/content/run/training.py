@@ -1,0 +1,50 @@
+"""Training curves and what ended each training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from reports.figures.training import draw_training_curves
+from reports.page.material import Material
+from reports.page.tables import Column, numeric, page_table, text
+from reports.words.numbers import count, fixed
+
+SCORES = {"balanced_accuracy": "balanced accuracy", "mae": "mean absolute error"}
+_COLUMNS = (
+    numeric("fold", "Fold"),
+    numeric("train", "Training participants"),
+    numeric("validation", "Validation participants"),
+    numeric("test", "Test participants"),
+    numeric("epochs", "Epochs"),
+    numeric("best_epoch", "Epoch kept"),
+    numeric("score", "Validation {score} of that epoch", lambda x: fixed(x, 3)),
+    numeric("validation_loss", "Validation loss of that epoch", lambda x: fixed(x, 3)),
+    Column("ended_by", "Ended by", lambda x: text(x).replace("max_epochs", "largest number of epochs")),
+)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """Curves and one row per fold."""
+    run = material.run
+    rows = []
+    for fold, model in run.models.items():
+        people = {part: len(members) for part, members in model.get("participants", {}).items()}
+        score = {"score": model.get(f"validation_{run.task.kind.score}")}
+        rows.append({"fold": fold, **people, **{c.key: model.get(c.key) for c in _COLUMNS[4:]}, **score})
+    score_name = SCORES[run.task.kind.score]
+    figure = draw_training_curves(run.histories, run.task.kind.score, score_name)
+    loss = "cross-entropy" if not run.task.is_number else run.config.training.regression_loss
+    picture = material.gallery.add(
+        figure,
+        "training_curves",
+        f"Loss and {score_name} by epoch for {count(len(run.histories), 'fold')}.",
+        f"Loss ({loss}) and {score_name} by epoch. The vertical line is the epoch whose weights were kept, "
+        "chosen on the validation participants; test participants play no part here.",
+    )
+    columns = [replace(column, title=column.title.format(score=score_name)) for column in _COLUMNS]
+    table = page_table(pd.DataFrame(rows), columns, "Trained networks, one per fold.")
+    return {"figure": picture, "table": table}

@@ -1,0 +1,170 @@
+"""The report: pages made from the tables and maps of a run.
+
+``report.html`` is the index; beside it lies a page per participant, in ``pages`` one per region. Each page holds
+everything it shows, and opening it makes no request. Its content security policy allows inlined pictures and styles
+and the scripts that are part of the page, so that nothing in the data can act as a script.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pipeline.cohort.reading import PLANTED
+from pipeline.run.config.files import read_config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table, write_text
+from reports.cautions.all_cautions import find_cautions, missing_stages
+from reports.content.run.summary import summarise
+from reports.page.faults import Faults
+from reports.page.links import PAGES
+from reports.page.material import Material
+from reports.page.numbering import numbered
+from reports.page.pages import Frame, NavigationEntry, render, template_files
+from reports.page.parts import FinishedSection, make_parts
+from reports.viewer.of_run import shared_data
+from reports.words.methods import methods_bibtex, methods_markdown
+from reports.words.numbers import is_missing, listing, shortened
+
+log = logging.getLogger("heatlas")
+
+
+def report_inputs(layout: RunLayout) -> list[Path]:
+    """Return the files of a run that its report is made from, what was planted, and the report's own templates.
+
+    Provenance is left out: its time of day alone is no reason to build the report again.
+    """
+    of_the_run = [layout.config, layout.scans, layout.clinical, layout.splits, layout.failures]
+    of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
+    of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
+    of_the_scans = [*_maps_of_the_pairs(layout), *_pictures_of_scans(layout)]
+    truth = read_run_input(layout).input / PLANTED
+    return [
+        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_scans, *sorted(template_files()),
+        *([truth] if truth.is_file() else []),
+    ]  # fmt: skip
+
+
+def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
+    """Maps of single scans: those of the two participants whose fingerprints are compared."""
+    try:
+        table = read_table(layout.statistics("fingerprints"), ["map", "participant_id", "session_id"])
+    except BadInputError:  # not there yet, or damaged, which the page says
+        return []
+    config = read_config(layout.config)
+    if config.attribution.keep_maps != "all":
+        return []
+    resolution = config.registration.resolution_mm
+    pairs = table[["map", "participant_id", "session_id"]].dropna(subset="participant_id").drop_duplicates()
+    paths = [
+        layout.scan(participant, None if is_missing(session) else session, resolution).relevance_map(name)
+        for name, participant, session in pairs.itertuples(index=False)
+    ]
+    return sorted(path for path in paths if path.is_file())
+
+
+def _pictures_of_scans(layout: RunLayout) -> list[Path]:
+    """Pictures that the run has drawn of each kept scan: on the pages of participants, and of scans in doubt."""
+    try:
+        table = read_table(layout.scans, ["participant_id", "session_id", "kept"])
+    except BadInputError:
+        return []
+    resolution, found = read_config(layout.config).registration.resolution_mm, []
+    for participant, session in table[["participant_id", "session_id"]].drop_duplicates().itertuples(index=False):
+        files = layout.scan(participant, None if is_missing(session) else session, resolution)
+        found += [path for path in (files.overview, files.portrait) if path.is_file()]
+    return sorted(found)
+
+
+def written_files(layout: RunLayout) -> list[Path]:
+    """Return the files that `build_report` has written: pages, figures, methods text, bibliography."""
+    figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
+    pages = [*sorted(layout.root.glob("sub-*.html")), *sorted((layout.root / PAGES).glob("region-*.html"))]
+    return [layout.report, layout.methods_text, layout.bibliography, *figures, *pages]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that was written.
+
+    Parameters
+    ----------
+    index : Path
+    faults : tuple of str
+        Files that could not be used and parts that are therefore missing, each in a sentence.
+    """
+
+    index: Path
+    faults: tuple[str, ...]
+
+
+def build_report(layout: RunLayout, executor: Executor | None = None) -> Path:
+    """Write a report and return its index; see `write_report`."""
+    return write_report(layout, executor).index
+
+
+def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
+    """Write all pages, the figures as files, the methods text and its bibliography.
+
+    Works for a run that stopped after any stage, and for one with damaged files; what is missing is said in the report
+    and in the log. No image of a single scan is read, so a finished run's report is built again in seconds.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    executor : concurrent.futures.Executor, optional
+        Workers that make the parts of the report at the same time.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    UsageError
+        If the folder is not a run.
+    """
+    material = Material.of(layout)
+    made = make_parts(material, executor)
+    faults = Faults(layout, dict.fromkeys(made.faults))
+    for path, text_of in ((layout.methods_text, methods_markdown), (layout.bibliography, methods_bibtex)):
+        text, _ = faults.attempt(path.relative_to(layout.root).as_posix(), partial(text_of, material.run))
+        if text is not None:
+            write_text(path, text)
+    _remove_pages_but(layout, made.pages)
+    write_text(layout.report, _index(material, made.sections, faults))
+    said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
+    for fault in said:
+        log.warning("%s", fault)
+    if missing := missing_stages(material.run):
+        log.warning("The run is not finished: there are no results of %s.", listing(missing))
+    return Report(layout.report, said)
+
+
+def _index(material: Material, sections: Sequence[FinishedSection], faults: Faults) -> str:
+    navigation = [NavigationEntry("Summary", "#summary")]
+    navigation += [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
+    figures = numbered([section.html for section in sections])
+    sections = [replace(section, html=html) for section, html in zip(sections, figures, strict=True)]
+    interactive = [component for section in sections for component in section.components]
+    data = shared_data(material) if interactive else None
+    shared = [] if data is None else [data]
+    frame = Frame(shortened(material.run.config.report.title), navigation, [*shared, *interactive])
+    return render(
+        "report.html.j2", frame, title=frame.title, summary=summarise(material.run, faults),
+        cautions=find_cautions(material.run, faults), sections=sections, shared=shared,
+    )  # fmt: skip
+
+
+def _remove_pages_but(layout: RunLayout, pages: Iterable[str]) -> None:
+    """Remove pages of people and regions that this run no longer has; they would be read as its own."""
+    current = {layout.root / file for file in pages}
+    for path in (*layout.root.glob("sub-*.html"), *(layout.root / PAGES).glob("region-*.html")):
+        if path not in current:
+            path.unlink()

@@ -1,0 +1,124 @@
+"""What the builders of sections work with: the run's record, the gallery for figures, and maps read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from atlases.spaces import template_grid
+from pipeline.regions.maps import read_map
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import RunLayout
+from reports.figures.gallery import Gallery
+from reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
+from reports.page.faults import Faults
+from reports.page.links import Links, participant_file, region_files
+from reports.read.run_record import OUTCOMES, RunRecord, read_run
+from reports.words.numbers import listing
+
+
+@dataclass
+class Material:
+    """Input of every section.
+
+    Parameters
+    ----------
+    run : RunRecord
+    gallery : Gallery
+    """
+
+    run: RunRecord
+    gallery: Gallery
+    _views: dict[Path, MapView | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, layout: RunLayout) -> Material:
+        """Material of a run's report."""
+        return cls(read_run(layout), Gallery(layout.figures))
+
+    @cached_property
+    def links(self) -> Links:
+        """Pages of this report: every bilateral group with relevance, every participant with a kept scan."""
+        run = self.run
+        groups: list[object] = list(run.tables["relevance"]["group"].dropna().unique()) if run.has("relevance") else []
+        kept = run.tables["scans"].loc[run.tables["scans"]["kept"].astype(bool)] if run.has("scans") else None
+        people: list[object] = [] if kept is None else list(kept["participant_id"].unique())
+        return Links(region_files(map(str, groups)), {str(name): participant_file(str(name)) for name in people})
+
+    @cached_property
+    def backdrop(self) -> Backdrop | None:
+        return Backdrop.load(self.run.resolution_mm)
+
+    @cached_property
+    def faults(self) -> Faults:
+        """What could not be shown so far, besides tables, which the run's record names."""
+        return Faults(self.run.layout)
+
+    def view(self, path: Path) -> MapView | None:
+        """Slices of a map that the run should have; None, and a fault, where it is missing or damaged.
+
+        Each file is read once.
+        """
+        if path not in self._views:
+            image, mask = self.image(path), None if self.backdrop is None else self.backdrop.mask
+            self._views[path] = None if image is None else view_of(image, MAP_CUTS, mask)
+        return self._views[path]
+
+    def picture(self, path: Path) -> bytes | None:
+        """A PNG that the run has drawn; None where there is none, and a fault where it is damaged."""
+        if not path.is_file():
+            return None
+        content = path.read_bytes()
+        if content.startswith(b"\x89PNG") and content.endswith(b"IEND\xaeB`\x82"):
+            return content
+        file = path.relative_to(self.run.layout.root).as_posix()
+        self.faults.add(f"{file}: is no whole picture. Delete it and repeat the command that made this run.")
+        return None
+
+    def image(self, path: Path) -> BrainImage | None:
+        """A map that the run should have, whole; None, and a fault, where it is missing or damaged."""
+        file, grid = path.relative_to(self.run.layout.root).as_posix(), template_grid(self.run.resolution_mm)
+        if not path.is_file():
+            self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
+            return None
+        try:
+            return BrainImage(read_map(path, grid), grid.affine)
+        except BadInputError as error:
+            self.faults.add(str(error).replace(str(path), file))
+            return None
+
+    @cached_property
+    def group_views(self) -> dict[tuple[str, str], MapView]:
+        """Mean maps that can be shown, by group and map name; groups without scans have none."""
+        keys = [(group, name) for group in (*self.run.labels, *OUTCOMES) for name in self.run.map_names]
+        views = {key: self.group_view(*key) for key in keys}
+        return {key: view for key, view in views.items() if view is not None}
+
+    def group_view(self, group: str, name: str) -> MapView | None:
+        """One mean map; None where it cannot be shown, or the group has no scans."""
+        return self.view(self.run.layout.group_map(group, name)) if self.expects_map(group) else None
+
+    def has_map(self, group: str, name: str) -> bool:
+        """Whether a mean map can be shown."""
+        return (group, name) in self.group_views
+
+    def expects_map(self, group: str) -> bool:
+        """Whether the run has made mean maps of a group: it keeps them, and the group has scans."""
+        made = self.run.keeps_mean_maps and self.run.has("relevance")
+        return made and bool(self.run.group_sizes.get(group, (0, 0))[0])
+
+    def missing_maps(self, groups: Iterable[str], names: Iterable[str]) -> str:
+        """A sentence that names the files of mean maps that should be there and cannot be shown; empty without any."""
+        names = list(names)
+        files = [
+            self.run.layout.group_map(group, name).relative_to(self.run.layout.root).as_posix()
+            for group in groups
+            if self.expects_map(group)
+            for name in names
+            if not self.has_map(group, name)
+        ]
+        if not files:
+            return ""
+        return f"Missing or damaged, and left empty here: {listing(files)}."

@@ -1,0 +1,93 @@
+"""Pages: one frame for all, self-contained, with a policy that lets nothing run but the page's own scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.run.plain_text import plain
+from reports.page.components import Component, PageAssets
+from reports.words.glossary import linked
+from reports.words.numbers import number
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+@dataclass(frozen=True)
+class NavigationEntry:
+    """One line of a page's contents: an anchor of the page or another page."""
+
+    title: str
+    link: str
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What every page has around its content.
+
+    Parameters
+    ----------
+    title : str
+        Of the document.
+    navigation : sequence of NavigationEntry
+    components : sequence of Component
+        Interactive parts on the page.
+    index : str
+        Address of the report, from a page of it; empty on the report itself.
+    """
+
+    title: str
+    navigation: Sequence[NavigationEntry]
+    components: Sequence[Component] = ()
+    index: str = ""
+
+    @property
+    def assets(self) -> PageAssets:
+        return PageAssets.of(_text("report.css"), [_text("report.js")], self.components)
+
+
+def render(template: str, frame: Frame, **content: Any) -> str:
+    """A page from its template; control characters from an input are spelt out.
+
+    Parameters
+    ----------
+    template : str
+        File in ``reports/templates`` that extends ``base.html.j2``.
+    frame : Frame
+    **content
+        Variables of the template.
+    """
+    return plain(_environment().get_template(template).render(frame=frame, assets=frame.assets, **content))
+
+
+def render_part(template: str, **content: Any) -> Markup:
+    """A part of a page from its template."""
+    return Markup(_environment().get_template(template).render(**content))
+
+
+def template_files() -> Iterable[Path]:
+    """Everything a page is made with, besides code."""
+    return (path for path in TEMPLATES.rglob("*") if path.is_file())
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["glossed"] = linked
+    environment.filters["grouped"] = number
+    return environment
+
+
+@cache
+def _text(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,0 +1,192 @@
+"""The report in parts that do not wait for each other: sections of the index, pages of regions, pages of people.
+
+Every part is made from the tables and mean maps of the run alone, so that the workers of a run can make them at the
+same time, here or on other machines. Sections come back as markup, pages are written where they belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+from markupsafe import Markup
+
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import write_text
+from reports.figures.style import house_style
+from reports.page.components import Component
+from reports.page.links import PAGES
+from reports.page.material import Material
+from reports.page.pages import Frame, NavigationEntry, render, render_part
+from reports.page.sections import SECTIONS
+from reports.page.specification import BuiltSection, Section, build_section
+from reports.people.cohort import People
+from reports.people.page import person_content
+from reports.read.written_tables import TABLES
+from reports.region_pages.page import RegionMaterial, region_content
+from reports.words.numbers import shortened
+
+
+@dataclass(frozen=True)
+class FinishedSection:
+    """A section as it stands on the index.
+
+    Parameters
+    ----------
+    id, short : str
+        Anchor, and name in the table of contents.
+    html : markupsafe.Markup
+    components : tuple of Component
+        Its interactive parts; their markup is in `html` already.
+    absent : bool
+        Whether it only says why it is empty.
+    """
+
+    id: str
+    short: str
+    html: Markup
+    components: tuple[Component, ...]
+    absent: bool
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of some parts: sections of the index, files of the pages written, relative to the run, and faults."""
+
+    sections: tuple[FinishedSection, ...] = ()
+    pages: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def finished_sections(material: Material, ids: Iterable[str]) -> Made:
+    """Build sections, in the order given; those that do not apply are left out."""
+    by_id, found = {section.id: section for section in SECTIONS}, []
+    with house_style():
+        for name in ids:
+            section = by_id[name]
+            paths = [TABLES[table].path(material.run.layout) for table in section.requires if table in TABLES]
+            files = " or ".join(path.relative_to(material.run.layout.root).as_posix() for path in paths)
+            made, wrong = material.faults.attempt(f"“{section.title}”", partial(_finished, section, material), files)
+            if wrong:
+                html = render_part("section.html.j2", built=BuiltSection(section, absent=wrong))
+                made = FinishedSection(name, section.short, html, (), True)
+            found += [] if made is None else [made]
+    return Made(sections=tuple(found), faults=tuple(material.faults.said))
+
+
+def _finished(section: Section, material: Material) -> FinishedSection | None:
+    """A section as it stands on the index; None where it does not apply."""
+    built = build_section(section, material)
+    if built is None:
+        return None
+    html = render_part("section.html.j2", built=built)
+    return FinishedSection(section.id, section.short, html, tuple(built.components), bool(built.absent))
+
+
+def region_pages(material: Material) -> Made:
+    """Pages of all bilateral groups, each leading to the next."""
+    files, shared = material.links.regions, RegionMaterial(material)
+    links, names = material.links.seen_from(PAGES), list(files)
+    for place, group in enumerate(names):
+        beside = [names[other] if 0 <= other < len(names) else None for other in (place - 1, place + 1)]
+        previous, following = (None if name is None else _entry(name, links.region(name)) for name in beside)
+        around = {"previous": previous, "following": following}
+        page, wrong = material.faults.attempt("A page of a region", partial(_region_page, shared, group, around))
+        if page is None:
+            page = _page_of_fault(links.index, group, wrong)
+        write_text(material.run.layout.root / files[group], page)
+    return Made(pages=tuple(files.values()), faults=tuple(material.faults.said))
+
+
+def _region_page(shared: RegionMaterial, group: str, around: Mapping[str, NavigationEntry | None]) -> str:
+    material, links = shared.material, shared.material.links.seen_from(PAGES)
+    viewer = () if shared.viewers is None else shared.viewers.components(group)
+    content = region_content(shared, group)
+    parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tables"] else _REGION_PARTS
+    frame = Frame(
+        f"{shortened(group)} · {shortened(material.run.config.report.title)}", _anchors(parts), viewer, links.index
+    )
+    return render("region.html.j2", frame, **content, **around)
+
+
+def _page_of_fault(index: str, heading: str, wrong: str) -> str:
+    """A page in the place of one that could not be made, so that links to it lead to the reason."""
+    return render("fault.html.j2", Frame(shortened(heading), [], index=index), heading=shortened(heading), wrong=wrong)
+
+
+def people_pages(material: Material) -> Made:
+    """Pages of all participants."""
+    people, files = People(material.run), material.links.people
+    for participant, file in files.items():
+        make = partial(_person_page, material, people, participant)
+        page, wrong = material.faults.attempt("A page of a participant", make)
+        if page is None:
+            page = _page_of_fault(material.links.index, participant, wrong)
+        write_text(material.run.layout.root / file, page)
+    return Made(pages=tuple(files.values()), faults=tuple(material.faults.said))
+
+
+def _person_page(material: Material, people: People, participant: str) -> str:
+    title, index = f"{shortened(participant)} · {shortened(material.run.config.report.title)}", material.links.index
+    frame = Frame(title, _anchors(_PERSON_PARTS), index=index)
+    return render("participant.html.j2", frame, **person_content(material, people, participant))
+
+
+_MAPS = ("maps", "patients")
+"""Sections with pictures of brains: a part of their own, since the mean maps are read for them once."""
+_OTHERS = tuple(section.id for section in SECTIONS if section.id not in _MAPS)
+PARTS: Mapping[str, Callable[[Material], Made]] = {
+    "maps": lambda material: finished_sections(material, _MAPS),
+    "regions": region_pages,
+    "sections": lambda material: finished_sections(material, _OTHERS),
+    "people": people_pages,
+}
+"""All parts, those that take longest first."""
+
+
+def make_part(layout: RunLayout, name: str) -> Made:
+    """Make one part in a process of its own."""
+    return PARTS[name](Material.of(layout))
+
+
+def make_parts(material: Material, executor: Executor | None) -> Made:
+    """Make all parts, in the workers where there are any.
+
+    Parameters
+    ----------
+    material : Material
+    executor : concurrent.futures.Executor or None
+
+    Returns
+    -------
+    Made
+        Sections in the order of the report.
+    """
+    if executor is None:
+        made = [part(material) for part in PARTS.values()]
+    else:
+        waiting = [executor.submit(make_part, material.run.layout, name) for name in PARTS]
+        made = [future.result() for future in waiting]
+    sections = {section.id: section for one in made for section in one.sections}
+    in_order = tuple(sections[section.id] for section in SECTIONS if section.id in sections)
+    faults = dict.fromkeys(fault for one in made for fault in one.faults)
+    return Made(in_order, tuple(page for one in made for page in one.pages), tuple(faults))
+
+
+_REGION_PARTS = (("map", "Map"), ("groups", "By group"), ("volume", "Volume"))
+_PERSON_PARTS = (
+    ("visits", "Scans"),
+    ("where", "Where it looked"),
+    ("fingerprint", "Fingerprint"),
+    ("quality", "Quality"),
+)
+
+
+def _anchors(parts: Sequence[tuple[str, str]]) -> list[NavigationEntry]:
+    return [NavigationEntry(title, f"#{anchor}") for anchor, title in parts]
+
+
+def _entry(title: str, link: str | None) -> NavigationEntry | None:
+    return None if link is None else NavigationEntry(shortened(title), link)

@@ -1,0 +1,59 @@
+"""``heatlas figures``: every figure of the report, and every mean map in every view, as files for publication."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, as_completed
+from functools import partial
+from urllib.parse import quote
+
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.progress import Progress
+from reports.content.relevance.group_maps import class_difference, group_map
+from reports.figures.gallery import Gallery
+from reports.figures.style import house_style
+from reports.figures.surfaces import VIEWS, draw_group_maps
+from reports.page.material import Material
+from reports.page.parts import finished_sections
+from reports.page.sections import SECTIONS
+from reports.read.run_record import OUTCOMES, read_run
+
+
+def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> list[str]:
+    """Write all figures; return what could not be drawn, each in a sentence.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    gallery : Gallery
+        With the folder and the formats.
+    executor : concurrent.futures.Executor
+    """
+    run = read_run(layout)
+    names = run.map_names if run.keeps_mean_maps and run.has("relevance") else ()
+    tasks = [partial(draw_sections, layout, gallery), *(partial(draw_maps, layout, gallery, name) for name in names)]
+    faults: dict[str, None] = dict.fromkeys(run.unreadable.values())
+    with Progress(len(tasks), "figures") as progress:
+        for future in as_completed([executor.submit(task) for task in tasks]):
+            faults |= dict.fromkeys(future.result())
+            progress.update()
+    return sorted(faults)
+
+
+def draw_sections(layout: RunLayout, gallery: Gallery) -> tuple[str, ...]:
+    """Write the figures of the report's index; return the faults."""
+    return finished_sections(Material(read_run(layout), gallery), [section.id for section in SECTIONS]).faults
+
+
+def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]:
+    """Write one map of every group, and of the difference of the classes, in every view; return the faults."""
+    material = Material(read_run(layout), gallery)
+    run = material.run
+    shown = {group: group_map(material, group, name) for group in (*run.labels, *OUTCOMES)}
+    shown[f"{run.positive}-minus-{run.negative}"] = class_difference(material, name)
+    with house_style():
+        for group, one in ((group, one) for group, one in shown.items() if one is not None):
+            for view in VIEWS:
+                figure = draw_group_maps([(one, (view,))], material.backdrop)
+                title = f"map-{name}_group-{quote(group, safe='')}_view-{view}"
+                gallery.add(figure, title, one.title, one.title, "png")
+    return tuple(material.faults.said)

@@ -1,0 +1,187 @@
+"""Tables on the page: declared by their columns, formatted once, sortable by the true values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import pandas as pd
+
+from reports.words.numbers import LONGEST_TEXT, MISSING, is_missing, number, shortened
+
+
+def text(value: object) -> str:
+    """A cell of text; booleans as yes and no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return MISSING if is_missing(value) else str(value)
+
+
+def remark(value: object) -> str:
+    """A cell that is empty where there is nothing to say."""
+    return "" if is_missing(value) else str(value)
+
+
+def footnote(value: object) -> str:
+    """The same, said below the table: a cell has only the number of the note, so that long notes make no tall rows.
+
+    Examples
+    --------
+    >>> footnote("1 true-positive scans without a volume; 11 rows without age")
+    '1 true-positive scan without a volume; 11 rows without age'
+    """
+    return _ONE.sub(r"1 \1", shortened(remark(value), LONGEST_TEXT))
+
+
+_ONE = re.compile(r"\b1 ((?:true-positive )?(?:row|scan|participant))s\b")
+"""A plural after one, as the notes of tables have it, whose numbers vary."""
+
+
+_WHERE_SAID = (remark, footnote)
+"""Columns that are left out where no row has anything to say."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table on the page.
+
+    Parameters
+    ----------
+    key : str
+        Column of the frame.
+    title : str
+    form : callable
+        Gives the text of a cell.
+    numeric : bool
+        Set in figures of equal width, to the right, sorted by value.
+    hint : str
+        Longer explanation.
+    link : str
+        Column with the address, relative to the page, that the cell leads to.
+    """
+
+    key: str
+    title: str
+    form: Callable[[object], str] = text
+    numeric: bool = False
+    hint: str = ""
+    link: str = ""
+
+    def with_hint(self, hint: str) -> Column:
+        """The same column with a longer explanation."""
+        return replace(self, hint=hint)
+
+
+def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:
+    """A column of numbers."""
+    return Column(key, title, form, True, hint)
+
+
+LONGEST_CELL = 160
+"""Characters of a cell that is no remark; where there are more, they appear under the pointer."""
+
+
+class Cell(NamedTuple):
+    """Text of a cell, the value it is sorted by (empty for text), where it leads (empty for nowhere), all of its text.
+
+    The last is empty where `text` is whole.
+    """
+
+    text: str
+    order: str = ""
+    link: str = ""
+    whole: str = ""
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A formatted table.
+
+    Parameters
+    ----------
+    caption : str
+    columns : tuple of Column
+    rows : tuple of tuple of Cell
+    more : int
+        Rows left out; the caption's file has them.
+    row_keys : tuple of str
+    notes : tuple of str
+        What the cells of footnotes say, each once, in the order of their numbers from 1.
+    """
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
+    row_keys: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Style of each column: ``num``, and ``names`` for the one that stays in sight when others are scrolled.
+
+        That is the region where rows have one, whatever stands before it, and else the first column.
+        """
+        naming = next((place for place, column in enumerate(self.columns) if column.key == "group"), 0)
+        return tuple(
+            " ".join(["num"] * column.numeric + ["names"] * (place == naming))
+            for place, column in enumerate(self.columns)
+        )
+
+
+def page_table(
+    frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_most: int | None = None, row_key: str = ""
+) -> PageTable:
+    """Format a frame.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    columns : sequence of Column
+        Those the frame lacks are left out, and remarks where no row has one.
+    caption : str
+    at_most : int, optional
+        Rows shown.
+    row_key : str
+        Column whose value is attached to each row, to filter by.
+    """
+    there = tuple(
+        column for column in columns
+        if column.key in frame.columns and (column.form not in _WHERE_SAID or frame[column.key].notna().any())
+    )  # fmt: skip
+    shown = frame if at_most is None else frame.head(at_most)
+    notes = tuple(
+        dict.fromkeys(
+            footnote(value)
+            for column in there
+            if column.form is footnote
+            for value in shown[column.key].dropna().tolist()
+        )
+    )
+    numbers = {note: str(place) for place, note in enumerate(notes, start=1)}
+    cells = [
+        [
+            Cell(numbers.get(footnote(value), "")) if column.form is footnote else _cell(column, value, link)
+            for value, link in zip(shown[column.key].tolist(), _links(shown, column), strict=True)
+        ]
+        for column in there
+    ]
+    keys = tuple(map(str, shown[row_key])) if row_key else ()
+    rows = tuple(zip(*cells, strict=True)) if cells else ()
+    return PageTable(caption, there, rows, len(frame) - len(shown), keys, notes)
+
+
+def _links(frame: pd.DataFrame, column: Column) -> list[object]:
+    return frame[column.link].tolist() if column.link in frame.columns else [None] * len(frame)
+
+
+def _cell(column: Column, value: object, link: object) -> Cell:
+    if not column.numeric:
+        said = column.form(value)
+        longest = LONGEST_TEXT if column.form is remark else LONGEST_CELL
+        whole = shortened(said, LONGEST_TEXT) if len(said) > longest else ""
+        return Cell(shortened(said, longest), "", "" if is_missing(link) else str(link), whole)
+    return Cell(column.form(value), "" if is_missing(value) else repr(float(value)))  # type: ignore[arg-type]

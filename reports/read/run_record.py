@@ -1,0 +1,318 @@
+"""Everything the report reads from a run folder: settings, tables, training histories. Nothing else is read.
+
+The exception is what was planted in synthetic people, which lies with the input.
+
+A run may have stopped after any stage. A table that is not there, has no rows, is damaged or was written by another
+version of Heatlas is absent from the record, and the sections that need it say so. Messages name files as seen from
+the run folder, since they stand on the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.cohort.people.tasks import KindName, Task, task_of
+from pipeline.cohort.reading import PLANTED
+from pipeline.evaluation.planted import read_planted
+from pipeline.run.cells import REMEDY
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import HeatlasError
+from pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
+from pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
+from pipeline.run.layout.private_paths import without_folders
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.work.steps import step_outputs
+from reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
+from reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
+from reports.words.numbers import is_missing
+
+OUTCOMES = ("TP", "FP", "TN", "FN")
+KEYS = ["participant_id", "scan_id"]
+
+FOUNDATIONS = ("scans", *PREDICTIONS_OF.values(), "relevance")
+"""Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
+WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
+    "scans": ("registration",),
+    "splits": ("predictions",),
+    "registration": ("volumes", "predictions"),
+    "predictions": ("conservation", "performance"),
+    "conservation": ("relevance",),
+    "relevance": ("region_summary",),
+}
+"""Tables that must be there if one of these is."""
+
+SENTENCES = ("flags", "message", "note", "reason")
+"""Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is known of a run.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    config : Config
+    source : RunInput
+        Input folder and preset.
+    tables : mapping of str to DataFrame
+        Those of `TABLES` that exist, and have rows and all their columns.
+    unreadable : mapping of str to str
+        Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy.
+    histories : mapping of int to DataFrame
+        Training history by fold.
+    models : mapping of int to mapping
+        Description of each fold's network.
+    provenance : mapping
+    """
+
+    layout: RunLayout
+    config: Config
+    source: RunInput
+    tables: Mapping[str, pd.DataFrame]
+    unreadable: Mapping[str, str]
+    histories: Mapping[int, pd.DataFrame]
+    models: Mapping[int, Mapping[str, Any]]
+    provenance: Mapping[str, Any]
+
+    def has(self, *names: str) -> bool:
+        """Whether all these tables have rows; ``histories`` stands for the training of at least one fold."""
+        return all(name in self.tables or (name == "histories" and bool(self.histories)) for name in names)
+
+    def why_absent(self, *names: str, otherwise: str = "") -> str:
+        """Why some of these tables are not in the record, as far as they are in the folder; else `otherwise`."""
+        return " ".join(dict.fromkeys(self.unreadable[name] for name in names if name in self.unreadable)) or otherwise
+
+    def dictionary(self, name: str) -> Mapping[str, str]:
+        """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
+        content = _json(self.layout, TABLES[name].path(self.layout).with_suffix(".json"), {})
+        return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.config.cohort)
+
+    @property
+    def negative(self) -> str:
+        return self.config.cohort.negative
+
+    @property
+    def positive(self) -> str:
+        return self.config.cohort.positive
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Positive class first, as in the figures of the founding study."""
+        return self.positive, self.negative
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the people of this run are not real: the demo, or a cohort that comes with planted truth."""
+        stated = self.provenance.get("sources", {}).get("synthetic")
+        if stated is not None:
+            return bool(stated)
+        truth = (TABLES["planted_recovery"].path(self.layout), self.source.input / PLANTED)
+        return any(path.is_file() for path in truth)
+
+    @cached_property
+    def planted(self) -> tuple[str, ...]:
+        """The planted regions, bilateral groups with planted disease; empty for real people, or without the input."""
+        path = self.source.input / PLANTED
+        return tuple(read_planted(path)) if path.is_file() else ()
+
+    @cached_property
+    def map_names(self) -> tuple[str, ...]:
+        """Maps that this run makes, LRP by rising beta first."""
+        settings = self.config.attribution
+        return tuple(map_names(replace(settings, betas=tuple(sorted(settings.betas)))))
+
+    @property
+    def resolution_mm(self) -> float:
+        return self.config.registration.resolution_mm
+
+    def files_of(self, row: Mapping[Any, Any] | pd.Series) -> ScanFiles:
+        """Files of a scan, by a row with its participant and session."""
+        session = None if is_missing(row["session_id"]) else str(row["session_id"])
+        return self.layout.scan(str(row["participant_id"]), session, self.resolution_mm)
+
+    @property
+    def keeps_mean_maps(self) -> bool:
+        return self.config.attribution.keep_maps != "none"
+
+    @property
+    def keeps_single_maps(self) -> bool:
+        return self.config.attribution.keep_maps == "all"
+
+    @property
+    def lrp_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.map_names if beta_of(name) is not None)
+
+    @property
+    def main_maps(self) -> tuple[str, ...]:
+        """The leading map (LRP with the smallest beta, else the first) and guided backpropagation if there is one."""
+        first = (self.lrp_names or self.map_names)[0]
+        return (first, *(name for name in self.map_names if name == GUIDED_MAP != first))
+
+    @cached_property
+    def group_sizes(self) -> Mapping[str, tuple[int, int]]:
+        """Scans and participants behind each group map: both classes and the four outcomes."""
+        if not self.has("predictions"):
+            return {}
+        frame = self.explained
+        sizes = {}
+        for column, groups in (("label", self.labels), ("outcome", OUTCOMES)):
+            for group in groups:
+                rows = frame[frame[column] == group]
+                sizes[group] = (len(rows), rows["participant_id"].nunique())
+        return sizes
+
+    @cached_property
+    def explained(self) -> pd.DataFrame:
+        """Predictions of the scans that have heatmaps; all predictions while there are none."""
+        predictions = self.tables["predictions"]
+        if not self.has("relevance"):
+            return predictions
+        keys = self.tables["relevance"][KEYS].drop_duplicates()
+        return predictions.merge(keys, on=KEYS)
+
+    @cached_property
+    def densest_groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Bilateral groups of each scan in which its leading map is positive, densest first."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in ("relevance", "relevance_applied"):
+            if self.has(name):
+                rows = self.tables[name]
+                rows = rows[(rows["map"] == self.main_maps[0]) & (rows["density"] > 0)]
+                rows = rows.sort_values(["density", "group"], ascending=[False, True], kind="stable")
+                groups = rows.groupby("scan_id", sort=False)["group"]
+                found.update({str(scan): tuple(map(str, names)) for scan, names in groups})
+        return found
+
+    @cached_property
+    def region_values(self) -> pd.DataFrame:
+        """Relevance per scan, map and bilateral group, with the label and outcome of the scan."""
+        predictions = self.tables["predictions"][[*KEYS, "label", "outcome", "probability", "fold"]]
+        return self.tables["relevance"].merge(predictions, on=KEYS)
+
+
+def read_run(layout: RunLayout) -> RunRecord:
+    """Read a run folder.
+
+    Raises
+    ------
+    UsageError
+        If the folder is not a run, or its configuration is damaged.
+    """
+    config, source = read_run_config(layout), read_run_input(layout)
+    kind = task_of(config.cohort).kind.name
+    tables, unreadable, foundation = {}, _missing(layout, kind), ""
+    for name, table in tables_of(kind).items():
+        if name in HISTORIES_OF.values():  # one per fold, read below
+            continue
+        path = table.path(layout)
+        if name in unreadable:
+            foundation = unreadable[name] if name in FOUNDATIONS else foundation
+        elif path.is_file():
+            frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
+            if wrong:
+                unreadable[name] = wrong
+                foundation = wrong if name in FOUNDATIONS else foundation
+            elif len(frame):
+                tables[name] = frame
+    histories, models, current = {}, {}, _current_folds(tables)
+    for folder in sorted((layout.root / "models").glob("fold-*")):
+        index = folder.name.removeprefix("fold-")
+        if index not in current:
+            continue
+        files = layout.fold(int(index))
+        if files.history.is_file() and files.description.is_file():
+            frame, wrong = read_usable(layout, HISTORIES_OF[kind], files.history, config)
+            if wrong:
+                unreadable["histories"] = wrong
+            else:
+                histories[int(index)] = frame
+            models[int(index)] = _json(layout, files.description, unreadable)
+    provenance = _json(layout, layout.provenance, unreadable)
+    return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
+
+
+def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
+    """Tables that the run has written and that are gone, by name, or by file where the report does not read them."""
+    names = {table.path(layout): name for name, table in tables_of(kind).items()}
+    written = [
+        TABLES[name].path(layout)
+        for name, later in WRITTEN_BEFORE.items()
+        if any(TABLES[other].path(layout).is_file() for other in later)
+    ]
+    written += [path for path in step_outputs(layout) if path.suffix == ".tsv"]
+    gone = {path: path.relative_to(layout.root).as_posix() for path in written if not path.is_file()}
+    return {names.get(path, file): f"{file} is missing. {MAKE_AGAIN}" for path, file in gone.items()}
+
+
+def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
+    """A table of the run and, where the report cannot use it, why.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    name : str
+        Of `reports.read.written_tables.TABLES`.
+    path : Path
+    config : Config
+    """
+    file = path.relative_to(layout.root).as_posix()
+    try:
+        frame = read_checked(name, path)
+        wrong = cut_row(path, file)
+    except HeatlasError as error:
+        return pd.DataFrame(), f"{str(error).replace(str(path), file)} {REMEDY}"
+    except OSError as error:
+        return pd.DataFrame(), f"{file}: cannot be read ({error.strerror}). Make it readable, then repeat the report."
+    if wrong or not len(frame):
+        return pd.DataFrame(), wrong
+    wrong = of_another_version(name, file, frame) or bad_cell(name, file, frame, config)
+    said = {} if wrong else {column: frame[column].map(_private) for column in SENTENCES if column in frame}
+    return frame.assign(**said), wrong
+
+
+def _current_folds(tables: Mapping[str, pd.DataFrame]) -> set[str]:
+    """Folds of this configuration that did not fail; models of an earlier one may still lie in the folder."""
+    if "splits" not in tables:
+        return set()
+    folds = {str(int(fold)) for fold in tables["splits"]["fold"].dropna()}
+    if "failures" in tables:
+        failures = tables["failures"]
+        folds -= {unit.removeprefix("fold-") for unit in failures.loc[failures["stage"] == "training", "unit"]}
+    return folds
+
+
+def _private(value: Any) -> Any:
+    """A cell, or the content of a JSON file, without the folders of absolute paths."""
+    if isinstance(value, dict):
+        return {key: _private(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_private(entry) for entry in value]
+    return without_folders(value) if isinstance(value, str) else value
+
+
+def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[str, Any]:
+    """Content of a JSON file; empty where there is none, or none that can be read, which is written down."""
+    file = path.relative_to(layout.root).as_posix()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        content = None
+    if isinstance(content, dict):
+        return {str(key): _private(value) for key, value in content.items()}
+    unreadable[file] = f"{file}: is not a readable JSON object. {REMEDY}"
+    return {}

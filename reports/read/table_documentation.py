@@ -1,0 +1,50 @@
+"""docs/tables.md, made from the declarations: ``python -m reports.read.table_documentation`` prints it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.run.columns import unit_of
+from pipeline.run.declared import CLASSES, Table
+from pipeline.run.layout.run_layout import RunLayout
+from reports.read.written_tables import DECLARED
+
+_HEAD = """# Tables of a run
+
+Made by `python -m reports.read.table_documentation > docs/tables.md`; do not edit it by hand.
+
+Tables are tab-separated, in UTF-8, with `n/a` for what is missing. Beside each lies a JSON data dictionary with the
+same descriptions. The unit of inference is the participant, whose scans are averaged first.
+"""
+
+
+def documentation() -> str:
+    """All tables as Markdown."""
+    return "\n".join([_HEAD, *map(_section, DECLARED)])
+
+
+def _section(table: Table) -> str:
+    root = Path("run")
+    file = table.path(RunLayout(root)).relative_to(root).as_posix()
+    lines = [
+        f"## {table.name}",
+        "",
+        f"`{file}` (stage: {table.stage}). {table.question} One row per {table.rows}.",
+        "",
+    ]
+    if not table.meanings:
+        return "\n".join(lines)
+    lines += ["| column | holds | unit | meaning |", "|---|---|---|---|"]
+    for name, column in table.columns.items():
+        values = table.values.get(name, ())
+        holds = "one of " + ", ".join(values) if values else column.form.value
+        lines.append(f"| `{name}` | {_cell(holds)} | {unit_of(name)} | {_cell(column.meaning)} |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace(CLASSES, "the classes").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    print(documentation(), end="")

@@ -1,0 +1,80 @@
+"""The tables that the report reads, as the stages declare them.
+
+A table of another version of Heatlas may lack a column. It is then treated as one that cannot be read: the sections
+that need it say so, with the remedy, and the rest of the report is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from pipeline.cohort.people.splits import SPLITS_TABLE
+from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from pipeline.cohort.records import SCANS_TABLE
+from pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
+from pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
+from pipeline.explaining.stage import CONSERVATION_TABLE
+from pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
+from pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from pipeline.regions.fingerprints import FINGERPRINTS_TABLE
+from pipeline.regions.overlap import BETA_OVERLAP_TABLE
+from pipeline.regions.tables import RELEVANCE_REGIONS_TABLE, RELEVANCE_TABLE
+from pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
+from pipeline.registration.stage import REGISTRATION_TABLE
+from pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
+from pipeline.run.declared import Table
+from pipeline.run.work.jobs import FAILURES_TABLE
+from pipeline.statistics.stage import STATISTICS_TABLES
+from pipeline.training.application import PREDICTIONS_APPLIED_TABLE
+from pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
+from pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
+
+CLINICAL_TABLE = Table(
+    "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",
+    stage="cohort", place="clinical", finite=True,
+)  # fmt: skip
+
+DECLARED = (
+    SCANS_TABLE, SPLITS_TABLE, FAILURES_TABLE, REGISTRATION_TABLE, REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE,
+    TEST_RETEST_TABLE, HISTORIES_TABLE, HISTORIES_NUMBER_TABLE, PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE,
+    PREDICTIONS_NUMBER_TABLE, PREDICTIONS_REPEATS_TABLE, RELEVANCE_TABLE, PREDICTIONS_APPLIED_TABLE,
+    RELEVANCE_APPLIED_TABLE, CONSERVATION_TABLE, RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE,
+    BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE, PLANTED_EFFECTS_TABLE, *STATISTICS_TABLES,
+)  # fmt: skip
+"""All tables of a run."""
+TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}
+"""Those the report is made from, by the name its sections use."""
+
+PREDICTIONS_OF: Mapping[KindName, str] = {
+    TWO_CLASSES: "predictions", SEVERAL_CLASSES: "predictions_classes", NUMBER: "predictions_number",
+}  # fmt: skip
+"""Name of ``predictions.tsv`` by task: only sections that are made for a task find its predictions."""
+HISTORIES_OF: Mapping[KindName, str] = {
+    TWO_CLASSES: "histories", SEVERAL_CLASSES: "histories", NUMBER: "histories_number",
+}  # fmt: skip
+"""Name of ``history.tsv`` by task."""
+
+
+def tables_of(kind: KindName) -> dict[str, Table]:
+    """Those of `TABLES` that a run with this kind of task can have; the same file has other columns for another."""
+    others = {*PREDICTIONS_OF.values(), *HISTORIES_OF.values()} - {PREDICTIONS_OF[kind], HISTORIES_OF[kind]}
+    return {name: table for name, table in TABLES.items() if name not in others}
+
+
+def of_another_version(name: str, file: str, table: pd.DataFrame) -> str:
+    """Return what a table lacks and what to do about it, in a sentence; empty where it lacks nothing.
+
+    Examples
+    --------
+    >>> of_another_version("splits", "splits.tsv", pd.DataFrame({"participant_id": ["sub-1"], "fold": [0]}))
+    'splits.tsv has no column part: another version of Heatlas wrote it. Repeat the command that made this run; it redoes what the new version does otherwise, then the report.'
+    """  # noqa: E501
+    missing = [column for column in TABLES[name].required if column not in table]
+    if not missing:
+        return ""
+    return (
+        f"{file} has no column {', '.join(missing)}: another version of Heatlas wrote it. Repeat the command that made "
+        "this run; it redoes what the new version does otherwise, then the report."
+    )

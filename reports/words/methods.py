@@ -1,0 +1,307 @@
+"""The methods text: what was done in this run, with versions, settings and citations.
+
+One function per stage gives its sentences from the settings and the tables; stages that a run did not reach are
+not described. The text may be used freely (CC0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.models.families.registry import family_of
+from pipeline.run.layout.map_names import GUIDED_MAP, map_title
+from pipeline.run.plain_text import plain
+from pipeline.statistics.associations.volume_association import WITHIN
+from reports.read.run_record import RunRecord
+from reports.words.methods_statistics import analyses_text
+from reports.words.numbers import count, listing, number
+from reports.words.references import REFERENCES, Reference
+
+_CITATION = re.compile(r"\[@(\w+)\]")
+
+
+@dataclass(frozen=True)
+class MethodsText:
+    """Paragraphs with numbered citations, and the works cited, in order of first mention."""
+
+    paragraphs: tuple[tuple[str, str], ...]
+    references: tuple[Reference, ...]
+
+
+def methods_text(run: RunRecord) -> MethodsText:
+    """The methods of a run; citations are written ``[@key]`` in the sources and numbered here."""
+    written = [(title, text) for title, write in _PARAGRAPHS if (text := write(run))]
+    keys: list[str] = []
+    paragraphs = []
+    for title, text in written:
+        keys = list(dict.fromkeys([*keys, *_CITATION.findall(text)]))
+        paragraphs.append((title, _numbered(text, keys)))
+    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in keys))
+
+
+def _numbered(text: str, keys: Sequence[str]) -> str:
+    return _CITATION.sub(lambda found: f"[{keys.index(found[1]) + 1}]", text)
+
+
+def methods_markdown(run: RunRecord) -> str:
+    """The same as Markdown, for ``logs/CITATION.md``."""
+    text = methods_text(run)
+    parts = ["# Methods", "*Written from the settings and results of this run. Use it freely (CC0).*"]
+    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in text.paragraphs]
+    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(text.references, 1))]
+    parts += ["## Credits", "\n".join(f"- {_as_markdown(credit)}" for credit in credits(run))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _as_markdown(text: str) -> str:
+    r"""A text on one line that holds no HTML, link or picture: names of classes and columns come from the input.
+
+    Examples
+    --------
+    >>> _as_markdown("p < .05 for <b>AD</b> and ![x](http://x)")
+    'p < .05 for &lt;b>AD&lt;/b> and ![x]\\(http://x)'
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(" ".join(text.split()))).replace("](", r"]\(")
+
+
+def methods_bibtex(run: RunRecord) -> str:
+    """The works cited, for ``logs/CITATION.bib``."""
+    return "\n\n".join(reference.bibtex for reference in methods_text(run).references) + "\n"
+
+
+def credits(run: RunRecord) -> list[str]:
+    """Acknowledgements and licence notes that go with the results."""
+    atlas = _source(run, "atlas")
+    lines = []
+    if atlas.get("credit"):
+        lines.append(f"Atlas {atlas.get('title', atlas.get('name', ''))}: {atlas['credit']}")
+    if run.is_synthetic:
+        lines.append(
+            "The people of this run are synthetic: warped copies of the template brain with planted tissue loss. No "
+            "data of ADNI or of any real person were used."
+        )
+    elif run.provenance.get("sources", {}).get("input_layout") == "adni":
+        lines.append(
+            "Data were obtained from the Alzheimer's Disease Neuroimaging Initiative (ADNI) database "
+            "(adni.loni.usc.edu). The ADNI investigators contributed to the design and implementation of ADNI or "
+            "provided data, but took no part in this analysis. ADNI is funded by the National Institutes of Health "
+            "(U01 AG024904, U19 AG024904) and the Department of Defense (W81XWH-12-2-0012). Before publication, take "
+            "the current wording that ADNI's data use agreement asks for from its web site."
+        )
+    lines.append("Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University.")
+    return lines
+
+
+def _source(run: RunRecord, name: str) -> dict[str, Any]:
+    source = run.provenance.get("sources", {}).get(name, {})
+    return dict(source) if isinstance(source, dict) else {}
+
+
+def _version(run: RunRecord, package: str) -> str:
+    version = run.provenance.get("packages", {}).get(package)
+    return f" {version}" if version and version != "absent" else ""
+
+
+def _data(run: RunRecord) -> str:
+    if not run.has("scans"):
+        return ""
+    scans, cohort = run.tables["scans"], run.config.cohort
+    kept = scans[scans["kept"].astype(bool)]
+    labelled = kept[kept["label"].notna()]
+    layout = run.provenance.get("sources", {}).get("input_layout")
+    kind = {"adni": "an ADNI download", "bids": "a BIDS dataset [@bids]"}.get(str(layout), "the input folder")
+    kind = (
+        "a synthetic demo cohort with planted atrophy, in the layout of an ADNI download" if run.is_synthetic else kind
+    )
+    text = (
+        f"{count(len(scans), 'T1-weighted scan')} of {count(scans['participant_id'].nunique(), 'participant')} were "
+        f"found in {kind}; {number(len(kept))} were kept. {_task(run)}: "
+        f"{count(len(labelled), 'scan')} of "
+        f"{count(labelled['participant_id'].nunique(), 'participant')}, each scan labelled as at its own visit. "
+    )
+    if cohort.split == "folds":
+        strata = "quantile" if cohort.target else "class"
+        text += f"Participants were divided into {cohort.folds} folds, stratified by {strata}"
+    else:
+        text += (
+            f"Participants were divided once into training, validation "
+            f"({cohort.validation_participants_per_class} per class) and test "
+            f"({cohort.test_participants_per_class} per class), as in the founding study [@founding]"
+        )
+    text += f"; no participant was in two parts (seed {run.config.seed})."
+    if cohort.shuffle_labels:
+        text += " As a control, labels were shuffled between participants."
+    return text
+
+
+def _task(run: RunRecord) -> str:
+    task = run.task
+    if task.is_number:
+        return f"The networks predicted {task.column}"
+    return f"The contrast was {task.column}, {' against '.join(reversed(task.outputs))}"
+
+
+def _loss(run: RunRecord) -> str:
+    """The loss, and what the kept epoch is chosen by."""
+    training = run.config.training
+    if not run.task.is_number:
+        return "cross-entropy" + (" weighted by class" if training.balance_classes else "")
+    name = "squared error" if training.regression_loss == "mse" else "Huber's loss"
+    return f"{name} of the target in standard deviations of the training part"
+
+
+def _registration(run: RunRecord) -> str:
+    if not run.has("registration"):
+        return ""
+    settings, parts = run.config.registration, []
+    sources = set(run.tables["registration"].get("brain_extraction", [])) - {None}
+    if "deepbet" in sources:
+        parts.append(f"Brains were extracted with deepbet{_version(run, 'deepbet')} [@deepbet].")
+    if "stripped" in sources:
+        parts.append("Scans that held nothing but the brain were taken as they were.")
+    if "given" in sources:
+        parts.append("Brain masks that came with scans were used.")
+    if "synthstrip" in sources:
+        parts.append("Brains were extracted with SynthStrip [@synthstrip].")
+    if settings.bias_correction:
+        parts.append("Intensity inhomogeneity was corrected with N4 [@n4].")
+    parts.append(
+        f"Scans were registered with ANTs (ANTsPy{_version(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
+        f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of the ICBM152 "
+        f"2009c nonlinear asymmetric template [@template] at {number(settings.resolution_mm)} mm."
+    )
+    doubtful = int(run.tables["registration"]["flags"].notna().sum())
+    if doubtful:
+        parts.append(
+            "In doubt, beyond fixed limits or, in a cohort of ten and more, more than 3.5 robust standard deviations "
+            f"from its median: {count(doubtful, 'registration')}; what happened to each stands in the run's tables."
+        )
+    return " ".join(parts)
+
+
+def _training(run: RunRecord) -> str:
+    if not run.models:
+        return ""
+    model, training = run.config.model, run.config.training
+    text = (
+        f"The network {family_of(model).described(model)}. It saw "
+        f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
+        f"scaled to the range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate "
+        f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
+        f"weight decay {training.weight_decay:g}), {_loss(run)}"
+    )
+    best = "lowest validation mean absolute error" if run.task.is_number else "highest validation balanced accuracy"
+    text += (
+        f", batches of {training.batch_size}, left-right flips with probability {training.flip_probability:g} and "
+        f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{_version(run, 'torch')} [@torch]. It "
+        f"ended when the validation loss had not fallen for {training.patience} epochs after the first "
+        f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the {best} "
+        "was kept, among equals the one with the lowest validation loss, then the first."
+    )
+    if not run.task.is_number:
+        text += " With few validation participants many epochs reach the same accuracy, often 1, and the loss decides."
+    if training.augmentation.is_on:
+        text += " Images were augmented further with MONAI (settings in config.toml)."
+    if training.repeats > 1:
+        text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
+    return text
+
+
+_SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
+
+
+def _attribution(run: RunRecord) -> str:
+    if not run.has("conservation"):
+        return ""
+    settings = run.config.attribution
+    start = "logit" if settings.start_value == "logit" else "softmax probability"
+    folded = family_of(run.config.model).batch_norm(settings.batch_norm) == "fold"
+    norm = "folded into the convolutions" if folded else "passed through unchanged"
+    of_whom = " for scans of both classes" if len(run.task.outputs) == 2 else ""
+    text = "Every scan was explained by the network that had not seen its participant"
+    if run.lrp_names:
+        betas = listing([f"{beta:g}" for beta in settings.betas])
+        text += (
+            f", with layer-wise relevance propagation [@lrp], β-rule with β = {betas}, starting from the {start} of "
+            f"{run.task.explained}{of_whom}. Batch normalisation was {norm}; biases take part in no rule; "
+            "what they absorb and what is lost is kept in a ledger"
+        )
+    text += "."
+    if GUIDED_MAP in run.map_names:
+        text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
+    others = [map_title(name) for name in run.map_names if name not in (*run.lrp_names, GUIDED_MAP)]
+    if others:
+        text += f" {'Further maps' if run.lrp_names else 'Maps'} of {run.task.explained}: {listing(others)}."
+    return text
+
+
+def _regions(run: RunRecord) -> str:
+    if not run.has("relevance"):
+        return ""
+    atlas = _source(run, "atlas")
+    groups = run.tables["relevance"]["group"].nunique()
+    return (
+        f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
+        f"right pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the "
+        f"mean sum of {run.negative} scans of the same test fold) follow the founding study [@founding]; a gain whose "
+        "denominator is not positive is not given."
+    )
+
+
+def _statistics(run: RunRecord) -> str:
+    if not run.has("performance"):
+        return ""
+    settings = run.config.statistics
+    text = (
+        f"The participant is the unit of inference: intervals ({100 * settings.confidence:g} %; BCa [@bca] "
+        "where it can be had) come from "
+        f"{number(settings.bootstrap_samples)} bootstrap samples of participants"
+    )
+    if run.has("volume_association"):
+        text += (
+            f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
+            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
+        )
+    text += "."
+    if run.has("region_effects"):
+        text += (
+            " Densities of the classes are compared region by region over participants, whose scans are averaged "
+            f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
+            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
+            f"it. {_networks(run)}"
+        )
+    return text
+
+
+def _change_within(run: RunRecord) -> str:
+    table = run.tables["volume_association"]
+    if table.loc[table["unit"] == WITHIN, "r"].isna().all():
+        return ""
+    return (
+        ", and whether the two change together over the visits of a person by the repeated-measures correlation "
+        "[@rmcorr], the signs of participants' change in relevance being flipped"
+    )
+
+
+def _networks(run: RunRecord) -> str:
+    """What the comparison of the classes does about each fold having its own network."""
+    if run.tables["region_effects"]["fold_held"].astype(str).str.lower().eq("true").any():
+        return (
+            "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
+            "within their fold only [@freedman_lane] [@winkler]."
+        )
+    return "The test fold is not in the model."
+
+
+_PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (
+    ("Participants", _data),
+    ("Registration", _registration),
+    ("Classifier", _training),
+    ("Explanation", _attribution),
+    ("Regions", _regions),
+    ("Statistics", _statistics),
+    ("Further analyses", analyses_text),
+)

@@ -1,0 +1,132 @@
+"""Sentences of the methods text about the analyses of the statistics stage; only of those that gave a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reports.analyses.columns import worded
+from reports.read.run_record import RunRecord
+from reports.words.numbers import listing, number
+from reports.words.wording import covariates_in_words
+
+
+def _curves(run: RunRecord) -> str:
+    if not run.has("calibration"):
+        return ""
+    return "Calibration was judged in bins of probability in which each participant counts once, with Wilson intervals."
+
+
+def _associations(run: RunRecord) -> str:
+    if not run.has("associations"):
+        return ""
+    table = run.tables["associations"]
+    formulas = dict.fromkeys(str(terms) for terms in table["covariates"].dropna())
+    adjusted = list(dict.fromkeys(name for terms in formulas for name in covariates_in_words(terms).split(", ")))
+    text = (
+        "Associations of regional relevance with biomarkers were tested over participants by permutation, the largest "
+        "|r| of each permutation giving family-wise p values, with the false discovery rate beside them [@fdr]"
+    )
+    if adjusted:
+        each = ", each those that its row of the table names" if len(formulas) > 1 else ""
+        text += f"; covariates held constant: {listing(adjusted)}{each} (Freedman-Lane [@freedman_lane] [@winkler])"
+    return f"{text}."
+
+
+def _groups(run: RunRecord) -> str:
+    parts = []
+    if run.has("group_comparisons"):
+        parts.append(
+            "Groups were compared by Welch's t over participants under permutation; log-gains were shrunk towards the "
+            "mean of their map by empirical Bayes."
+        )
+    if run.has("interactions"):
+        parts.append(
+            "Whether the difference between the classes depends on a subgroup was tested as an interaction "
+            "(Freedman-Lane [@freedman_lane] [@winkler])."
+        )
+    if run.has("fairness"):
+        few = run.config.statistics.subgroups.minimum_participants
+        parts.append(
+            f"Performance in subgroups of at least {number(few)} participants was compared with everyone else by "
+            "exchanging membership between participants of the same class."
+        )
+    return " ".join(parts)
+
+
+def _progression(run: RunRecord) -> str:
+    parts = []
+    if run.has("progression"):
+        parts.append(
+            "Participants with MCI were judged by networks that were never trained on them; conversion to AD was "
+            "predicted from their first scan, with Harrell's concordance [@concordance]."
+        )
+    if run.has("cox"):
+        parts.append("Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels].")
+    if run.has("trajectories") and run.tables["trajectories"]["estimate"].notna().any():
+        parts.append(
+            "Change over visits was estimated, with its interval, by models with random effects of participants "
+            "[@mixed] [@statsmodels]; its p is from flipping the signs of participants' own slopes, for differences "
+            "from exchanging participants between groups."
+        )
+    return " ".join(parts)
+
+
+def _sites(run: RunRecord) -> str:
+    if not run.has("site_effects"):
+        return ""
+    return (
+        "Regional values were harmonised over sites with ComBat [@combat] [@neurocombat], its parameters estimated "
+        f"from the training participants of each fold{_beside_sites(run)}, and applied to those it tests."
+    )
+
+
+def _beside_sites(run: RunRecord) -> str:
+    """What else is in the model while sites are estimated, and that nobody tested needs it known."""
+    columns = run.config.statistics.harmonisation.training_covariates
+    if not columns:
+        return ""
+    return (
+        f", with their {covariates_in_words(columns)} in the model so that it does not pass for a site (of the "
+        "participants tested it is not used)"
+    )
+
+
+def _norms(run: RunRecord) -> str:
+    parts = []
+    if run.has("w_fingerprints"):
+        parts.append(
+            f"W-scores [@wscore] are residuals from a norm of {run.negative} among the fold's training participants."
+        )
+    if run.has("subtype_numbers"):
+        parts.append(
+            "Subtypes of fingerprints come from consensus clustering [@consensus], their number from the gap statistic "
+            "[@gap]."
+        )
+    return " ".join(parts)
+
+
+def _audit(run: RunRecord) -> str:
+    parts = []
+    if run.has("shortcuts"):
+        table = run.tables["shortcuts"]
+        places = [worded(name) for name in dict.fromkeys(table.loc[table["enrichment"].notna(), "compartment"])]
+        if places:
+            parts.append(
+                f"As an audit, the share of relevance in places that should not matter ({listing(places)}) was divided "
+                "by their share of the voxels."
+            )
+    if run.has("site_prediction"):
+        parts.append("Site and field strength were predicted from regional relevance, out of fold by participant.")
+    if run.has("ranking_agreement"):
+        parts.append("Agreement of rankings of regions is Kendall's W [@kendall].")
+    return " ".join(parts)
+
+
+def analyses_text(run: RunRecord) -> str:
+    """All sentences that apply, with citations as ``[@key]``."""
+    return " ".join(found for write in _WRITERS if (found := write(run)))
+
+
+_WRITERS: tuple[Callable[[RunRecord], str], ...] = (
+    _curves, _associations, _groups, _progression, _sites, _norms, _audit,
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""Codes of the statistics' tables in words: levels of factors, covariates, subgroups, contrasts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from reports.words.numbers import MISSING, is_missing, shortened
+
+VARIABLES: Mapping[str, str] = {
+    "fold": "test fold", "label": "class", "field_strength": "field strength", "tiv_mm3": "intracranial volume",
+    "apoe4": "APOE ε4", "mmse": "MMSE", "time": "years",
+}  # fmt: skip
+LEVELS: Mapping[tuple[str, str], str] = {
+    ("sex", "F"): "women", ("sex", "M"): "men", ("apoe4", "e4 carrier"): "carriers of APOE ε4",
+    ("apoe4", "no e4"): "without APOE ε4", ("field_strength", "1.5"): "1.5 T", ("field_strength", "3"): "3 T",
+}  # fmt: skip
+_OTHER: Mapping[str, str] = {"men": "women", "women": "men", "3 T": "1.5 T", "1.5 T": "3 T"}
+_FACTOR = re.compile(r"(?<!\w)(?:C\()?(\w+)\)?\[T\.([^\[\]]+)\]")
+"""A dummy variable. It begins where a word does and its level holds no bracket: no letter is looked at twice, however
+long a name is."""
+_AGAINST = " - the other"
+
+
+def variable_in_words(name: object) -> str:
+    """A variable.
+
+    Examples
+    --------
+    >>> variable_in_words("field_strength"), variable_in_words("education")
+    ('field strength', 'education')
+    """
+    said = str(name)
+    return VARIABLES.get(said, shortened(said.replace("_", " ")))
+
+
+def level_in_words(variable: object, level: object) -> str:
+    """A subgroup, so that it can stand alone; empty where the row is of no level.
+
+    Examples
+    --------
+    >>> level_in_words("sex", "F"), level_in_words("site", 990), level_in_words("age", "below 70.4")
+    ('women', 'site 990', 'age below 70.4')
+    """
+    if is_missing(level):
+        return ""
+    return LEVELS.get((str(variable), str(level)), f"{variable_in_words(variable)} {shortened(level)}")
+
+
+def levels_in_words(variable: object, levels: object) -> str:
+    """Several subgroups.
+
+    Examples
+    --------
+    >>> levels_in_words("sex", "F, M"), levels_in_words("age", None)
+    ('women, men', '')
+    """
+    if is_missing(levels):
+        return ""
+    return ", ".join(level_in_words(variable, level) for level in str(levels).split(", "))
+
+
+def without_codes(text: object) -> str:
+    """A sentence whose dummy variables are in words.
+
+    Examples
+    --------
+    >>> without_codes("sex[T.M]: follows from the others; site[T.991]: too few")
+    'men: follows from the others; site 991: too few'
+    """
+    return _FACTOR.sub(lambda found: level_in_words(found[1], found[2]), str(text))
+
+
+def covariates_in_words(terms: object) -> str:
+    """What is held constant: each variable once, whatever its levels.
+
+    Examples
+    --------
+    >>> covariates_in_words("fold, age, sex[T.M], site[T.991], site[T.992]"), covariates_in_words("age + mmse")
+    ('test fold, age, sex, site', 'age, MMSE')
+    """
+    if is_missing(terms):
+        return MISSING
+    names = [_FACTOR.sub(r"\1", term.strip()) for term in re.split(r"[,+]", str(terms))]
+    return ", ".join(dict.fromkeys(variable_in_words(name) for name in names if name))
+
+
+def contrast_in_words(variable: object, contrast: object) -> str:
+    """Which level is compared with which.
+
+    Examples
+    --------
+    >>> contrast_in_words("sex", "M - the other"), contrast_in_words("field_strength", "3 - the other")
+    ('men − women', '3 T − 1.5 T')
+    >>> contrast_in_words("age", None)
+    ''
+    """
+    if is_missing(contrast):
+        return ""
+    level = str(contrast).removesuffix(_AGAINST)
+    if level == str(contrast):
+        return without_codes(contrast)
+    first = level_in_words(variable, level)
+    return f"{first} − {_OTHER.get(first, 'the other')}"

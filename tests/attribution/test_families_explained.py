@@ -1,0 +1,103 @@
+"""Every method explains every family of networks that it is defined for, and the others are refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.attribution.methods import attribute
+from pipeline.attribution.perturbation.occlusion import RegionLabels
+from pipeline.attribution.registry import METHODS
+from pipeline.models.contract import StagedModel
+from pipeline.models.families.registry import FAMILIES, build_network
+from pipeline.run.config.networks import (
+    DenseNetConfig,
+    EfficientNetConfig,
+    FoundingConfig,
+    ModelConfig,
+    ResNetConfig,
+    SEResNetConfig,
+)
+from pipeline.run.errors import UsageError
+
+SMALL: dict[str, ModelConfig] = {
+    "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),
+    "resnet10": ResNetConfig(width=0.1, stem_stride=1),
+    "resnet18": ResNetConfig(architecture="resnet18", width=0.05, stem_stride=1),
+    "densenet121": DenseNetConfig(first_channels=2, growth=1),
+    "seresnet50": SEResNetConfig(),
+    "efficientnet-b0": EfficientNetConfig(),
+}
+QUICK: dict[str, dict[str, Any]] = {
+    "integrated-gradients": {"steps": 2, "tolerance": 1e9},
+    "smoothgrad": {"samples": 2},
+    "smooth-input-x-gradient": {"kernel": 3},
+    "smooth-integrated-gradients": {"steps": 2, "tolerance": 1e9, "kernel": 3},
+    "opti-cam": {"iterations": 1},
+    "rise": {"masks": 2},
+    "lime": {"segments": 4, "samples": 6},
+}
+"""Settings that keep the tests short."""
+
+
+@lru_cache(maxsize=1)
+def trained(family: str) -> tuple[StagedModel, torch.Tensor]:
+    """A network whose normalisations have seen data, and one volume on the smallest grid, of unequal sides."""
+    settings = SMALL[family]
+    side = FAMILIES[family].smallest_side(settings)
+    shape = (side, side + 2, side + 1)
+    torch.manual_seed(7)
+    model = build_network(settings, shape, 2)
+    volumes = torch.rand(2, 1, *shape)
+    volumes[..., :3] = 0
+    with torch.no_grad():
+        model.train()(volumes)
+    return model.eval(), volumes[:1]
+
+
+def test_every_family_is_here() -> None:
+    assert list(SMALL) == list(FAMILIES)
+    assert all(set(family.refused) | set(family.needs) <= set(METHODS) for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_finite_map_on_the_grid_of_the_input_or_a_refusal(name: str, method: str) -> None:
+    family, entry = FAMILIES[name], METHODS[method]
+    if method in family.refused:
+        with pytest.raises(UsageError, match=rf"^{method.replace('+', '.')} .* {name}: ") as caught:
+            family.require_method(method)
+        assert family.refused[method] in str(caught.value)
+        return
+    model, volume = trained(name)
+    given: dict[str, Any] = {**family.needs.get(method, {}), **QUICK.get(method, {})}
+    if method == "occlusion":
+        given = dict.fromkeys(("size", "stride"), min(volume.shape[2:]))
+    if method == "region-occlusion":
+        labels = torch.zeros(volume.shape[2:], dtype=torch.int64)
+        labels[4:20, 4:20, 4:20] = 1
+        built: Any = entry.record(regions=RegionLabels("one region", labels))
+    else:
+        built = dataclasses.replace(entry.record(), **given)
+    stage = entry.stage_of(model)
+    if method in ("score-cam", "ablation-cam"):
+        stage = {"seresnet50": 1, "efficientnet-b0": 2}.get(name, stage)  # a pass per channel: the last has thousands
+    answer = attribute(model, volume, 1, built, stage)
+    assert answer.values.shape == volume.shape
+    assert bool(torch.isfinite(answer.values).all())
+    if answer.ledger is not None:
+        assert float(answer.ledger.residual.abs().max()) < 1e-5 * float(answer.values.abs().sum())
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.refused])
+def test_what_is_refused_would_not_have_worked(name: str) -> None:
+    """A refusal that is declared is one that the method itself would have to make."""
+    model, volume = trained(name)
+    for method in FAMILIES[name].refused:
+        entry = METHODS[method]
+        with pytest.raises(UsageError):
+            attribute(model, volume, 1, entry.record(), entry.stage_of(model))

@@ -1,0 +1,174 @@
+"""Any method of the registry can explain a run: the same files for all, and keys that hold each method's own code."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from outside_contrast import ATLAS, CONFIG, LABELLED, SPLIT, OutsideRun, make_run
+
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.methods import attribute
+from pipeline.attribution.registry import ENTRIES, METHODS
+from pipeline.explaining.explained_scan import explain_scan
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.explaining.stage import explain_scans
+from pipeline.models.inputs import from_network, read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.regions.stage import aggregate_relevance
+from pipeline.run.config.settings import AttributionConfig, Config
+from pipeline.run.errors import UsageError
+from pipeline.run.layout.map_names import map_names
+from pipeline.run.tables import read_table
+from pipeline.run.work import digests
+from pipeline.run.work.digests import DigestCache, code_digest
+from pipeline.statistics.comparison.rankings import rankings_of_run
+from pipeline.statistics.data.values import RelevanceValues
+
+NAME = "integratedGradientsSteps8"
+
+
+def with_methods(*methods: str, settings: tuple[str, ...] = ()) -> Config:
+    asked = AttributionConfig(methods=methods, settings=settings, betas=(0.0, 0.5))
+    return replace(CONFIG, attribution=asked)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> OutsideRun:
+    """Explained by LRP and integrated gradients, up to the tables of all scans."""
+    made = make_run(tmp_path_factory.mktemp("methods") / "run")
+    made.aggregate_labelled()  # predictions
+    config = with_methods("lrp", "integrated-gradients", settings=("integrated-gradients:steps=8",))
+    predictions, layout = read_table(made.layout.predictions), made.layout
+    with ThreadPoolExecutor(1) as executor:
+        known = DigestCache(layout.digests)
+        outcomes = explain_scans(layout, LABELLED, SPLIT, predictions, ATLAS, config, executor, known)
+        assert all(outcome.ok for outcome in outcomes)
+        names = map_names(config.attribution)
+        aggregate_relevance(layout, LABELLED, predictions, names, ATLAS.grid, config, executor, known)
+    return made
+
+
+def test_every_method_of_a_run_has_maps_sums_and_means(run: OutsideRun) -> None:
+    layout, names = run.layout, ["lrpB000", "lrpB050", NAME]
+    relevance = read_table(layout.relevance)
+    assert list(dict.fromkeys(relevance["map"])) == names
+    assert set(read_table(layout.relevance_bilateral)["map"]) == set(names)
+    assert set(read_table(layout.relevance_audit)["map"]) == set(names)
+    assert set(read_table(layout.statistics("fingerprints"))["map"]) == set(names)
+    assert set(read_table(layout.conservation)["map"]) == set(names[:2])
+    maps = [np.asanyarray(nib.load(layout.scan(s.participant_id, s.session_id, 4.0).relevance_map(NAME)).dataobj)
+            for s in LABELLED if s.label == "AD"]  # fmt: skip
+    mean = np.asanyarray(nib.load(layout.group_map("AD", NAME)).dataobj)
+    np.testing.assert_allclose(mean, np.mean(maps, axis=0, dtype=np.float64), atol=1e-6 * np.abs(mean).max())
+    assert not layout.scan("sub-1", None, 4.0).relevance_map("gb").exists()
+
+
+def test_the_maps_are_those_of_the_method(run: OutsideRun) -> None:
+    files, loaded = run.layout.scan("sub-1", None, 4.0), load_model(run.layout.fold(0))
+    volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+    expected = attribute(loaded.model, volume, 1, IntegratedGradients(steps=8)).values[0, 0].numpy()
+    written = np.asanyarray(nib.load(files.relevance_map(NAME)).dataobj)
+    np.testing.assert_array_equal(written, from_network(expected, loaded.input))
+    sums = read_table(files.region_table).query("map == @NAME")["sum"]
+    assert sums.sum() == pytest.approx(float(expected.sum(dtype=np.float64)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("methods", "settings", "words"),
+    [
+        (("lrp", "grad_cam"), (), "attribution.methods: grad_cam: unknown"),
+        (("occlusion",), ("occlusion:sizes=3",), "no setting 'sizes'"),
+        (("occlusion",), ("occlusion:size=x",), "a whole number"),
+        (("occlusion",), ("occlusion:batch=0",), "batch = 0"),
+        (("lrp",), ("rise:masks=3",), "rise is not among the methods"),
+        (("lrp",), ("lrp:beta=[0, 1]",), "attribution.betas"),
+        (("lrp", "rise"), ("batch=2",), "lrp has no setting 'batch'"),
+    ],
+)
+def test_what_does_not_exist_is_named_before_any_work(methods: tuple[str, ...], settings, words: str) -> None:
+    with pytest.raises(UsageError, match="configuration: attribution") as caught:
+        explanations_of_run(with_methods(*methods, settings=settings))
+    assert words in str(caught.value)
+
+
+def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "run")
+    with ThreadPoolExecutor(1) as executor, pytest.raises(UsageError, match="CAM needs global average pooling"):
+        explain_scans(
+            made.layout, LABELLED, SPLIT, read_predictions(), ATLAS, with_methods("lrp", "cam"), executor,
+            DigestCache(made.layout.digests),
+        )  # fmt: skip
+    assert not list(made.layout.root.rglob("*_relevance.*"))
+
+
+def read_predictions():  # type: ignore[no-untyped-def]
+    import pandas as pd
+
+    return pd.DataFrame({"scan_id": [scan.scan_id for scan in LABELLED], "outcome": "TP"})
+
+
+def test_lrp_with_settings_of_its_own_makes_one_map() -> None:
+    (asked,) = explanations_of_run(with_methods("lrp", settings=("lrp:rules=composite", "lrp:gamma=0.5")))
+    assert asked.names == ("lrpGamma0p5RulesComposite",)
+    assert asked.settings == {"rules": "composite", "gamma": 0.5, "batch_norm": "fold"}
+    (usual,) = explanations_of_run(with_methods("lrp"))
+    assert usual.names == ("lrpB000", "lrpB050")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        with_methods(*(name for name in METHODS if name != "cam")),
+        with_methods("rise", "lrp", settings=("rise:p=0.25", "lrp:rules=focus")),
+    ],
+)
+def test_names_in_settings_are_those_of_the_maps(config: Config) -> None:
+    names = [name for asked in explanations_of_run(config) for name in asked.names]
+    assert names == map_names(config.attribution)
+    assert len(set(names)) == len(names)
+
+
+CHANGED = {
+    "pipeline.attribution.lrp.rules": {"lrp"},
+    "pipeline.attribution.lrp.propagation": {"lrp"},
+    "pipeline.attribution.graph.tape": {"lrp", "guided-backpropagation"},
+    "pipeline.attribution.gradient.guided_backprop": {"guided-backpropagation"},
+    "pipeline.attribution.perturbation.rise": {"rise"},
+    "pipeline.attribution.perturbation.lime": {"lime"},
+    "pipeline.attribution.cam.gap_head": {"cam"},
+    "pipeline.attribution.network_view": set(METHODS),
+    "pipeline.regions.region_sums": set(METHODS),
+    "pipeline.attribution.registry": set(),
+    "pipeline.explaining.requested": set(),
+    "pipeline.explaining.stage": set(),
+    "pipeline.run.work.jobs": set(),
+    "pipeline.run.tables": set(),
+}
+
+
+@pytest.mark.parametrize("module", CHANGED)
+def test_maps_are_stale_when_code_changes_that_makes_them(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys() -> dict[str, str]:
+        digests._modules_digest.cache_clear()
+        return {entry.name: code_digest(explain_scan, entry.record.__module__) for entry in ENTRIES}
+
+    before, read = keys(), digests._module_code
+    monkeypatch.setattr(digests, "_module_code", lambda name: read(name) + "changed" * (name == module))
+    after = keys()
+    monkeypatch.undo()
+    digests._modules_digest.cache_clear()
+    changed = {name for name in before if after[name] != before[name]}
+    of_its_module = {entry.name for entry in ENTRIES if entry.record.__module__ == METHODS["cam"].record.__module__}
+    assert changed == (of_its_module if CHANGED[module] == {"cam"} else CHANGED[module])
+
+
+def test_rankings_come_for_all_maps(run: OutsideRun) -> None:
+    bilateral = read_table(run.layout.relevance_bilateral, text_columns=["map", "group"])
+    values = RelevanceValues.of(bilateral, read_table(run.layout.predictions))
+    assert {one.map for one in rankings_of_run(values) if one.between == "folds"} == {"lrpB000", "lrpB050", NAME}

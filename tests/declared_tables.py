@@ -1,0 +1,51 @@
+"""What every table of a run must be like, wherever the run comes from."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
+from pipeline.run.columns import Form
+from pipeline.run.config.files import read_config
+from pipeline.run.declared import Table
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
+from pipeline.statistics.stage import ANALYSES
+from pipeline.training.prediction import prediction_columns
+from pipeline.training.stage import REPEAT_COLUMN
+from reports.read.table_faults import bad_cell
+from reports.read.written_tables import DECLARED, TABLES, tables_of
+
+REPEATS = {"predictions_repeats", "performance_repeats"}
+
+
+def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[Table]:
+    """All tables that a run with this kind of task writes."""
+    elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
+    elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}
+    return [table for table in DECLARED if table.name not in elsewhere]
+
+
+def require_as_declared(layout: RunLayout, table: Table) -> None:
+    """Columns, types, ranges and data dictionary are those of the declaration."""
+    path = table.path(layout)
+    dictionary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    frame, config = read_table(path, text_columns=table.texts), read_config(layout.config)
+    meanings = table.meanings
+    if table.name.startswith("predictions_") and table.place in ("predictions", "predictions_repeats"):
+        first = REPEAT_COLUMN if table.place == "predictions_repeats" else {}
+        meanings = {**first, **prediction_columns(task_of(config.cohort))}
+    if meanings:
+        assert dictionary == {name: {"Description": meaning} for name, meaning in meanings.items()}
+        assert list(frame.columns) == list(meanings)
+    if table.name in TABLES:
+        assert bad_cell(table.name, path.name, frame, config) == ""
+    for name, column in ((name, column) for name, column in table.columns.items() if name in frame):
+        known = frame[name].dropna()
+        if column.form is Form.FLAG:
+            assert set(known) <= {True, False}, name
+        elif not column.is_text and len(known):
+            assert pd.api.types.is_numeric_dtype(known), name
+            assert column.form is not Form.SHARE or known.between(-1e-9, 1 + 1e-9).all(), name

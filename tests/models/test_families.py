@@ -1,0 +1,106 @@
+"""Families of networks: MONAI's own computation seen as stages, and the smallest grid of each."""
+
+import monai.networks.nets as nets
+import pytest
+import torch
+from torch import nn
+
+from pipeline.models.families.registry import FAMILIES, build_network, parameter_count
+from pipeline.models.inputs import configured_input
+from pipeline.run.config.networks import NETWORKS, FoundingConfig
+from pipeline.run.config.settings import Config, RegistrationConfig
+from pipeline.run.errors import BadInputError
+from reports.words.methods import _CITATION
+from reports.words.references import REFERENCES
+
+THREE_D = {"spatial_dims": 3, "in_channels": 1}
+MONAI = {
+    "resnet10": lambda: nets.resnet10(spatial_dims=3, n_input_channels=1, conv1_t_stride=2, num_classes=3),
+    "resnet18": lambda: nets.resnet18(
+        spatial_dims=3, n_input_channels=1, conv1_t_stride=2, num_classes=3, bias_downsample=True
+    ),
+    "densenet121": lambda: nets.DenseNet121(**THREE_D, out_channels=3),
+    "seresnet50": lambda: nets.SEResNet50(**THREE_D, num_classes=3),
+    "efficientnet-b0": lambda: nets.EfficientNetBN("efficientnet-b0", pretrained=False, **THREE_D, num_classes=3),
+}  # fmt: skip
+
+
+def test_every_network_of_monai_is_compared():
+    assert ["founding", *MONAI] == list(FAMILIES) == list(NETWORKS)
+
+
+@pytest.mark.parametrize("name", MONAI)
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_the_stages_compute_what_monai_computes(name, training):
+    settings = NETWORKS[name](name)
+    side = FAMILIES[name].smallest_side(settings)
+    networks = []
+    for build in (lambda: build_network(settings, (side, side, side + 3), 3), MONAI[name]):
+        torch.manual_seed(1)
+        networks.append(build().train(training))
+    ours, theirs = networks
+    x = torch.rand(2, 1, side, side, side + 3)
+    answers = []
+    for network in (ours, theirs):
+        torch.manual_seed(2)  # dropout and skipped blocks
+        with torch.no_grad():
+            answers.append(network(x))
+    assert torch.equal(*answers)
+    with torch.no_grad():
+        assert torch.equal(nn.Sequential(*ours.eval().stages)(x), ours(x))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_smallest_grid_is_the_smallest(name):
+    family, settings = FAMILIES[name], NETWORKS[name](name)
+    side = family.smallest_side(settings)
+    last = []
+    with torch.device("meta"):
+        model = build_network(settings, (side,) * 3, 2).eval()
+        spatial = [stage for stage in model.stages if any(isinstance(m, torch.nn.Conv3d) for m in stage.modules())]
+        spatial[-1].register_forward_hook(lambda module, given, answer: last.append(tuple(answer.shape[2:])))
+        for n in (side, side - 1):
+            if name != "founding" or n == side:
+                model(torch.empty(1, 1, n, n, n))
+    assert last == ([(1, 1, 1)] if name == "founding" else [(2, 2, 2), (1, 1, 1)])
+    for shape in ((side - 1, side, side), (side, side, side - 1)):
+        with pytest.raises(BadInputError, match=f"{shape[0]}x{side}x{shape[2]} .* too small for {name}.*least {side}"):
+            build_network(settings, shape, 2)
+
+
+@pytest.mark.parametrize("name", MONAI)
+def test_every_voxel_reaches_a_feature(name):
+    family, settings = FAMILIES[name], NETWORKS[name](name)
+    side = family.smallest_side(settings)
+    shape = (side, side + 1, side + 2)
+    torch.manual_seed(4)
+    model = build_network(settings, shape, 2).eval()
+    x = torch.rand(1, 1, *shape, requires_grad=True)
+    (gradient,) = torch.autograd.grad(nn.Sequential(*model.stages[:-1])(x).square().sum(), x)
+    assert bool((gradient != 0).flatten(2).any())
+    seen = [(gradient[0, 0] != 0).any(dim=[other for other in range(3) if other != axis]) for axis in range(3)]
+    assert all(bool(planes.all()) for planes in seen)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_box_has_room_for_the_network_where_the_template_has(name):
+    family, settings = FAMILIES[name], NETWORKS[name](name)
+    for resolution in (1.0, 2.0, 3.0):
+        box = configured_input(Config(registration=RegistrationConfig(resolution_mm=resolution), model=settings)).shape
+        if name == "founding" and resolution == 3:
+            with pytest.raises(BadInputError, match="65x77x65 voxels is too small for founding"):
+                family.require_fits(box, settings)
+        else:
+            family.require_fits(box, settings)
+
+
+def test_parameters_are_counted_without_making_them():
+    assert parameter_count(FoundingConfig(), (193, 229, 193)) == 728_898
+    assert parameter_count(NETWORKS["resnet10"]("resnet10"), (80, 80, 80)) == 14_357_442
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_methods_text_cites_known_works(name):
+    text = FAMILIES[name].described(NETWORKS[name](name))
+    assert set(_CITATION.findall(text)) <= set(REFERENCES)
+    assert _CITATION.search(text)

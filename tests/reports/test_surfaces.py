@@ -1,0 +1,238 @@
+"""Mean maps on the surface and in the glass brain, and ``heatlas figures``."""
+
+from __future__ import annotations
+
+import io
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nibabel as nib
+import nilearn
+import numpy as np
+import pytest
+from PIL import Image
+from run_factory import RunPlan, make_run
+
+from atlases.spaces import template_grid
+from pipeline.run.layout.run_layout import RunLayout
+from reports.content.relevance.group_maps import class_difference, group_map, surface_pictures
+from reports.figures.gallery import FORMATS, Gallery, rendered
+from reports.figures.slices import Backdrop, BrainImage, ColourScale, coloured
+from reports.figures.style import house_style, new_figure
+from reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
+from reports.page import publication
+from reports.page.material import Material
+from reports.page.publication import draw_maps, write_figures
+from reports.read.run_record import read_run
+from workflows.command_line import main
+
+GRID = template_grid(4.0)
+PLACES = {"right": (38.0, -22.0, 58.0), "left": (-56.0, -20.0, 2.0)}
+"""Motor cortex of the hand, and the superior temporal gyrus; both on the surface."""
+SCALE = ColourScale(0.01, 0.8, False)
+
+
+def blob(place: tuple[float, float, float], scale: ColourScale = SCALE) -> GroupMap:
+    """A map that is 1 at a place in mm and nearly 0 from 20 mm on."""
+    index = np.stack(np.meshgrid(*[np.arange(side) for side in GRID.shape], indexing="ij"), -1)
+    away = ((index @ GRID.affine[:3, :3].T + GRID.affine[:3, 3] - place) ** 2).sum(-1)
+    values = np.exp(-away / (2 * 6.0**2)) * (away < 20**2)
+    return GroupMap("A map, mean of AD", BrainImage(values.astype(np.float32), GRID.affine), scale, "relevance")
+
+
+def drawn(shown: GroupMap, view: str):
+    with house_style():
+        return draw_group_maps([(shown, (view,))], Backdrop.load(4.0))
+
+
+def written(shown: GroupMap, view: str, form: str = "png", density: int = 144) -> bytes:
+    figure = drawn(shown, view)
+    with house_style():
+        return rendered(figure, form, density)
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the network was asked")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+
+
+@pytest.mark.parametrize("side", PLACES)
+def test_a_blob_is_brightest_at_the_vertices_nearest_to_it_and_absent_on_the_other_side(side, no_network):
+    other = {"left": "right", "right": "left"}[side]
+    values = surface_values(blob(PLACES[side]), side)
+    points = nib.load(_fsaverage()[f"pial_{side}"]).darrays[0].data
+    away = np.linalg.norm(points - np.array(PLACES[side]), axis=1)
+    assert away[np.argmax(values)] < 8
+    assert values[np.argmin(away)] > 0.4
+    assert values[away > 30].max() == 0
+    assert surface_values(blob(PLACES[side]), other).max() == 0
+
+
+@pytest.mark.parametrize("side", PLACES)
+def test_pixels_of_a_blob_are_on_the_panels_of_its_hemisphere(side):
+    """From left to right: L lateral, L medial, R medial, R lateral."""
+    picture = Image.open(io.BytesIO(written(blob(PLACES[side]), "surface"))).convert("RGB")
+    pixels = np.asarray(picture, dtype=int)[: int(0.75 * picture.height)]
+    warm = (pixels[..., 0] > pixels[..., 2] + 60).sum(axis=0)
+    left, right = np.array_split(warm, 2)
+    assert (left.sum() > 50, right.sum() > 50) == (side == "left", side == "right")
+    assert min(left.sum(), right.sum()) == 0
+
+
+@pytest.mark.parametrize("side", PLACES)
+def test_the_glass_brain_shows_the_strongest_value_where_it_is(side):
+    shown, (x, y, z) = blob(PLACES[side]), PLACES[side]
+    found = []
+    for image in (image for axes in drawn(shown, "glass").axes for image in axes.images):
+        values = np.ma.filled(np.ma.asarray(image.get_array()), 0)
+        if values.ndim != 2:
+            continue
+        assert (image.norm.vmin, image.norm.vmax) == (-SCALE.high, SCALE.high)
+        low, high, bottom, top = image.get_extent()
+        row, column = np.unravel_index(np.argmax(values), values.shape)
+        rows = row if image.origin == "lower" else values.shape[0] - 1 - row
+        across, up = (np.array([column, rows]) + 0.5) / values.shape[::-1]
+        found.append((values.max(), low + across * (high - low), bottom + up * (top - bottom)))
+    places = [(horizontal, vertical) for strongest, horizontal, vertical in found if strongest > 0.5]
+    for axis, expected in {"coronal": (x, z), "axial": (x, y)}.items():
+        assert any(np.allclose(place, expected, atol=6) for place in places), axis
+    assert max(strongest for strongest, _, _ in found) == pytest.approx(shown.image.values.max())
+    assert len(places) == 3  # one hemisphere from its side, and both from behind and above
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_values_have_the_colours_of_the_slices(signed):
+    scale = ColourScale(0.2, 0.8, signed)
+    colours = blob(PLACES["left"], scale).colours
+    values = np.linspace(0.21, 0.8, 40) * (np.array([[-1], [1]]) if signed else 1)
+    share = (values - colours["vmin"]) / (colours["vmax"] - colours["vmin"])
+    assert np.abs(colours["cmap"](share)[..., :3] - coloured(values, scale)[..., :3]).max() < 0.03
+    assert colours["threshold"] == scale.low
+
+
+def test_negative_relevance_that_the_scale_leaves_out_is_not_drawn():
+    turned = blob(PLACES["left"])
+    turned = GroupMap("", BrainImage(-turned.image.values, GRID.affine), SCALE, "")
+    assert surface_values(turned, "left").max() == surface_values(turned, "left").min() == 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("scale", [ColourScale(0.0, 0.0, False), ColourScale(0.0, 1.0, False)])
+def test_an_empty_map_is_a_brain_without_colours(view, scale, no_network):
+    shown = GroupMap("", BrainImage(np.zeros(GRID.shape, np.float32), GRID.affine), scale, "relevance")
+    picture = Image.open(io.BytesIO(written(shown, view))).convert("RGB")
+    pixels = np.asarray(picture, dtype=int)[: int(0.8 * picture.height)]
+    assert pixels.max() > 100
+    assert (pixels.max(axis=-1) - pixels.min(axis=-1)).max() < 16
+
+
+def test_the_surface_is_a_file_of_nilearn(no_network):
+    assert {Path(path).is_relative_to(Path(nilearn.__file__).parent) for path in _fsaverage().values()
+            if isinstance(path, str) and path.endswith(".gz")} == {True}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", ["AD $", "$x$ and \\frac{", "<b>&"])
+def test_a_title_is_text_and_nothing_else(title):
+    shown = blob(PLACES["left"])
+    (found, *_) = (text.get_text() for text in drawn(GroupMap(title, shown.image, SCALE, "relevance"), "slices").texts)
+    assert found == title
+    written(GroupMap(title, shown.image, SCALE, "relevance"), "slices", "svg")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_two_drawings_are_the_same_bytes_without_a_date(form):
+    first, second = (written(blob(PLACES["left"]), "surface", form, 300) for _ in range(2))
+    assert first == second
+    assert b"Date" not in first
+    assert len(first) < 1_500_000
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    plan = RunPlan(betas=(0.0,), people=4, guided=False, until="regions")
+    return make_run(tmp_path_factory.mktemp("surfaces") / "run", plan)
+
+
+def test_the_difference_is_the_positive_class_minus_the_negative(run):
+    material = Material.of(run)
+    positive, negative = (nib.load(run.group_map(label, "lrpB000")).get_fdata() for label in ("AD", "CN"))
+    difference, mean = class_difference(material, "lrpB000"), group_map(material, "AD", "lrpB000")
+    np.testing.assert_allclose(difference.image.values, positive - negative, atol=1e-6)
+    assert "mean of AD minus mean of CN" in difference.title
+    assert (difference.scale.low, difference.scale.high) == (mean.scale.low, mean.scale.high)
+    assert difference.scale.signed
+
+
+def test_the_caption_says_that_the_spaces_differ_and_the_text_for_the_blind_what_is_shown(run):
+    (picture,) = surface_pictures(Material.of(run))
+    assert "MNI305" in picture.caption
+    assert "MNI152NLin2009cAsym" in picture.caption
+    assert "relevance per voxel" in picture.caption
+    assert "LRP β=0, mean of AD" in picture.alt
+    assert picture.dark
+
+
+def test_every_map_and_every_figure_is_written_in_every_format_and_named(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(publication, "draw_group_maps", lambda *_: new_figure(1, 1))
+    with ThreadPoolExecutor(1) as executor:
+        assert write_figures(run, Gallery(tmp_path, FORMATS), executor) == []
+    found = {path.name for path in tmp_path.iterdir()}
+    groups = [group for group in ("AD", "CN", "TP", "TN", "FP", "FN") if run.group_map(group, "lrpB000").is_file()]
+    for group in (*groups, "AD-minus-CN"):
+        assert {f"map-lrpB000_group-{group}_view-{view}.{form}" for view in VIEWS for form in FORMATS} <= found
+    stems = {name.rsplit(".", 1)[0] for name in found}
+    assert {"confusion", "bohle2019-01_mean-maps_by-class", "surface_lrpB000"} <= stems
+    assert found == {f"{stem}.{form}" for stem in stems for form in FORMATS}
+    for path in tmp_path.iterdir():
+        assert path.read_bytes().startswith({".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[path.suffix])
+
+
+def test_a_lost_map_is_named_and_the_others_are_drawn(tmp_path, monkeypatch):
+    layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2, guided=False, mistakes=False, until="regions"))
+    layout.group_map("CN", "lrpB000").unlink()
+    monkeypatch.setattr(publication, "draw_group_maps", lambda *_: new_figure(1, 1))
+    faults = draw_maps(layout, Gallery(tmp_path / "out", ("png",)), "lrpB000")
+    assert [fault for fault in faults if layout.group_map("CN", "lrpB000").name in fault]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "map-lrpB000_group-AD_view-glass.png" in names
+    assert not [name for name in names if "group-CN" in name or "minus" in name]
+
+
+def test_the_command_writes_where_it_is_told_and_leaves_the_report_alone(tmp_path, capsys):
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", people=3))
+    before = {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()}
+    assert main(["figures", str(layout.root), "--to", str(tmp_path / "out"), "--format", "pdf", "--n-procs", "1"]) == 0
+    assert "figures" in capsys.readouterr().out
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".pdf"}
+    assert before == {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["{out}/nowhere"], "nowhere: not a Heatlas run"),
+        (["{out}/run", "--to", "{out}/input/figures"], "lies inside the input"),
+        (["{out}/run", "--to", "{out}/run/config.toml"], "config.toml: cannot write figures there"),
+        (["{out}/run", "--format", "gif"], "'gif'"),
+        (["{out}/run", "--format"], "--format"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(options, said, tmp_path, capsys):
+    make_run(tmp_path / "run", RunPlan(until="cohort", people=2))
+    arguments = ["figures", *(option.format(out=tmp_path) for option in options)]
+    try:
+        code = main(arguments)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.svg"))
+
+
+def test_the_material_of_a_figure_is_that_of_the_run(run):
+    assert Material(read_run(run), Gallery(run.figures, ("pdf",))).gallery.density == 300

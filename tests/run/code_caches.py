@@ -1,0 +1,15 @@
+"""Code is read once per process; tests that write code forget what was read."""
+
+from __future__ import annotations
+
+import importlib
+
+from pipeline.run.work import digests, imports
+
+
+def forget_code() -> None:
+    importlib.invalidate_caches()
+    for cached in (imports.source_of, imports._root_of, imports.imported_modules):
+        cached.cache_clear()
+    digests._modules_digest.cache_clear()
+    digests._module_code.cache_clear()

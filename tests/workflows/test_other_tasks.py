@@ -1,0 +1,114 @@
+"""Whole runs of several classes and of a number, on brains in template space, and new seeds on one registration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from declared_tables import REPEATS, require_as_declared, tables_of_run
+
+from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, KindName
+from pipeline.run.config.files import load_config, read_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.folder import with_registration_seed
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
+from tests.workflows.template_cohort import write_config, write_template_cohort
+from workflows.command_line import main
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template") / "bids"
+    write_template_cohort(folder, 15)
+    return folder
+
+
+def run(cohort: Path, out: Path, config: Path, *options: str) -> RunLayout:
+    command = ["run", str(cohort), str(out), "--config", str(config), "--n-procs", "1", *options]
+    assert main(command) == 0
+    return RunLayout(out)
+
+
+def require_declared(layout: RunLayout, kind: KindName, repeats: bool = False) -> None:
+    """Each table that the run has is as it is declared for its task, and tables of its task are there."""
+    made = [table for table in tables_of_run(kind, repeats) if table.path(layout).is_file()]
+    for table in made:
+        require_as_declared(layout, table)
+    names = {NUMBER: {"predictions_number", "histories_number", "performance_number"},
+             SEVERAL_CLASSES: {"predictions_classes", "performance_classes", "confusion"}}  # fmt: skip
+    assert names[kind] | (REPEATS if repeats else set()) <= {table.name for table in made}
+
+
+def test_a_registration_seed_stays_that_of_the_run_that_began(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    first = with_registration_seed(Config(seed=7), layout)
+    assert first.registration.seed == 7
+    layout.config.write_text('seed = 7\n[run]\ninput = "."\npreset = "default"\n')  # of a version without the setting
+    assert with_registration_seed(Config(seed=8), layout).registration.seed == 7
+    stated = load_config(overrides={"seed": 8, "registration": {"seed": 3}})
+    assert with_registration_seed(stated, layout).registration.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--target", "remark"), "has 'word"),
+        (("--target", "brain_age"), "cohort.target = 'brain_age'"),
+        (("--target", "age", "--contrast", "diagnosis=CN,AD"), "give only one of them"),
+        (("--contrast", "diagnosis=CN,,AD"), "write COLUMN=NEGATIVE,POSITIVE"),
+        (("--contrast", "diagnosis=CN,MCI,FTD"), "cohort.positive = 'FTD'"),
+    ],
+)
+def test_check_refuses_a_task_before_work(
+    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    config = write_config(tmp_path / "c.toml", folds=3)
+    assert main(["check", str(cohort), "--config", str(config), *options]) in (2, 65)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
+    layout = run(cohort, tmp_path / "out", write_config(tmp_path / "c.toml", 3, 25, rate=1e-2), "--target", "age")
+    predictions = read_table(layout.predictions)
+    assert (predictions["gap"] - (predictions["prediction"] - predictions["target"])).abs().max() < 1e-9
+    measures = read_table(layout.statistics("performance_number"))
+    overall = measures[measures["fold"] == "all"].set_index("metric")["estimate"]
+    assert overall["mae"] == pytest.approx(predictions["gap"].abs().mean())
+    assert overall["mae"] < overall["mae_of_mean"]
+    assert overall["r"] == pytest.approx(np.corrcoef(predictions["prediction"], predictions["target"])[0, 1])
+    associations = read_table(layout.statistics("associations"))
+    assert associations[associations["biomarker"] == "target"]["r"].notna().any()
+    require_declared(layout, NUMBER)
+    page = layout.report.read_text(encoding="utf-8")
+    assert "How well is the number predicted?" in page
+    assert "It compares two classes, and this run predicts a number." in page
+    assert "The run is not finished" not in page
+
+
+@pytest.mark.slow
+def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "c.toml", 3, 4, repeats=2)
+    layout = run(cohort, tmp_path / "out", config, "--contrast", "diagnosis=CN,MCI,AD")
+    predictions, every = read_table(layout.predictions), read_table(layout.predictions_repeats)
+    names = ["probability_CN", "probability_MCI", "probability_AD"]
+    assert predictions[names].sum(axis=1).to_numpy() == pytest.approx(1.0)
+    assert (predictions["probability"] == predictions["probability_AD"]).all()
+    first = every[every["repeat"] == 1].drop(columns="repeat").reset_index(drop=True)
+    assert first.equals(predictions)
+    assert not every[every["repeat"] == 2].reset_index(drop=True)["logit_AD"].equals(predictions["logit_AD"])
+    confusion = read_table(layout.statistics("confusion"))
+    assert confusion.loc[confusion["fold"] == "all", "n_scans"].sum() == len(predictions)
+    repeats = read_table(layout.statistics("performance_repeats"))
+    assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd"]
+    assert "How well are the classes told apart?" in layout.report.read_text(encoding="utf-8")
+    require_declared(layout, SEVERAL_CLASSES, repeats=True)
+    # A new training seed registers nothing again.
+    before = {path: path.stat().st_mtime_ns for path in layout.root.glob("logs/receipts/registration/*.json")}
+    run(cohort, layout.root, config, "--contrast", "diagnosis=CN,MCI,AD", "--seed", "6", "--stop-after", "training")
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert read_config(layout.config).registration.seed == 5
+    assert json.loads(layout.fold(0).description.read_text())["seed"] == 6

@@ -1,0 +1,39 @@
+"""``heatlas figures``: the figures of a finished run as files for publication."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
+from pipeline.run.layout.folder import read_run_config, read_run_input
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.executors import open_executor
+from reports.figures.gallery import Gallery
+from reports.page.publication import write_figures
+
+
+def figures_command(arguments: argparse.Namespace) -> int:
+    """Write all figures of a run in the formats asked for; the run itself is only read.
+
+    Raises
+    ------
+    UsageError
+        If OUT is no run, or the folder lies inside the input of the run or cannot be written to.
+    """
+    layout = RunLayout(arguments.out.resolve())
+    source = read_run_input(layout).input
+    read_run_config(layout)
+    folder = (arguments.to or layout.figures / "publication").resolve()
+    if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
+        raise UsageError(f"--to {arguments.to}: lies inside the input {source}, which is never written to.")
+    gallery = Gallery(folder, tuple(dict.fromkeys(arguments.format)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
+            faults = write_figures(layout, gallery, executor)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error
+    for fault in faults:
+        print(fault)
+    print(f"{len([path for path in folder.iterdir() if path.suffix[1:] in gallery.forms])} figures: {folder}")
+    return EXIT_SOME_FAILED if faults else EXIT_OK
