@@ -69,7 +69,8 @@ def test_workers_have_their_environment_and_a_lost_one_ends_the_run_resumably(cl
             assert isinstance(pool, ClusterExecutor)
             for name, value in SINGLE_THREAD.items():
                 assert pool.submit(os.getenv, name).result() == value
-            pool.submit(os.abort).result()
+            # A worker that dies while it still hands in its last result leaves Parsl's queue locked for ever.
+            pool.submit(exec, "import os, time; time.sleep(1); os.abort()").result()
 
     with pytest.raises(ResumableError, match="worker of the cluster was lost"):
         work()
