@@ -87,6 +87,7 @@ def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
     assert "How well is the number predicted?" in page
     assert "It compares two classes, and this run predicts a number." in page
     assert "The run is not finished" not in page
+    assert "not reached by this run" not in page
 
 
 @pytest.mark.slow
@@ -104,7 +105,9 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     assert confusion.loc[confusion["fold"] == "all", "n_scans"].sum() == len(predictions)
     repeats = read_table(layout.statistics("performance_repeats"))
     assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd"]
-    assert "How well are the classes told apart?" in layout.report.read_text(encoding="utf-8")
+    page = layout.report.read_text(encoding="utf-8")
+    assert "How well are the classes told apart?" in page
+    assert "not reached by this run" not in page
     require_declared(layout, SEVERAL_CLASSES, repeats=True)
     # A new training seed registers nothing again.
     before = {path: path.stat().st_mtime_ns for path in layout.root.glob("logs/receipts/registration/*.json")}

@@ -11,6 +11,7 @@ import pandas as pd
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.read.run_record import KEYS, RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
 from reports.vector.flowchart import FlowBox, draw_flow
 from reports.words.numbers import LONGEST_TEXT, MISSING, count, fixed, is_missing, number, p_cell, percent, shortened
 from reports.words.volume_sources import hippocampal_source
@@ -50,7 +51,11 @@ def flow(run: RunRecord) -> list[FlowStep]:
     kept = scans[scans["kept"].astype(bool)]
     labelled = kept[kept["label"].notna()]
     stages: list[tuple[str, pd.DataFrame | None]] = [("found", scans), ("kept", kept), ("labelled", labelled)]
-    for name, table in (("registered", "registration"), ("predicted", "predictions"), ("explained", "relevance")):
+    for name, table in (
+        ("registered", "registration"),
+        ("predicted", PREDICTIONS_OF[run.task.kind.name]),
+        ("explained", "relevance"),
+    ):
         frame = None
         if run.has(table):
             there = run.tables[table]
