@@ -240,7 +240,7 @@ def _path(text: str) -> Path:
     except FileNotFoundError:
         raise argparse.ArgumentTypeError(f"{text!r}: the current folder has been removed") from None
     except (OSError, RuntimeError):  # RuntimeError until Python 3.12
-        raise argparse.ArgumentTypeError(f"{text!r}: its symbolic links lead in a circle") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: its symbolic links form a loop") from None
     return Path(text)
 
 

@@ -229,7 +229,7 @@ def test_links_in_a_circle_are_named(tmp_path, words, capsys):
     with pytest.raises(SystemExit) as ended:
         main([str(paths.get(word, word)) for word in words])
     assert ended.value.code == 2
-    assert f"'{loop / 'below'}': its symbolic links lead in a circle" in capsys.readouterr().err
+    assert f"'{loop / 'below'}': its symbolic links form a loop" in capsys.readouterr().err
 
 
 def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, capsys):
