@@ -19,28 +19,15 @@ DRAWN = 20
 
 @dataclass(frozen=True)
 class Intervals:
-    """A chart of estimates with their intervals.
+    """A chart of estimates with their intervals."""
 
-    Parameters
-    ----------
-    label : sequence of str
-        Columns that name a row.
-    estimate, low, high : str
-    axis : str
-        With its unit.
-    at : float, optional
-        Where there is no effect.
-    n : sequence of str
-        Columns with the participants behind a row, group by group.
-    """
-
-    label: Sequence[str]
+    label: Sequence[str]  # columns that name a row
     estimate: str
     low: str
     high: str
-    axis: str
-    at: float | None = 0.0
-    n: Sequence[str] = ("n_participants",)
+    axis: str  # with its unit
+    at: float | None = 0.0  # where there is no effect
+    n: Sequence[str] = ("n_participants",)  # columns with the participants behind a row, group by group
 
 
 def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidence: float) -> tuple[Markup | None, str]:

@@ -39,46 +39,24 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class View:
-    """One table of the statistics stage as the page shows it.
+    """One table of the statistics stage as the page shows it."""
 
-    Parameters
-    ----------
-    table : str
-        Name of `reports.read.written_tables.TABLES`.
-    caption : str
-    columns : sequence of str
-        In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out.
-    where : mapping of str to sequence of object
-        Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and
-        ``{negative}`` stand for the classes.
-    leading : bool
-        Whether only rows of the leading maps are shown.
-    order : sequence of str
-        Columns to sort by, smallest first; ``-name`` by size in absolute value, largest first.
-    shown : int
-    intervals : Intervals, optional
-    finding : str
-        Column of corrected p values that are counted in a sentence; where no test has one, the notes stand alone.
-    verdicts : bool
-        Whether the column ``verdict`` is counted in a sentence.
-    text : str
-        Said before it: what to keep in mind; ``{positive}``, ``{negative}`` and ``{start}`` are filled in.
-    optional : bool
-        Left out where `where` picks no row, as the run did not ask for them.
-    """
-
-    table: str
+    table: str  # name of `reports.read.written_tables.TABLES`
     caption: str
+    # In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out
     columns: Sequence[str]
+    # Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and ``{negative}``
+    # stand for the classes
     where: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    leading: bool = True
-    order: Sequence[str] = ()
+    leading: bool = True  # whether only rows of the leading maps are shown
+    order: Sequence[str] = ()  # columns to sort by, smallest first; ``-name`` by size in absolute value, largest first
     shown: int = SHOWN
     intervals: Intervals | None = None
+    # Column of corrected p values that are counted in a sentence; where no test has one, the notes stand alone
     finding: str = ""
-    verdicts: bool = False
-    text: str = ""
-    optional: bool = False
+    verdicts: bool = False  # whether the column ``verdict`` is counted in a sentence
+    text: str = ""  # said before it: what to keep in mind; ``{positive}``, ``{negative}`` and ``{start}`` are filled in
+    optional: bool = False  # left out where `where` picks no row, as the run did not ask for them
 
 
 @dataclass(frozen=True)
@@ -237,25 +215,16 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A section made of views.
+    """A section made of views."""
 
-    Parameters
-    ----------
-    id, title, short : str
-        See `reports.page.specification.Section`.
-    lead : str
-        What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes,
-        ``{horizon}`` the months within which MCI may convert.
-    views : sequence of View
-    verdict : callable, optional
-        What the tables say in a sentence or two, before all else; None where there is nothing to say.
-    """
-
-    id: str
+    id: str  # see `reports.page.specification.Section`
     title: str
     short: str
+    # What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes,
+    # ``{horizon}`` the months within which MCI may convert
     lead: str
     views: Sequence[View]
+    # What the tables say in a sentence or two, before all else; None where there is nothing to say
     verdict: Callable[[RunRecord], Verdict | None] | None = None
 
     def build(self, material: Material) -> Mapping[str, Any]:

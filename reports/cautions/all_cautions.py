@@ -34,11 +34,7 @@ NAMED_FAULTS = 8
 def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]:
     """All cautions that apply, serious ones first.
 
-    Parameters
-    ----------
-    run : RunRecord
-    faults : Faults, optional
-        What could not be shown so far; a check that cannot be made is added.
+    `faults`: what could not be shown so far; a check that cannot be made is added.
     """
     faults = faults or Faults(run.layout)
     found = [faults.attempt("A warning", partial(check, run))[0] for check in CHECKS]

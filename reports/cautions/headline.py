@@ -24,18 +24,10 @@ SMALL_MM3 = 400.0
 
 @dataclass(frozen=True)
 class Leaders:
-    """The head of a ranking.
+    """The head of a ranking."""
 
-    Parameters
-    ----------
-    regions : tuple of str
-        Those that may lead, best first.
-    passed_over : mapping of str to str
-        Regions that would be among them, with the reason why they are not.
-    """
-
-    regions: tuple[str, ...]
-    passed_over: Mapping[str, str]
+    regions: tuple[str, ...]  # those that may lead, best first
+    passed_over: Mapping[str, str]  # regions that would be among them, with the reason why they are not
 
     @property
     def sentence(self) -> str:
@@ -77,18 +69,7 @@ def weak_in_controls(run: RunRecord, map_name: str) -> frozenset[str]:
 def leaders(run: RunRecord, means: pd.Series, map_name: str, metric: str, top: int) -> Leaders:
     """The first regions of a ranking that may lead.
 
-    Parameters
-    ----------
-    run : RunRecord
-    means : pandas.Series
-        Value by bilateral group.
-    map_name, metric : str
-    top : int
-
-    Returns
-    -------
-    Leaders
-        All regions where none is large enough: then nothing better can be shown.
+    `means`: value by bilateral group. Returns all regions where none is large enough: then nothing better can be shown.
     """
     reasons = {group: count(n, "voxel") for group, n in small_regions(run).items()} if metric != "sum" else {}
     if metric == "gain":

@@ -38,12 +38,7 @@ def _planted_missed(run: RunRecord) -> Caution | None:
 def cautions_of_maps(run: RunRecord, regions: Collection[str] = ()) -> list[Caution]:
     """What to know of every map of this run, for pages that show maps.
 
-    Parameters
-    ----------
-    run : RunRecord
-        With relevance.
-    regions : collection of str
-        Bilateral groups that the page names; those too small to lead are said.
+    `run`: with relevance. `regions`: bilateral groups that the page names; those too small to lead are said.
     """
     scaled, small = scaled_by_probability(run), small_regions(run)
     found = [] if scaled is None else [replace(scaled, section="")]  # its section is on another page

@@ -7,20 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Caution:
-    """One reason for doubt.
+    """One reason for doubt."""
 
-    Parameters
-    ----------
-    level : str
-        ``serious`` (conclusions may be wrong) or ``note`` (keep in mind).
-    title : str
-        Short sentence.
-    text : str
-    section : str
-        Anchor of the section with the details; empty if there is none.
-    """
-
-    level: str
-    title: str
+    level: str  # ``serious`` (conclusions may be wrong) or ``note`` (keep in mind)
+    title: str  # short sentence
     text: str
-    section: str = ""
+    section: str = ""  # anchor of the section with the details; empty if there is none

@@ -28,49 +28,25 @@ SUBCORTICAL: tuple[tuple[Plane, float], ...] = (
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column of the table on the page: its key in the file, and its heading.
-
-    Parameters
-    ----------
-    key, title : str
-    kind : str
-        ``text``, ``number`` or ``p``.
-    paints : bool
-        Whether the brain can be coloured by it.
-    """
+    """A column of the table on the page: its key in the file, and its heading."""
 
     key: str
     title: str
-    kind: str = "number"
-    paints: bool = False
+    kind: str = "number"  # ``text``, ``number`` or ``p``
+    paints: bool = False  # whether the brain can be coloured by it
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What an explorer is made of.
+    """What an explorer is made of."""
 
-    Parameters
-    ----------
-    table : bytes
-        The file on disk, `EXPLORER_COLUMNS`.
-    file : str
-        Its address relative to the page.
-    maps : sequence of mapping
-        ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map.
-    scan_groups : mapping of str to str
-        Titles, with their n; the first is shown first.
-    links : mapping of str to str
-        Address of a bilateral group's page, relative to the page.
-    contrast : str
-        What the test compares between which classes, as a reader sees it.
-    """
-
-    table: bytes
-    file: str
+    table: bytes  # the file on disk, `EXPLORER_COLUMNS`
+    file: str  # its address relative to the page
+    # ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map
     maps: Sequence[Mapping[str, str | float | None]]
-    scan_groups: Mapping[str, str]
-    links: Mapping[str, str]
-    contrast: str
+    scan_groups: Mapping[str, str]  # titles, with their n; the first is shown first
+    links: Mapping[str, str]  # address of a bilateral group's page, relative to the page
+    contrast: str  # what the test compares between which classes, as a reader sees it
 
 
 COLUMNS = (

@@ -20,11 +20,7 @@ NAME_WIDTH = 24
 def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
     """The same regions in two people, side by side.
 
-    Parameters
-    ----------
-    profiles : mapping of str to Series
-        Name of each person to value by region; the same regions in the same order.
-    axis_title : str
+    `profiles`: name of each person to value by region; the same regions in the same order.
     """
     first, second = profiles.values()
     regions = list(first.index)

@@ -37,22 +37,12 @@ _FILLED = 0.98
 
 @dataclass(frozen=True)
 class MapRow:
-    """One row of a figure of maps.
-
-    Parameters
-    ----------
-    title : str
-    scale : ColourScale
-    unit : str
-        Of the colour bar.
-    views : sequence of MapView or None
-        One per block; None where there is no map, which the panel says.
-    """
+    """One row of a figure of maps."""
 
     title: str
     scale: ColourScale
-    unit: str
-    views: Sequence[MapView | None]
+    unit: str  # of the colour bar
+    views: Sequence[MapView | None]  # one per block; None where there is no map, which the panel says
 
 
 def row_title(map_name: str) -> str:
@@ -77,15 +67,8 @@ def draw_map_grid(
 
     All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
 
-    Parameters
-    ----------
-    rows : sequence of MapRow
-    blocks : sequence of str
-        Titles of the blocks, with their n.
-    cuts : sequence of (plane, mm)
-    backdrop : Backdrop or None
-    density : int
-        Pixels of the slices per inch: that at which the figure will be drawn, so that nothing is resampled.
+    `blocks`: titles of the blocks, with their n. `density`: pixels of the slices per inch: that at which the figure
+    will be drawn, so that nothing is resampled.
     """
     cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), _LARGEST_CELL)
     block_width = cell * len(cuts) + _GAP
@@ -166,15 +149,7 @@ def group_rows(
     reference: str,
     percentiles: tuple[float, float],
 ) -> list[MapRow]:
-    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is.
-
-    Parameters
-    ----------
-    views : mapping of (group, map name) to MapView
-    groups, map_names : sequence of str
-    reference : str
-    percentiles : tuple of float
-    """
+    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is."""
     rows = []
     for name in map_names:
         there = [views[group, name] for group in (reference, *groups) if (group, name) in views]

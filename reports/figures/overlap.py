@@ -13,13 +13,8 @@ from reports.figures.style import INK, new_figure
 def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int, people: Mapping[str, int]) -> Figure:
     """Per metric, the share of the first `top` regions that two values of beta have in common, in per cent.
 
-    Parameters
-    ----------
-    matrices : mapping of str to DataFrame
-        Metric to a square table, beta by beta, values 0 to 100.
-    top : int
-    people : mapping of str to int
-        Participants that each metric is ranked over.
+    `matrices`: metric to a square table, beta by beta, values 0 to 100. `people`: participants that each metric is
+    ranked over.
     """
     figure = new_figure(max(2.9 * len(matrices), 3.4), 3.3)
     axes = figure.subplots(1, len(matrices), squeeze=False)[0]

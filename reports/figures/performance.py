@@ -16,10 +16,7 @@ from reports.words.numbers import count, percent
 def draw_confusion(counts: pd.DataFrame, people: pd.DataFrame) -> Figure:
     """Scans by true and predicted class.
 
-    Parameters
-    ----------
-    counts, people : pandas.DataFrame
-        True class by predicted class: scans, and participants behind them.
+    `counts`, `people`: true class by predicted class: scans, and participants behind them.
     """
     figure = new_figure(3.8, 3.2)
     ax = figure.subplots()
@@ -45,24 +42,14 @@ def draw_confusion(counts: pd.DataFrame, people: pd.DataFrame) -> Figure:
 
 @dataclass(frozen=True)
 class Curves:
-    """What is drawn of the predictions of all folds together; a curve that is not known is an empty table.
+    """What is drawn of the predictions of all folds together; a curve that is not known is an empty table."""
 
-    Parameters
-    ----------
-    roc, precision_recall, calibration : DataFrame
-        Points as in the tables of that name.
-    roc_text, precision_recall_text : str
-        Areas with their intervals.
-    prevalence : float
-        Share of the positive class: what precision is by chance.
-    """
-
-    roc: pd.DataFrame
+    roc: pd.DataFrame  # points as in the tables of that name
     precision_recall: pd.DataFrame
     calibration: pd.DataFrame
-    roc_text: str
+    roc_text: str  # areas with their intervals
     precision_recall_text: str
-    prevalence: float
+    prevalence: float  # share of the positive class: what precision is by chance
 
 
 def draw_curves(curves: Curves, positive: str, n: str) -> Figure:

@@ -28,22 +28,9 @@ def draw_regions(
 ) -> tuple[Figure, int]:
     """Leading regions, best on top: boxes and points by class (left), mean and quartiles by outcome (right).
 
-    Parameters
-    ----------
-    values : pandas.DataFrame
-        One row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`.
-    metric : str
-        Column drawn.
-    regions : sequence of str
-        Bilateral groups in the order to draw.
-    labels : (positive, negative)
-    axis_title : str
-        With units.
-
-    Returns
-    -------
-    tuple of Figure and int
-        The second is the number of extreme values that lie outside the axis.
+    `values`: one row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`. `metric`: column
+    drawn. `regions`: bilateral groups in the order to draw. `axis_title`: with units. Returns the second is the number
+    of extreme values that lie outside the axis.
     """
     width, height = 9.2, 0.27 * len(regions) + 1.3
     figure = new_figure(width, height)

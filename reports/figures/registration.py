@@ -12,12 +12,7 @@ from reports.words.numbers import shortened
 def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
     """Every scan by overlap and correlation with the template brain.
 
-    Parameters
-    ----------
-    quality : pandas.DataFrame
-        Columns ``dice`` and ``correlation``.
-    outlying : pandas.Series of bool
-        Scans to mark.
+    `quality`: columns ``dice`` and ``correlation``. `outlying`: scans to mark.
     """
     figure = new_figure(5.2, 3.2)
     ax = figure.subplots()

@@ -108,12 +108,7 @@ class MapView:
 def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
     """Slices and percentiles of a map.
 
-    Parameters
-    ----------
-    image : BrainImage
-    cuts : sequence of (plane, mm)
-    brain : array of bool, optional
-        Voxels of the brain on the map's grid; percentiles are taken there. Without it, where the map is not 0.
+    `brain`: voxels of the brain on the map's grid; percentiles are taken there. Without it, where the map is not 0.
     """
     values = image.values
     inside = brain if brain is not None and brain.shape == values.shape else values != 0
@@ -180,16 +175,10 @@ def slice_name(cut: Cut) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which points of a slice a panel shows.
+    """Which points of a slice a panel shows."""
 
-    Parameters
-    ----------
-    cut : (plane, mm)
-    across, up : array, shape (pixels,)
-        Position in mm of each column from left to right, and of each row from top to bottom.
-    """
-
-    cut: Cut
+    cut: Cut  # (plane, mm)
+    # Shape (pixels,); Position in mm of each column from left to right, and of each row from top to bottom
     across: NDArray[np.float64]
     up: NDArray[np.float64]
 
@@ -229,13 +218,8 @@ def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: Co
 def outlined_bodies(plan: Plan, labels: BrainImage, chosen: Mapping[int, int]) -> NDArray[np.int16]:
     """Which body each pixel of a panel belongs to, 0 for none.
 
-    Parameters
-    ----------
-    plan : Plan
-    labels : BrainImage
-        Of whole numbers: the atlas.
-    chosen : mapping of int to int
-        Label number to the number of its body; labels of one number are outlined as one.
+    `labels`: of whole numbers: the atlas. `chosen`: label number to the number of its body; labels of one number are
+    outlined as one.
     """
     found = plan.sample(labels, order=0)
     bodies = np.zeros(int(max(found.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)

@@ -34,23 +34,12 @@ _STEPS = 512
 
 @dataclass(frozen=True)
 class GroupMap:
-    """A map to be drawn.
+    """A map to be drawn."""
 
-    Parameters
-    ----------
-    title : str
-        The method, the group and its n.
-    image : BrainImage
-        In template space.
-    scale : ColourScale
-    unit : str
-        Of the colour bar.
-    """
-
-    title: str
-    image: BrainImage
+    title: str  # the method, the group and its n
+    image: BrainImage  # in template space
     scale: ColourScale
-    unit: str
+    unit: str  # of the colour bar
 
     @property
     def nifti(self) -> Any:
@@ -70,12 +59,7 @@ class GroupMap:
 def draw_group_maps(shown: Sequence[tuple[GroupMap, Sequence[str]]], backdrop: Backdrop | None) -> Figure:
     """Maps one below the other, each in one or more views, with a colour bar.
 
-    Parameters
-    ----------
-    shown : sequence of (GroupMap, views)
-        Views are those of `VIEWS`.
-    backdrop : Backdrop or None
-        Under the slices.
+    `shown`: views are those of `VIEWS`. `backdrop`: under the slices.
     """
     height = sum(_TITLE + sum(VIEWS[view] for view in views) + _BAR for _, views in shown)
     figure = new_figure(WIDTH, height, facecolor="black")

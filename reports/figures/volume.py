@@ -18,16 +18,9 @@ def draw_volume_scatter(
 ) -> Figure:
     """Relevance of the hippocampus against its volume, one panel per map, one point per participant.
 
-    Parameters
-    ----------
-    points : mapping of str to DataFrame
-        Title of a panel to columns ``volume`` and ``relevance``.
-    texts : mapping of str to str
-        Coefficient, interval, p and n of each panel.
-    volume_title : str
-        With its unit.
-    centred : collection of str
-        Titles of the panels whose values are deviations from the means of test folds.
+    `points`: title of a panel to columns ``volume`` and ``relevance``. `texts`: coefficient, interval, p and n of each
+    panel. `volume_title`: with its unit. `centred`: titles of the panels whose values are deviations from the means of
+    test folds.
     """
     figure = new_figure(4.3 * len(points), 3.6)
     axes = figure.subplots(1, len(points), squeeze=False)[0]
@@ -53,11 +46,7 @@ def _fit_line(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
 def draw_beta_curve(betas: Sequence[float], curves: Mapping[str, pd.DataFrame]) -> Figure:
     """Correlation with volume by beta.
 
-    Parameters
-    ----------
-    betas : sequence of float
-    curves : mapping of str to DataFrame
-        Name of a coefficient to columns ``estimate``, ``low``, ``high``, in the order of `betas`.
+    `curves`: name of a coefficient to columns ``estimate``, ``low``, ``high``, in the order of `betas`.
     """
     figure = new_figure(5.2, 3.2)
     ax = figure.subplots()

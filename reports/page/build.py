@@ -91,17 +91,10 @@ def written_files(layout: RunLayout) -> list[Path]:
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written.
-
-    Parameters
-    ----------
-    index : Path
-    faults : tuple of str
-        Files that could not be used and parts that are therefore missing, each in a sentence.
-    """
+    """A report that was written."""
 
     index: Path
-    faults: tuple[str, ...]
+    faults: tuple[str, ...]  # files that could not be used and parts that are therefore missing, each in a sentence
 
 
 def build_report(layout: RunLayout, executor: Executor | None = None) -> Path:

@@ -57,19 +57,11 @@ def _with_digest(stem: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Links:
-    """Addresses of the pages there are, as seen from one page.
+    """Addresses of the pages there are, as seen from one page."""
 
-    Parameters
-    ----------
-    regions, people : mapping of str to str
-        Files relative to the run folder, by bilateral group and by participant.
-    up : str
-        From the page to the run folder: empty, or ``../`` for a page in a folder.
-    """
-
-    regions: dict[str, str]
+    regions: dict[str, str]  # files relative to the run folder, by bilateral group and by participant
     people: dict[str, str]
-    up: str = ""
+    up: str = ""  # from the page to the run folder: empty, or ``../`` for a page in a folder
 
     @property
     def index(self) -> str:

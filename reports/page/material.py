@@ -21,13 +21,7 @@ from reports.words.numbers import listing
 
 @dataclass
 class Material:
-    """Input of every section.
-
-    Parameters
-    ----------
-    run : RunRecord
-    gallery : Gallery
-    """
+    """Input of every section."""
 
     run: RunRecord
     gallery: Gallery

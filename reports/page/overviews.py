@@ -68,12 +68,7 @@ def _template(resolution_mm: float) -> Template:
 def caption_lines(name: str, row: Mapping[Any, Any]) -> list[str]:
     """What is written below the slices: the scan, its numbers, why it is in doubt.
 
-    Parameters
-    ----------
-    name : str
-        BIDS prefix of the scan.
-    row : mapping
-        Its row of ``registration.tsv``.
+    `name`: BIDS prefix of the scan. `row`: its row of ``registration.tsv``.
     """
     numbers = [f"correlation {fixed(row['correlation'], 3)}", f"Dice {fixed(row['dice'], 3)}"]
     if not is_missing(row["scale"]):

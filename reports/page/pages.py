@@ -30,23 +30,12 @@ class NavigationEntry:
 
 @dataclass(frozen=True)
 class Frame:
-    """What every page has around its content.
+    """What every page has around its content."""
 
-    Parameters
-    ----------
-    title : str
-        Of the document.
-    navigation : sequence of NavigationEntry
-    components : sequence of Component
-        Interactive parts on the page.
-    index : str
-        Address of the report, from a page of it; empty on the report itself.
-    """
-
-    title: str
+    title: str  # of the document
     navigation: Sequence[NavigationEntry]
-    components: Sequence[Component] = ()
-    index: str = ""
+    components: Sequence[Component] = ()  # interactive parts on the page
+    index: str = ""  # address of the report, from a page of it; empty on the report itself
 
     @property
     def assets(self) -> PageAssets:
@@ -56,13 +45,7 @@ class Frame:
 def render(template: str, frame: Frame, **content: Any) -> str:
     """A page from its template; control characters from an input are spelt out.
 
-    Parameters
-    ----------
-    template : str
-        File in ``reports/templates`` that extends ``base.html.j2``.
-    frame : Frame
-    **content
-        Variables of the template.
+    `template`: file in ``reports/templates`` that extends ``base.html.j2``. `content`: variables of the template.
     """
     return plain(_environment().get_template(template).render(frame=frame, assets=frame.assets, **content))
 

@@ -14,38 +14,18 @@ from reports.read.run_record import RunRecord
 
 @dataclass(frozen=True)
 class Section:
-    """One section of the report.
+    """One section of the report."""
 
-    Parameters
-    ----------
-    id : str
-        Anchor; stable, since warnings and readers link to it.
-    title : str
-        Heading.
-    short : str
-        Name in the table of contents.
-    template : str
-        File in ``reports/templates``.
-    build : callable
-        ``build(material)`` gives the variables of the template.
-    requires : tuple of str
-        Tables (names of `reports.read.written_tables.TABLES`) without which the section cannot be made.
-    absent : str
-        Sentence shown in place of the section when one of them is missing.
-    optional : bool
-        Leave the section out, rather than saying that it is missing.
-    applies : callable, optional
-        ``applies(run)`` says whether the section has anything to say, where that is more than a list of tables.
-    """
-
-    id: str
-    title: str
-    short: str
-    template: str
-    build: Callable[[Material], Mapping[str, Any]]
+    id: str  # anchor; stable, since warnings and readers link to it
+    title: str  # heading
+    short: str  # name in the table of contents
+    template: str  # file in ``reports/templates``
+    build: Callable[[Material], Mapping[str, Any]]  # ``build(material)`` gives the variables of the template
+    # Tables (names of `reports.read.written_tables.TABLES`) without which the section cannot be made
     requires: tuple[str, ...] = ()
-    absent: str = ""
-    optional: bool = False
+    absent: str = ""  # sentence shown in place of the section when one of them is missing
+    optional: bool = False  # leave the section out, rather than saying that it is missing
+    # ``applies(run)`` says whether the section has anything to say, where that is more than a list of tables
     applies: Callable[[RunRecord], bool] | None = None
     tasks: frozenset[KindName] = frozenset({TWO_CLASSES})
     """Kinds of tasks that the section is made for; in a run of another it says that it is not."""

@@ -46,29 +46,14 @@ _WHERE_SAID = (remark, footnote)
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table on the page.
+    """One column of a table on the page."""
 
-    Parameters
-    ----------
-    key : str
-        Column of the frame.
-    title : str
-    form : callable
-        Gives the text of a cell.
-    numeric : bool
-        Set in figures of equal width, to the right, sorted by value.
-    hint : str
-        Longer explanation.
-    link : str
-        Column with the address, relative to the page, that the cell leads to.
-    """
-
-    key: str
+    key: str  # column of the frame
     title: str
-    form: Callable[[object], str] = text
-    numeric: bool = False
-    hint: str = ""
-    link: str = ""
+    form: Callable[[object], str] = text  # gives the text of a cell
+    numeric: bool = False  # set in figures of equal width, to the right, sorted by value
+    hint: str = ""  # longer explanation
+    link: str = ""  # column with the address, relative to the page, that the cell leads to
 
     def with_hint(self, hint: str) -> Column:
         """The same column with a longer explanation."""
@@ -98,26 +83,14 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A formatted table.
-
-    Parameters
-    ----------
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of Cell
-    more : int
-        Rows left out; the caption's file has them.
-    row_keys : tuple of str
-    notes : tuple of str
-        What the cells of footnotes say, each once, in the order of their numbers from 1.
-    """
+    """A formatted table."""
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    more: int = 0
+    more: int = 0  # rows left out; the caption's file has them
     row_keys: tuple[str, ...] = field(default=())
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what the cells of footnotes say, each once, in the order of their numbers from 1
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -137,16 +110,8 @@ def page_table(
 ) -> PageTable:
     """Format a frame.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    columns : sequence of Column
-        Those the frame lacks are left out, and remarks where no row has one.
-    caption : str
-    at_most : int, optional
-        Rows shown.
-    row_key : str
-        Column whose value is attached to each row, to filter by.
+    `columns`: those the frame lacks are left out, and remarks where no row has one. `at_most`: rows shown. `row_key`:
+    column whose value is attached to each row, to filter by.
     """
     there = tuple(
         column for column in columns

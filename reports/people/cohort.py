@@ -16,12 +16,7 @@ from reports.read.run_record import RunRecord
 
 @dataclass(frozen=True)
 class People:
-    """Scans and relevance of all participants.
-
-    Parameters
-    ----------
-    run : RunRecord
-    """
+    """Scans and relevance of all participants."""
 
     run: RunRecord
     _chosen: dict[tuple[str, str, str], Controls | None] = field(default_factory=dict, repr=False)

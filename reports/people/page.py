@@ -41,12 +41,7 @@ class Fingerprint:
 def person_content(material: Material, people: People, participant_id: str) -> Mapping[str, Any]:
     """Variables of the page of a participant.
 
-    Parameters
-    ----------
-    material : Material
-    people : People
-    participant_id : str
-        With at least one kept scan.
+    `participant_id`: with at least one kept scan.
     """
     run = material.run
     visits = people.by_participant[participant_id]

@@ -36,20 +36,8 @@ PIXELS, HEAD, GAP = 170, 18, 4
 def draw_portrait(brain: BrainImage, maps: Mapping[str, MapView], groups: Sequence[str], atlas: Atlas) -> bytes:
     """One row of slices per map over the person's own brain, the leading regions outlined and numbered.
 
-    Parameters
-    ----------
-    brain : BrainImage
-        In template space, background 0.
-    maps : mapping of str to MapView
-        By map name, with the slices of `CUTS`.
-    groups : sequence of str
-        Bilateral groups to outline; the first is number 1.
-    atlas : Atlas
-
-    Returns
-    -------
-    bytes
-        PNG; equal input gives equal bytes.
+    `brain`: in template space, background 0. `maps`: by map name, with the slices of `CUTS`. `groups`: bilateral groups
+    to outline; the first is number 1. Returns pNG; equal input gives equal bytes.
     """
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0

@@ -102,10 +102,7 @@ def draw_one(
 ) -> None:  # fmt: skip
     """Job: draw one scan and make its page.
 
-    Raises
-    ------
-    HeatlasError
-        If the template or the atlas is not at hand, or an image cannot be read.
+    Raises HeatlasError if the template or the atlas is not at hand, or an image cannot be read.
     """
     space = viewing_space(resolution_mm, atlas)
     grid = template_grid(resolution_mm)

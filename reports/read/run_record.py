@@ -55,32 +55,16 @@ SENTENCES = ("flags", "message", "note", "reason")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known of a run.
-
-    Parameters
-    ----------
-    layout : RunLayout
-    config : Config
-    source : RunInput
-        Input folder and preset.
-    tables : mapping of str to DataFrame
-        Those of `TABLES` that exist, and have rows and all their columns.
-    unreadable : mapping of str to str
-        Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy.
-    histories : mapping of int to DataFrame
-        Training history by fold.
-    models : mapping of int to mapping
-        Description of each fold's network.
-    provenance : mapping
-    """
+    """What is known of a run."""
 
     layout: RunLayout
     config: Config
-    source: RunInput
-    tables: Mapping[str, pd.DataFrame]
+    source: RunInput  # input folder and preset
+    tables: Mapping[str, pd.DataFrame]  # those of `TABLES` that exist, and have rows and all their columns
+    # Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy
     unreadable: Mapping[str, str]
-    histories: Mapping[int, pd.DataFrame]
-    models: Mapping[int, Mapping[str, Any]]
+    histories: Mapping[int, pd.DataFrame]  # training history by fold
+    models: Mapping[int, Mapping[str, Any]]  # description of each fold's network
     provenance: Mapping[str, Any]
 
     def has(self, *names: str) -> bool:
@@ -260,13 +244,7 @@ def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
     """A table of the run and, where the report cannot use it, why.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    name : str
-        Of `reports.read.written_tables.TABLES`.
-    path : Path
-    config : Config
+    `name`: of `reports.read.written_tables.TABLES`.
     """
     file = path.relative_to(layout.root).as_posix()
     try:

@@ -33,10 +33,7 @@ CLINICAL = frozenset({"scans", "clinical"})
 def read_checked(name: str, path: Path) -> pd.DataFrame:
     """Read a table of a run, its text columns as text.
 
-    Raises
-    ------
-    BadInputError
-        If the file cannot be read as a table.
+    Raises BadInputError if the file cannot be read as a table.
     """
     return read_table(path, text_columns=TABLES[name].texts or _FREE_TEXTS)
 
@@ -44,11 +41,7 @@ def read_checked(name: str, path: Path) -> pd.DataFrame:
 def cut_row(path: Path, file: str) -> str:
     """Which row has too few or too many cells, or where the file ends too soon; empty where none does.
 
-    Parameters
-    ----------
-    path : Path
-    file : str
-        What to call it.
+    `file`: what to call it.
     """
     content = path.read_bytes()
     if not content.endswith(b"\n"):
@@ -69,16 +62,8 @@ def cut_row(path: Path, file: str) -> str:
 def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     """The first cell of a table that the run cannot have written, in a sentence; empty where there is none.
 
-    Parameters
-    ----------
-    name : str
-        Of `reports.read.written_tables.TABLES`.
-    file : str
-        What to call it.
-    table : pandas.DataFrame
-        As `read_checked` gives it.
-    config : Config
-        Of the run, whose classes it knows.
+    `name`: of `reports.read.written_tables.TABLES`. `file`: what to call it. `table`: as `read_checked` gives it.
+    `config`: of the run, whose classes it knows.
 
     Examples
     --------

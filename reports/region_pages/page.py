@@ -47,15 +47,9 @@ class Block:
 
 @dataclass(frozen=True)
 class RegionMaterial:
-    """What the pages of all regions share, prepared once.
+    """What the pages of all regions share, prepared once."""
 
-    Parameters
-    ----------
-    material : Material
-        Of a run with relevance.
-    """
-
-    material: Material
+    material: Material  # of a run with relevance
 
     @cached_property
     def pictures(self) -> RegionPictures | None:

@@ -49,21 +49,11 @@ class MeanMap:
 
 @dataclass(frozen=True)
 class RegionPictures:
-    """Images read once for the pictures of all regions.
-
-    Parameters
-    ----------
-    backdrop : Backdrop
-    labels : BrainImage
-    groups : mapping of str to tuple of int
-        Labels of each bilateral group.
-    maps : sequence of MeanMap
-    caption : str
-    """
+    """Images read once for the pictures of all regions."""
 
     backdrop: Backdrop
     labels: BrainImage
-    groups: Mapping[str, tuple[int, ...]]
+    groups: Mapping[str, tuple[int, ...]]  # labels of each bilateral group
     maps: Sequence[MeanMap]
     caption: str
 

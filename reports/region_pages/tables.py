@@ -54,18 +54,9 @@ MOST_ASSOCIATIONS = 24
 def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     """Sum and density of each side of every bilateral group, mean over participants.
 
-    Parameters
-    ----------
-    relevance : pandas.DataFrame
-        Rows of ``relevance.tsv``: one per scan, map and region.
-    predictions : pandas.DataFrame
-        With ``scan_id`` and ``label``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per group, map and label, in this order: ``n_participants``; ``density_left``, ``density_right``,
-        ``sum_left`` and ``sum_right`` (mean over participants of the mean over their scans).
+    `relevance`: rows of ``relevance.tsv``: one per scan, map and region. `predictions`: with ``scan_id`` and ``label``.
+    Returns one row per group, map and label, in this order: ``n_participants``; ``density_left``, ``density_right``,
+    ``sum_left`` and ``sum_right`` (mean over participants of the mean over their scans).
     """
     keys = ["group", "map", "label"]
     rows = relevance[relevance["hemisphere"].isin(SIDES)].merge(predictions[["scan_id", "label"]], on="scan_id")

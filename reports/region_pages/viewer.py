@@ -39,25 +39,13 @@ Blocks = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class RegionViewers:
-    """What the viewers of all regions share: the mean maps of the leading method, read once.
-
-    Parameters
-    ----------
-    material : Material
-    space : ViewingSpace
-        Of the whole brain.
-    map_name : str
-    scale : ColourScale
-        As in the viewer of the index.
-    blocks : mapping of str to array, shape of ``space.grid``
-        Mean map of each class.
-    """
+    """What the viewers of all regions share: the mean maps of the leading method, read once."""
 
     material: Material
-    space: ViewingSpace
+    space: ViewingSpace  # of the whole brain
     map_name: str
-    scale: ColourScale
-    blocks: Blocks
+    scale: ColourScale  # as in the viewer of the index
+    blocks: Blocks  # shape of ``space.grid``; Mean map of each class
 
     @classmethod
     def of(cls, material: Material) -> RegionViewers | None:

@@ -47,15 +47,7 @@ class Group:
 def draw_groups(groups: Sequence[Group], axis_title: str, title: str, at: float | None = None) -> Markup:
     """Distribution of a value by group: every participant as a point, quartiles as a box.
 
-    Parameters
-    ----------
-    groups : sequence of Group
-    axis_title : str
-        With its unit.
-    title : str
-        For those who cannot see the chart.
-    at : float, optional
-        A value marked by a line, such as 0.
+    `axis_title`: with its unit. `title`: for those who cannot see the chart. `at`: A value marked by a line, such as 0.
     """
     left, right, row, top = 96, 24, 34, 6
     drawing = Drawing(430, top + row * len(groups) + 40, title)
@@ -99,24 +91,12 @@ def _value_axis(drawing: Drawing, axis: Axis, top: float, bottom: float, title: 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One region of a fingerprint, in standard deviations of the controls from their mean.
-
-    Parameters
-    ----------
-    name : str
-    band : tuple of float, optional
-        5, 25, 75 and 95 % quantiles of the controls' own scores.
-    score : float
-        Of the person.
-    value : str
-        The value behind the score, as text.
-    link : str, optional
-    """
+    """One region of a fingerprint, in standard deviations of the controls from their mean."""
 
     name: str
-    band: tuple[float, ...] | None
-    score: float
-    value: str
+    band: tuple[float, ...] | None  # 5, 25, 75 and 95 % quantiles of the controls' own scores
+    score: float  # of the person
+    value: str  # the value behind the score, as text
     link: str | None = None
 
 
@@ -126,14 +106,7 @@ LIMIT = 6.0
 def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title: str) -> Markup:
     """A person's regions against the distribution of controls.
 
-    Parameters
-    ----------
-    rows : sequence of ScoreRow
-    look : Look
-        Of the person's points.
-    controls : str
-        Who the controls are, with n.
-    title : str
+    `look`: of the person's points. `controls`: who the controls are, with n.
     """
     left, right, height, top = 210, 66, 22, 8
     drawing = Drawing(640, top + height * len(rows) + 44, title)
@@ -160,13 +133,7 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
 def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: str, title: str) -> Markup:
     """Values of groups against another quantity, one point per participant.
 
-    Parameters
-    ----------
-    groups : sequence of (Group, array)
-        The array holds each participant's place on the horizontal axis.
-    x_title, y_title : str
-        With units.
-    title : str
+    `groups`: the array holds each participant's place on the horizontal axis. `x_title`, `y_title`: with units.
     """
     drawing = Drawing(430, 300, title)
     left, right, top, bottom = 70.0, 416.0, 26.0, 250.0
@@ -194,24 +161,12 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
 
 @dataclass(frozen=True)
 class Course:
-    """One quantity over the visits of a person.
+    """One quantity over the visits of a person."""
 
-    Parameters
-    ----------
-    name : str
-        With its unit.
-    values : sequence of float
-        By visit; NaN where it is not known.
-    bounds : (low, high), optional
-        Of the scale, where the quantity has natural ones.
-    mark : float, optional
-        A value with a meaning, such as 0.5 of a probability.
-    """
-
-    name: str
-    values: Sequence[float]
-    bounds: tuple[float, float] | None = None
-    mark: float | None = None
+    name: str  # with its unit
+    values: Sequence[float]  # by visit; NaN where it is not known
+    bounds: tuple[float, float] | None = None  # (low, high); Of the scale, where the quantity has natural ones
+    mark: float | None = None  # A value with a meaning, such as 0.5 of a probability
 
 
 def draw_visits(
@@ -219,15 +174,7 @@ def draw_visits(
 ) -> Markup:
     """Several quantities over the same visits, one small panel each.
 
-    Parameters
-    ----------
-    times : sequence of float
-        Of the visits, rising.
-    names : sequence of str
-        Of the visits.
-    courses : sequence of Course
-    time_title : str
-    title : str
+    `times`: of the visits, rising. `names`: of the visits.
     """
     width, panel, left = 640, 74, 58
     drawing = Drawing(width, len(courses) * panel + 44, title)

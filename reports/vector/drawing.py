@@ -24,21 +24,12 @@ LETTER_WIDTH = 0.56
 
 @dataclass
 class Drawing:
-    """A picture under construction; places are pixels from the upper left corner.
-
-    Parameters
-    ----------
-    width, height : float
-    title : str
-        What it shows, for those who cannot see it.
-    only : str
-        ``screen`` or ``phone`` where the page has the same picture for the other one.
-    """
+    """A picture under construction; places are pixels from the upper left corner."""
 
     width: float
     height: float
-    title: str
-    only: str = ""
+    title: str  # what it shows, for those who cannot see it
+    only: str = ""  # ``screen`` or ``phone`` where the page has the same picture for the other one
     _parts: list[str] = field(default_factory=list, repr=False)
     """Elements; text of tables goes in through `escape` and nowhere else."""
 
@@ -121,19 +112,11 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear scale from values to pixels.
+    """A linear scale from values to pixels."""
 
-    Parameters
-    ----------
-    low, high : float
-        Values at the ends; ``low < high``.
-    start, stop : float
-        Their pixels.
-    """
-
-    low: float
+    low: float  # values at the ends; ``low < high``
     high: float
-    start: float
+    start: float  # their pixels
     stop: float
 
     @classmethod

@@ -15,19 +15,10 @@ from reports.words.numbers import fixed, is_missing, number
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """One estimate; `low` and `high` are NaN where there is no interval.
-
-    Parameters
-    ----------
-    name : str
-    remark : str
-        Beside the name, such as the n.
-    estimate, low, high : float
-    link : str, optional
-    """
+    """One estimate; `low` and `high` are NaN where there is no interval."""
 
     name: str
-    remark: str
+    remark: str  # beside the name, such as the n
     estimate: float
     low: float
     high: float
@@ -43,15 +34,7 @@ _PAGE, _SCALE, _LEAST = 916, 290, 150
 def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
     """A forest of estimates.
 
-    Parameters
-    ----------
-    rows : sequence of IntervalRow
-    axis_title : str
-        With its unit.
-    title : str
-        For those who cannot see it.
-    at : float, optional
-        Where there is no effect.
+    `axis_title`: with its unit. `title`: for those who cannot see it. `at`: where there is no effect.
     """
     return _in_lines(rows, axis_title, title, at) + _stacked(rows, axis_title, title, at)
 

@@ -27,43 +27,20 @@ BRIGHTEST_PERCENTILE = 99.5
 
 @dataclass(frozen=True, eq=False)
 class ViewingSpace:
-    """The voxels that a page shows.
+    """The voxels that a page shows."""
 
-    Parameters
-    ----------
-    source : Grid
-        Of the run's maps.
-    side : int
-        Voxels of `source` per voxel of the page, each way.
-    grid : Grid
-        Of the page.
-    template : Template
-        On `grid`.
-    atlas : Atlas
-        On `grid`.
-    """
-
-    source: Grid
-    side: int
-    grid: Grid
-    template: Template
-    atlas: Atlas
+    source: Grid  # of the run's maps
+    side: int  # voxels of `source` per voxel of the page, each way
+    grid: Grid  # of the page
+    template: Template  # on `grid`
+    atlas: Atlas  # on `grid`
 
     @classmethod
     def of(cls, resolution_mm: float, atlas: str) -> ViewingSpace:
         """Space of a run.
 
-        Parameters
-        ----------
-        resolution_mm : float
-            Of the run.
-        atlas : str
-            Name or path, as in the run's configuration.
-
-        Raises
-        ------
-        HeatlasError
-            If the template's package or the atlas is not at hand.
+        `resolution_mm`: of the run. `atlas`: name or path, as in the run's configuration. Raises HeatlasError if the
+        template's package or the atlas is not at hand.
         """
         return cls.on(template_grid(resolution_mm), block_side(resolution_mm), atlas)
 
@@ -85,11 +62,7 @@ def brain_codes(t1w: NDArray[Any]) -> NDArray[np.uint8]:
 def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
     """Data that every viewer and explorer of a page reads; a page needs it once, anywhere.
 
-    Parameters
-    ----------
-    space : ViewingSpace
-    with_brain : bool
-        Whether something on the page shows the template's brain.
+    `with_brain`: whether something on the page shows the template's brain.
     """
     atlas = space.atlas
     numbers = [number for number in atlas.regions.numbers if number not in atlas.empty]

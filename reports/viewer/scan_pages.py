@@ -31,18 +31,9 @@ def scan_page(
 ) -> str:
     """Page of one scan.
 
-    Parameters
-    ----------
-    files : ScanFiles
-    brain : array, shape of ``space.source``
-        In template space, background 0.
-    maps : mapping of str to array, shape of ``space.source``
-        Relevance by map name, in the order to show.
-    views : mapping of str to MapView
-        Of the same maps; their percentiles are what the colours are set on.
-    space : ViewingSpace
-    cautions : sequence of Caution
-        What to know before the maps are read.
+    `brain`: shape of ``space.source``; In template space, background 0. `maps`: shape of ``space.source``; Relevance by
+    map name, in the order to show. `views`: of the same maps; their percentiles are what the colours are set on.
+    `cautions`: what to know before the maps are read.
     """
     caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
     shown = []
