@@ -38,10 +38,7 @@ def draw_regions(
     names = _LETTER * max(map(len, regions)) + 0.15
     place = {"left": names / width, "right": 1 - 0.1 / width, "bottom": 0.75 / height, "top": 1 - 0.25 / height}
     left, right = figure.subplots(1, 2, sharey=True, sharex=True, gridspec_kw={**place, "wspace": 0.06})
-    handles = [
-        *_by_label(left, values, metric, regions, labels),
-        *_by_outcome(right, values, metric, regions),
-    ]
+    handles = [*_by_label(left, values, metric, regions, labels), *_by_outcome(right, values, metric, regions)]
     left.set_yticks(range(len(regions)), regions)
     left.set_ylim(len(regions) - 0.4, -0.6)
     shown = values.loc[values["group"].isin(regions), metric].dropna()
