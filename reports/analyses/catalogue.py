@@ -133,6 +133,45 @@ COMPARISONS = Analysis(
     verdicts.comparisons,
 )  # fmt: skip
 
+EFFECTS = Analysis(
+    "effects", "Regions that tell the classes apart", "Region effects",
+    "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
+    "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
+    "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
+    "family-wise, over all maps and regions at once.",
+    (
+        View(
+            "region_effects", "The clearest differences of the leading maps.",
+            ("map", "group", "mean_positive", "mean_negative", "difference", *_CI, "hedges_g", "t", "n_positive",
+             "n_negative", "p_fwe", "p_fdr", "note"), order=("p_fwe", "-t"), shown=30, finding="p_fwe",
+        ),
+    ),
+    verdicts.effects,
+)  # fmt: skip
+
+REGION_MEANS = Analysis(
+    "region-means", "All regions", "Region table",
+    "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
+    "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
+    (
+        View("region_summary", "Relevance by region and group of scans, densest first.",
+             ("group", "map", "scan_group", "mean_density", *_CI, "mean_sum", "mean_gain", "n_gain", *_N),
+             where={"scan_group": ["{positive}", "{negative}", "TP"]}, order=("-mean_density",), shown=60),
+    ),
+)  # fmt: skip
+
+PLANTED = Analysis(
+    "planted", "Are the planted regions found?", "Planted truth",
+    "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
+    "in true positives, and how much of the positive relevance lies in them.",
+    (
+        View("planted_recovery", "Recovery of the planted regions in true positives.",
+             ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
+              "volume_share", "enrichment", *_N), leading=False, shown=40),
+    ),
+    planted_verdict.planted_regions,
+)  # fmt: skip
+
 SUBGROUPS = Analysis(
     "subgroups", "For whom? Performance and relevance in subgroups", "Subgroups",
     "Whether the classifier works alike in women and men, at all ages and sites, and whether relevance does. Subgroups "

@@ -94,6 +94,37 @@ def comparisons(run: RunRecord) -> Verdict | None:
     return Verdict(answer, grounds)
 
 
+def effects(run: RunRecord) -> Verdict | None:
+    """How many regions tell the classes apart by density, map by map, and how this was tested."""
+    table, said = run.tables["region_effects"], []
+    for name in run.main_maps:
+        rows = table[(table["map"] == name) & table["t"].notna()]
+        if len(rows):
+            clear = int((rows["p_fwe"] < CLEAR).sum())
+            said.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
+    first = table.iloc[0]
+    within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
+    grounds = (
+        f"{count(int(first['n_positive']), 'participant')} of {run.positive} and {number(first['n_negative'])} of "
+        f"{run.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
+    )
+    if not said:
+        return Verdict("No difference could be tested.", grounds)
+    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(said)}.", grounds)
+
+
+def folds_held(table: pd.DataFrame) -> bool:
+    """Whether the test fold is held in any comparison of a table."""
+    return bool(table["fold_held"].fillna(False).astype(bool).any())
+
+
+def difference_in_words(table: pd.DataFrame) -> str:
+    """What the column of differences is, to end a caption, where it is not the difference of the means beside it."""
+    if not folds_held(table):
+        return ""
+    return " The difference, its interval and g are within test folds: not the difference of the two means."
+
+
 def _with_g(row: Mapping[Hashable, object]) -> str:
     return f"{mid_sentence(row['group'])} (g {fixed(row['hedges_g'])})"
 

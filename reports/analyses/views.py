@@ -16,10 +16,10 @@ from markupsafe import Markup
 
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.charts import Intervals, chart_of
-from reports.analyses.columns import column_of, correction, worded
+from reports.analyses.columns import columns_of, correction, worded
 from reports.analyses.verdicts import Verdict
 from reports.page.material import Material
-from reports.page.tables import Column, PageTable, page_table
+from reports.page.tables import PageTable, page_table
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import TABLES
 from reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
@@ -84,11 +84,9 @@ def show_view(view: View, material: Material) -> ShownView | None:
     if view.optional and chosen.empty:
         return None
     named = _named(chosen, material)
-    wanted = view.columns or [name for name in chosen.columns]
-    columns = [_titled(column_of(TABLES[view.table], name), wanted, said) for name in wanted if name in named]
-    dictionary = run.dictionary(view.table)
-    described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
-    file = f"group/statistics/{view.table}.tsv"
+    wanted = view.columns or list(chosen.columns)
+    columns = columns_of(run, view.table, wanted)
+    file = TABLES[view.table].path(run.layout).relative_to(run.layout.root).as_posix()
     whole = len(chosen) == len(table) and len(chosen) <= view.shown
     caption = view.caption if whole else f"{view.caption} Every row and column is in {file}."
     chart, chart_caption = chart_of(named, view.intervals, view.caption, run.config.statistics.confidence)
@@ -101,15 +99,9 @@ def show_view(view: View, material: Material) -> ShownView | None:
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
     return ShownView(
         view.text, _sentence(view, chosen), chart, chart_caption,
-        page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
+        page_table(named, columns, caption, view.shown) if len(chosen) and not untested else None,
         (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
-
-
-def _titled(column: Column, wanted: Sequence[str], classes: Mapping[str, str]) -> Column:
-    """A column whose title names the classes of the run, and does not call p uncorrected where a column says which."""
-    title = "p" if column.key == "p" and "p_is" in wanted else column.title.format(**classes)
-    return replace(column, title=title)
 
 
 def _chosen(view: View, run: RunRecord) -> pd.DataFrame:
@@ -232,7 +224,8 @@ class Analysis:
         run = material.run
         shown = [found for view in self.views if (found := show_view(view, material)) is not None]
         horizon = number(run.config.cohort.mci_horizon_months)
-        lead = self.lead.format(positive=run.positive, negative=run.negative, horizon=horizon)
+        start = run.config.attribution.start_value
+        lead = self.lead.format(positive=run.positive, negative=run.negative, start=start, horizon=horizon)
         verdict = None if self.verdict is None else self.verdict(run)
         return {"lead": lead, "verdict": verdict, "views": shown, "undone": self.undone(run)}
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from atlases.templates import load_template
+from reports.analyses.planted_verdict import shuffled_count
 from reports.cautions.headline import small_regions
 from reports.cautions.record import Caution
-from reports.content.relevance.planted import shuffled_count
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, percent
 

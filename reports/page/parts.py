@@ -20,8 +20,7 @@ from reports.page.components import Component
 from reports.page.links import PAGES
 from reports.page.material import Material
 from reports.page.pages import Frame, NavigationEntry, render, render_part
-from reports.page.sections import SECTIONS
-from reports.page.specification import BuiltSection, Section, build_section
+from reports.page.sections import SECTIONS, BuiltSection, Section, build_section
 from reports.people.cohort import People
 from reports.people.page import person_content
 from reports.read.written_tables import TABLES

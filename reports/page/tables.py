@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -55,10 +55,6 @@ class Column:
     hint: str = ""  # longer explanation
     link: str = ""  # column with the address, relative to the page, that the cell leads to
 
-    def with_hint(self, hint: str) -> Column:
-        """The same column with a longer explanation."""
-        return replace(self, hint=hint)
-
 
 def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:
     """A column of numbers."""
@@ -89,7 +85,6 @@ class PageTable:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0  # rows left out; the caption's file has them
-    row_keys: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = ()  # what the cells of footnotes say, each once, in the order of their numbers from 1
 
     @cached_property
@@ -105,9 +100,7 @@ class PageTable:
         )
 
 
-def page_table(
-    frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_most: int | None = None, row_key: str = ""
-) -> PageTable:
+def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_most: int | None = None) -> PageTable:
     """Format a frame.
 
     `columns`: those the frame lacks are left out, and remarks where no row has one. `at_most`: rows shown. `row_key`:
@@ -134,9 +127,8 @@ def page_table(
         ]
         for column in there
     ]
-    keys = tuple(map(str, shown[row_key])) if row_key else ()
     rows = tuple(zip(*cells, strict=True)) if cells else ()
-    return PageTable(caption, there, rows, len(frame) - len(shown), keys, notes)
+    return PageTable(caption, there, rows, len(frame) - len(shown), notes)
 
 
 def _links(frame: pd.DataFrame, column: Column) -> list[object]:

@@ -12,6 +12,7 @@ from pipeline.cohort.people.persons import name_of_person
 from pipeline.statistics.data.relevance_columns import with_shares
 from pipeline.statistics.normative.controls import Controls, comparable_controls
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,10 @@ class People:
         scans = self.run.tables["scans"]
         scans = scans[scans["kept"].astype(bool)]
         known = []
-        for table, applied in (("predictions", False), ("predictions_applied", True)):
+        for table, applied in ((PREDICTIONS_OF[self.run.task.kind.name], False), ("predictions_applied", True)):
             if self.run.has(table):
                 rows = self.run.tables[table]
+                rows = rows.rename(columns={"prediction": "predicted"})
                 columns = [name for name in ("fold", "probability", "predicted", "outcome") if name in rows]
                 known.append(rows[["scan_id", *columns]].assign(applied=applied))
         if known:

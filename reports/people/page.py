@@ -79,15 +79,21 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     text = f"{count(len(visits), 'scan')}"
     known = [fact for fact in facts if fact]
     text += f"; {listing(known)}. " if known else ". "
-    tested = visits[visits["probability"].notna()]
+    tested = visits[visits["predicted"].notna()]
     if tested.empty:
-        return text + "No network has judged these scans: they are outside the contrast, or the run stopped before."
+        return text + "These scans have no prediction: they are outside the contrast, or the run stopped before."
     own = tested[~tested["applied"].fillna(False).astype(bool)]
     if len(own):
         folds = sorted({str(fold).removesuffix(".0") for fold in own["fold"]})
+        network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
+        if run.task.is_number:
+            means = [fixed(pd.to_numeric(own[name]).mean(), 1) for name in ("predicted", "label")]
+            return (
+                text + f"{network} predicts {run.task.column} {means[0]} where {means[1]} is true (means over scans)."
+            )
         right = int((own["label"] == own["predicted"]).sum())
         return text + (
-            f"The network of fold {listing(folds)}, which was trained on no scan of this person, calls "
+            f"{network} calls "
             f"{_rightly(right, len(own))} (mean probability of {run.positive} "
             f"{fixed(own['probability'].mean(), 3)})."
         )
@@ -166,7 +172,7 @@ def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
         Column("label", "Class"),
         Column("network", "Network", remark),
         numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3)),
-        Column("predicted", "Called", remark),
+        Column("predicted", f"Predicted {run.task.column}", number if run.task.is_number else remark),
         Column("verdict", "That is", remark),
         numeric("mmse", "MMSE"),
         numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),

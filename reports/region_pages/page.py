@@ -13,13 +13,14 @@ from markupsafe import Markup
 
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
+from reports.analyses.columns import columns_of
 from reports.cautions.headline import least_voxels
 from reports.cautions.method_cautions import scaled_by_probability
 from reports.cautions.record import Caution
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
 from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
@@ -279,18 +280,10 @@ def _group(means: pd.Series, name: str, look: Look) -> Group:
     return Group(name, means.to_numpy(float), look, hints)
 
 
-_SUMMARY_COLUMNS = (
-    Column("title", "Map"),
-    Column("who", "Scans of"),
-    numeric("n_participants", "Participants"),
-    numeric("n_scans", "Scans"),
-    numeric("mean_density", "Mean density"),
-    numeric("ci_low", "from"),
-    numeric("ci_high", "to"),
-    numeric("mean_sum", "Mean sum"),
-    numeric("mean_gain", "Mean gain", fixed),
-    numeric("n_gain", "Gain, n", hint="participants with a known gain"),
-)
+_SUMMARY = (
+    "map", "scan_group", "n_participants", "n_scans", "mean_density", "ci_low", "ci_high", "mean_sum", "mean_gain",
+    "n_gain",
+)  # fmt: skip
 
 
 def _summary(material: Material, group: str) -> PageTable:
@@ -300,9 +293,9 @@ def _summary(material: Material, group: str) -> PageTable:
     table = run.tables["region_summary"]
     rows = table[(table["group"] == group) & (table["n_scans"] > 0)]
     names = rows["scan_group"].map(lambda name: OUTCOME_NAMES.get(str(name), str(name)))
-    rows = rows.assign(title=rows["map"].map(map_title), who=names)
+    rows = rows.assign(map=rows["map"].map(map_title), scan_group=names)
     level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
-    return page_table(rows, _SUMMARY_COLUMNS, f"Means over participants, with {level}.")
+    return page_table(rows, columns_of(run, "region_summary", _SUMMARY), f"Means over participants, with {level}.")
 
 
 def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:

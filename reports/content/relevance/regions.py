@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from pipeline.regions.ranking import METRICS
+from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.headline import leaders, ranking, rule
 from reports.content.relevance.leading_regions import leading_table
@@ -34,7 +33,7 @@ def build(material: Material) -> Mapping[str, Any]:
     """One figure per metric and leading map, and the leading regions in numbers."""
     run = material.run
     blocks = []
-    for metric in METRICS:
+    for metric in ("sum", "density") if run.task.is_number else METRICS:
         pictures, notes = [], []
         for name in run.main_maps:
             picture = _figure(material, name, metric)
@@ -45,7 +44,11 @@ def build(material: Material) -> Mapping[str, Any]:
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         blocks.append({"metric": metric.capitalize(), "meaning": meaning, "figures": pictures, "notes": notes})
     titles = [map_title(name) for name in run.main_maps]
-    return {"blocks": blocks, "maps": listing(titles), "rule": rule(run), "table": leading_table(material)}
+    undefined = "Gain compares with a class and is not defined where a number is predicted." * run.task.is_number
+    return {
+        "blocks": blocks, "maps": listing(titles), "rule": rule(run), "table": leading_table(material),
+        "undefined": undefined,
+    }  # fmt: skip
 
 
 def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
@@ -57,22 +60,19 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
     regions = found.regions
     values = run.region_values
     values = values[values["map"] == map_name]
-    figure, hidden = draw_regions(values, metric, regions, run.labels, axis_title(map_name, metric, run))
+    labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
+    figure, hidden = draw_regions(values, metric, regions, labels, axis_title(map_name, metric, run))
     title = map_title(map_name)
-    people = values["participant_id"].nunique()
+    scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
     outside = f" {count(hidden, 'extreme value')} outside the axis." if hidden else ""
     return material.gallery.add(
         figure,
         f"bohle2019-0{FOUNDING_NUMBER[metric]}_region-{metric}_{map_name}",
-        f"{title}, {metric} in {len(regions)} regions by class and outcome. Highest: {listing(regions[:5])}.",
+        f"{title}, {metric} in {count(len(regions), 'region')}. Highest: {listing(regions[:5])}.",
         f"{title}: {metric} in the {len(regions)} leading bilateral groups, ranked by the mean over participants "
         f"({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their range. "
-        f"{count(_scans(values), 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
+        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
     )
-
-
-def _scans(values: pd.DataFrame) -> int:
-    return len(values[["participant_id", "scan_id"]].drop_duplicates())
 
 
 def axis_title(map_name: str, metric: str, run: RunRecord) -> str:

@@ -9,16 +9,17 @@ import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
+from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR
 from reports.cautions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
 from reports.content.relevance.beta import beta_of
 from reports.figures.gallery import Picture
 from reports.figures.volume import draw_beta_curve, draw_volume_scatter
 from reports.page.material import Material
-from reports.page.tables import Column, footnote, numeric, page_table
+from reports.page.tables import page_table
 from reports.read.run_record import RunRecord
 from reports.words import volume_sources
-from reports.words.numbers import count, fixed, interval, listing, number, p_cell, p_value
+from reports.words.numbers import count, fixed, interval, listing, number, p_value
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among patients it recognises (true positives) those with a "
@@ -44,20 +45,9 @@ _UNITS = {
 """What the units of the table of every analysis mean."""
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
-    Column("title", "Map"),
-    Column("volume_title", "Volume"),
-    Column("unit", "Unit"),
-    Column("estimator", "Coefficient"),
-    numeric("r", "r", lambda x: fixed(x, 3)),
-    Column("folds", "Within test folds"),
-    numeric("ci_low", "from", lambda x: fixed(x, 3)),
-    numeric("ci_high", "to", lambda x: fixed(x, 3)),
-    numeric("p", "Uncorrected p", p_cell),
-    numeric("p_fdr", "Corrected p (FDR)", p_cell, "Benjamini and Hochberg over the maps"),
-    numeric("n_participants", "Participants"),
-    numeric("n_scans", "Scans"),
-    Column("note", "Note", footnote),
-)
+    "map", "volume", "unit", "estimator", "r", "fold_held", "ci_low", "ci_high", "p", "p_fdr", "n_participants",
+    "n_scans", "note",
+)  # fmt: skip
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -65,11 +55,11 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     table = run.tables["volume_association"]
     known = table["r"].notna().any()
-    shown = table.assign(title=table["map"].map(map_title), volume_title=table["volume"].map(VOLUME_TITLES))
-    shown = shown.assign(folds=table["fold_held"].map({True: "yes", False: "no"}))
     notes = [] if known else [f"No correlation is known: {listing(sorted(set(table['note'].dropna())))}."]
-    shown = shown[shown["r"].notna()]
-    primary = shown[(shown["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
+    shown = table[table["r"].notna()]
+    shown = shown.assign(map=shown["map"].map(map_title), volume=shown["volume"].map(VOLUME_TITLES))
+    primary = shown[(table["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
+    columns = columns_of(run, "volume_association", _COLUMNS)
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
     caption = _CAPTION + (", within test folds" if within == {True} else "")
     return {
@@ -81,10 +71,10 @@ def build(material: Material) -> Mapping[str, Any]:
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
-        "table": page_table(primary.drop(columns="unit"), _COLUMNS, f"{caption}, one point per participant.")
+        "table": page_table(primary.drop(columns="unit"), columns, f"{caption}, one point per participant.")
         if known
         else None,
-        "all": page_table(shown, _COLUMNS, f"{caption}, every analysis. {_units(shown)}") if known else None,
+        "all": page_table(shown, columns, f"{caption}, every analysis. {_units(shown)}") if known else None,
     }
 
 
@@ -104,7 +94,7 @@ def _survivors(rows: pd.DataFrame) -> str:
     """Which maps and coefficients survive correction over the maps."""
     clear = rows[rows["p_fdr"] < CLEAR]
     said = [
-        f"{row['title']}, volume {row['volume_title']}, {row['estimator']} r\xa0=\xa0{fixed(row['r'], 3)}, "
+        f"{row['map']}, volume {row['volume']}, {row['estimator']} r\xa0=\xa0{fixed(row['r'], 3)}, "
         f"corrected (FDR) {p_value(row['p_fdr'])}"
         for row in clear.to_dict("records")
     ]

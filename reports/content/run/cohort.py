@@ -161,7 +161,8 @@ def _demographics(run: RunRecord) -> PageTable | None:
     if not run.has("demographics"):
         return None
     table = run.tables["demographics"]
-    labels = [label for label in (*run.labels, "all") if label in set(table["label"])]
+    classes = () if run.task.is_number else reversed(run.task.outputs)
+    labels = [label for label in (*classes, "all") if label in set(table["label"])]
     rows = []
     for variable in dict.fromkeys(table["variable"]):
         title, decimals = _VARIABLES.get(variable, (variable, 2))

@@ -9,7 +9,8 @@ from functools import partial
 from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
-from reports.analyses.verdicts import CLEAR, fairness
+from reports.analyses.planted_verdict import recovery
+from reports.analyses.verdicts import CLEAR, fairness, rows_where
 from reports.cautions.findings import (
     Estimate,
     performance_estimate,
@@ -19,7 +20,6 @@ from reports.cautions.findings import (
     within_folds,
 )
 from reports.cautions.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
-from reports.content.relevance.planted import recovery_sentence
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
@@ -71,7 +71,8 @@ def _subgroups(run: RunRecord) -> Answer | None:
 
 
 def _planted(run: RunRecord) -> Answer | None:
-    return Answer(_RECOVERED, recovery_sentence(run)) if run.has("planted_recovery") else None
+    found = recovery(run)
+    return None if found is None else Answer(_RECOVERED, f"{found.answer} {found.grounds}")
 
 
 _HOW_GOOD, _WHERE, _ATROPHY = "How good is the classifier?", "Where does it look?", "Does it agree with atrophy?"
@@ -155,16 +156,20 @@ def _regions(run: RunRecord) -> Answer:
     if densities.empty:
         return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
-    if parts.isna().all():
+    if len(parts) and parts.isna().all():
         return Answer(question, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
     by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}; in brackets, the share of the map, by which they are not ordered. "
-        f"The largest shares of the map lie in {in_words(by_share, parts)}.{f' Of these, {fewer}.' if fewer else ''}"
+        f"{in_words(by_density, parts)}."
     )
+    if by_share:
+        text += (
+            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
+            f"{f' Of these, {fewer}.' if fewer else ''}"
+        )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
         by_gain = leaders(run, gains, name, "gain", NAMED)
@@ -194,11 +199,10 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
 
     A denser region there is then denser only because the whole map is stronger.
     """
-    if not run.has("group_comparisons"):
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    if rows.empty:
         return ""
-    table = run.tables["group_comparisons"]
-    pair = table["comparison"] == f"{run.positive}/{run.negative}"
-    rows = table[pair & (table["map"] == name) & (table["metric"] == "share") & table["group"].isin(regions)]
     rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
     fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
              for group in regions if group in rows.index]  # fmt: skip
