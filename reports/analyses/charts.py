@@ -33,7 +33,7 @@ class Intervals:
 def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidence: float) -> tuple[Markup | None, str]:
     """Chart of the first `DRAWN` rows that have an estimate, and its caption; None where there is nothing to draw.
 
-    What is the same in all rows stands in the caption, not in every name; `confidence` is that of the intervals.
+    Values that all rows share are in the caption, not in every name; `confidence` is that of the intervals.
     """
     if spec is None or not {spec.estimate, spec.low, spec.high} <= set(rows.columns):
         return None, ""
@@ -56,7 +56,7 @@ def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidenc
 
 
 def _told_apart(rows: pd.DataFrame, spec: Intervals) -> tuple[list[str], str]:
-    """Columns that tell the rows apart, and a sentence with what all of them share."""
+    """Columns in which the rows differ, and a sentence with the values that they share."""
     there = [name for name in spec.label if name in rows]
     shared = [name for name in there if len(rows) > 1 and (rows[name] == rows[name].iloc[0]).all()]
     said = [_said(name, rows[name].iloc[0]) for name in shared]

@@ -1,7 +1,7 @@
 """Analyses of the statistics stage on the page: which columns of which table, in what order, declared as data.
 
-A section of analyses is a list of views. A view picks rows and columns of one table; titles and formats of columns are
-those of the house, hints those of the table's own data dictionary. What is left out is said, with the file that has it.
+A section is a list of views. A view picks rows and columns of one table; headings, formats and hints of columns come
+from the declaration of the table. The caption names the file that has what is left out.
 """
 
 from __future__ import annotations
@@ -43,20 +43,19 @@ class View:
 
     table: str  # name of `reports.read.written_tables.TABLES`
     caption: str
-    # In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out
     columns: Sequence[str]
     # Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and ``{negative}``
     # stand for the classes
     where: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    leading: bool = True  # whether only rows of the leading maps are shown
+    leading: bool = True  # show only rows of the leading maps
     order: Sequence[str] = ()  # columns to sort by, smallest first; ``-name`` by size in absolute value, largest first
     shown: int = SHOWN
     intervals: Intervals | None = None
-    # Column of corrected p values that are counted in a sentence; where no test has one, the notes stand alone
+    # Column of corrected p values that are counted in a sentence; where no test has one, only the notes are shown
     finding: str = ""
-    verdicts: bool = False  # whether the column ``verdict`` is counted in a sentence
-    text: str = ""  # said before it: what to keep in mind; ``{positive}``, ``{negative}`` and ``{start}`` are filled in
-    optional: bool = False  # left out where `where` picks no row, as the run did not ask for them
+    verdicts: bool = False  # count the column ``verdict`` in a sentence
+    text: str = ""  # stands before the table; ``{positive}``, ``{negative}`` and ``{start}`` are filled in
+    optional: bool = False  # leave the view out where `where` picks no row
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def _with_values(rows: pd.DataFrame, view: View) -> bool:
 
 
 def _sentence(view: View, rows: pd.DataFrame) -> str:
-    """How many tests there are, and how many stand out after correction; of verdicts, which are not as planted."""
+    """How many tests are significant after correction; for verdicts, which are not as planted."""
     if view.verdicts and "verdict" in rows:
         return _verdicts(rows)
     if not view.finding or view.finding not in rows:
@@ -198,7 +197,7 @@ def _verdicts(rows: pd.DataFrame) -> str:
 
 
 def _planted(view: View, rows: pd.DataFrame) -> list[str]:
-    """What was done to the data, effects of the same cause in one line."""
+    """What was planted in the data, effects with the same cause in one line."""
     if not view.verdicts or not {"effect", "planted"} <= set(rows):
         return []
     causes = rows[rows["planted"].notna()].groupby("planted", sort=False)["effect"]
@@ -212,12 +211,10 @@ class Analysis:
     id: str  # see `reports.page.specification.Section`
     title: str
     short: str
-    # What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes,
-    # ``{horizon}`` the months within which MCI may convert
+    # Question and method in plain words; ``{horizon}``: the months within which MCI may convert
     lead: str
     views: Sequence[View]
-    # What the tables say in a sentence or two, before all else; None where there is nothing to say
-    verdict: Callable[[RunRecord], Verdict | None] | None = None
+    verdict: Callable[[RunRecord], Verdict | None] | None = None  # answer in a sentence or two
 
     def build(self, material: Material) -> Mapping[str, Any]:
         """Variables of ``analysis.html.j2``."""

@@ -20,7 +20,7 @@ from reports.words.numbers import count, listing, mid_sentence, number, shortene
 
 FEW_VOXELS = 50
 SMALL_MM3 = 400.0
-"""Fifty voxels of 2 mm: a cube of 7 mm, of which a shift of 2 mm moves a quarter out on one side."""
+"""50 voxels of 2 mm: a cube of 7 mm, a quarter of which leaves its place in a shift by 2 mm."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Leaders:
 
     @property
     def sentence(self) -> str:
-        """Who was passed over and why; empty where nobody was."""
+        """The regions that were passed over, with reasons; empty without any."""
         if not self.passed_over:
             return ""
         named = listing([f"{shortened(group)} ({reason})" for group, reason in self.passed_over.items()])
@@ -50,23 +50,20 @@ def least_voxels(run: RunRecord) -> int:
 
 
 def small_regions(run: RunRecord) -> dict[str, int]:
-    """Regions that are small, with their voxels; empty ones are not among them, as they have no values."""
+    """Small regions that have voxels, with their number."""
     voxels = voxels_of(run)
     return {str(group): int(n) for group, n in voxels.items() if 0 < n < least_voxels(run)}
 
 
 def weak_in_controls(run: RunRecord, map_name: str) -> frozenset[str]:
-    """Regions whose mean in the negative class lies below the floor of the log-gain, as the comparison has it."""
+    """Regions whose mean in the negative class lies below the floor of the log-gain."""
     pair = f"{run.positive}/{run.negative}"
     rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
     return frozenset(rows.loc[rows["mean_second"] < rows["floor"], "group"].astype(str) if len(rows) else ())
 
 
 def leaders(run: RunRecord, means: pd.Series, map_name: str, metric: str, top: int) -> Leaders:
-    """The first regions of a ranking that may lead.
-
-    `means`: value by bilateral group. Returns all regions where none is large enough: then nothing better can be shown.
-    """
+    """The first regions of a ranking (value by bilateral group) that may lead; the first ones if none may."""
     reasons = {group: count(n, "voxel") for group, n in small_regions(run).items()} if metric != "sum" else {}
     if metric == "gain":
         weak = weak_in_controls(run, map_name)
@@ -82,10 +79,10 @@ def leaders(run: RunRecord, means: pd.Series, map_name: str, metric: str, top: i
 
 
 def ranking(run: RunRecord, map_name: str, metric: str) -> tuple[pd.Series, str]:
-    """Mean of a metric over participants by region, and the group of scans it is taken over.
+    """Known means of a metric over participants by region, and the group of scans that they are taken over.
 
-    As in the founding study sum and density are ranked in scans of the positive class, gain in true positives.
-    Where there are none, the positive class, then all scans, stand in.
+    As in the founding study, sum and density are ranked in scans of the positive class, gain in true positives.
+    Where there are none, the positive class or all scans are used.
     """
     groups = [("true positives", "TP")] if metric == "gain" else []
     for name, group in (*groups, (f"scans labelled {run.positive}", run.positive)):
@@ -138,7 +135,9 @@ def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | No
 
 
 def overlap_in_words(first: Collection[str], second: Collection[str]) -> str:
-    """How many regions two lists of at most five have in common."""
+    """How many regions two lists of at most five share."""
     shared = len(set(first) & set(second))
-    words = ("None", "One", "Two", "Three", "Four", "Five")
-    return f"{words[shared]} of {words[len(second)].lower()} {'is' if shared == 1 else 'are'} in both lists."
+    if not shared:
+        return "No region is in both lists."
+    words = ("", "One", "Two", "Three", "Four", "Five")
+    return f"{words[shared]} of the {words[len(second)].lower()} {'is' if shared == 1 else 'are'} in both lists."

@@ -11,8 +11,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from pipeline.run.layout.map_names import map_title
+from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.cautions.record import Caution
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
@@ -88,9 +88,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
         network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
         if run.task.is_number:
             means = [fixed(pd.to_numeric(own[name]).mean(), 1) for name in ("predicted", "label")]
-            return (
-                text + f"{network} predicts {run.task.column} {means[0]} where {means[1]} is true (means over scans)."
-            )
+            return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
         right = int((own["label"] == own["predicted"]).sum())
         return text + (
             f"{network} calls "
@@ -164,6 +162,7 @@ def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:
 
 
 def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
+    probability = numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3))
     return (
         Column("session_id", "Session"),
         Column("scan_id", "Scan"),
@@ -171,7 +170,7 @@ def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
         Column("diagnosis", "Diagnosis"),
         Column("label", "Class"),
         Column("network", "Network", remark),
-        numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3)),
+        *([] if run.task.is_number else [probability]),
         Column("predicted", f"Predicted {run.task.column}", number if run.task.is_number else remark),
         Column("verdict", "That is", remark),
         numeric("mmse", "MMSE"),
@@ -240,6 +239,8 @@ def _fingerprint(
         alone = pd.DataFrame({"group": person.index, "share": person.to_numpy()}).dropna()
         alone = alone.sort_values("share", ascending=False, kind="stable")
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
+        if material.run.task.is_number:
+            text = "Not compared with controls: this run predicts a number and has no class of controls."
         return Fingerprint(title, chart, _region_table(material, alone), text)
     scores = controls.scores(person)
     table = pd.DataFrame({

@@ -25,8 +25,8 @@ from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_text
 from pipeline.run.work.digests import file_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.cautions.record import Caution
 from reports.figures.slices import BrainImage, view_of
 from reports.page.fragments import COMPONENTS
 from reports.page.pages import TEMPLATES

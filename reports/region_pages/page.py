@@ -14,9 +14,9 @@ from markupsafe import Markup
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
+from reports.cautions.findings import Caution
 from reports.cautions.headline import least_voxels
 from reports.cautions.method_cautions import scaled_by_probability
-from reports.cautions.record import Caution
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material

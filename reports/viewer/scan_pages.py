@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.layout.map_names import map_title
 from pipeline.run.layout.scan_files import ScanFiles
-from reports.cautions.record import Caution
+from reports.cautions.findings import Caution
 from reports.figures.maps import map_unit
 from reports.figures.slices import PERSON_PERCENTILES, MapView
 from reports.page.components import Component
