@@ -14,20 +14,19 @@ from pipeline.run.layout.folder import RunInput
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.statistics.associations.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
-from reports.analyses.columns import column_of, worded
-from reports.analyses.views import View, _titled, show_view
+from reports.analyses.columns import columns_of, worded
+from reports.analyses.verdicts import difference_in_words
+from reports.analyses.views import View, show_view
 from reports.cautions.audit_cautions import _gathered_outside
 from reports.cautions.findings import Estimate
 from reports.cautions.headline import leaders, map_shares, small_regions
 from reports.cautions.method_cautions import _several_networks
 from reports.content.relevance.beta import _by_chance, _hippocampus
-from reports.content.relevance.effects import difference_in_words
 from reports.content.run.cohort import _split
 from reports.content.run.summary import interval_against_p, smaller_shares
 from reports.figures.gallery import Gallery
 from reports.page.material import Material
 from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
 from reports.region_pages.tables import associations_by_group
 from reports.words.glossary import GLOSSARY, as_page, linked
 from reports.words.volume_sources import OWN, hippocampal_source
@@ -96,10 +95,13 @@ def test_gain_over_next_to_nothing_leads_nothing():
     assert leaders(run, gains, "lrpB000", "density", 1).regions == ("Thalamus",)
 
 
-def test_share_of_the_map_is_that_of_absolute_sums_each_scan_apart():
-    run = record(relevance({"Hippocampus": (1.0, 6.0), "Thalamus": (-3.0, 2.0)}, SIZES))
-    assert map_shares(run, "lrpB000", "AD")["Hippocampus"] == pytest.approx((1 / 4 + 6 / 8) / 2)
-    assert map_shares(run, "lrpB000", "CN").empty
+def test_shares_of_the_map_are_read_from_the_comparison_of_the_classes():
+    table = compared(0.2).assign(mean_first=[0.5, 0.25, 7.0, 8.0], mean_second=[0.4, 0.125, 5.0, 6.0])
+    others = table.assign(comparison="TP/FN", mean_first=9.0)
+    run = record({"group_comparisons": pd.concat([table, others])})
+    assert map_shares(run, "lrpB000", "AD").to_dict() == {"Hippocampus": 0.5, "Thalamus": 0.25}
+    assert map_shares(run, "lrpB000", "CN").to_dict() == {"Hippocampus": 0.4, "Thalamus": 0.125}
+    assert map_shares(record({}), "lrpB000", "AD").empty
 
 
 def compared(p_share: float) -> pd.DataFrame:
@@ -420,8 +422,9 @@ def test_a_region_page_names_measures_and_covariates_in_words():
 
 
 def test_a_table_that_says_which_p_it_holds_calls_none_uncorrected():
-    classes = {"positive": "AD", "negative": "CN"}
-    assert _titled(column_of(TABLES["planted_effects"], "p"), ["p", "p_is"], classes).title == "p"
-    assert _titled(column_of(TABLES["planted_effects"], "p"), ["p", "p_fwe"], classes).title == "Uncorrected p"
-    assert _titled(column_of(TABLES["shortcuts"], "enrichment_positive"), [], classes).title == "In AD"
+    run = record({})
+    assert columns_of(run, "planted_effects", ["p", "p_is"])[0].title == "p"
+    assert columns_of(run, "associations", ["p", "p_fwe"])[0].title == "Uncorrected p"
+    assert columns_of(run, "shortcuts", ["enrichment_positive"])[0].title == "In AD"
+    assert columns_of(run, "region_summary", ["mean_sum"], mean_sum="Sum, {positive}")[0].title == "Sum, AD"
     assert worded("p_fwe_before") == "family-wise, before ComBat"

@@ -129,7 +129,7 @@ def _outside(run: RunRecord) -> pd.Series:
 
 def _split(run: RunRecord, frame: pd.DataFrame) -> str:
     counts = frame["label"].value_counts()
-    said = ", ".join(f"{label} {number(counts[label])}" for label in run.labels if label in counts)
+    said = ", ".join(f"{label} {number(counts[label])}" for label in reversed(run.task.outputs) if label in counts)
     return f"scans: {said}" if said else ""
 
 
