@@ -28,7 +28,6 @@ from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
 from reports.figures.slices import BrainImage, view_of
-from reports.page.fragments import COMPONENTS
 from reports.page.pages import TEMPLATES
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
 from reports.read.run_record import RunRecord
@@ -39,7 +38,7 @@ STAGE = "scan-pictures"
 _TEMPLATES = (
     TEMPLATES / "base.html.j2", TEMPLATES / "macros.html.j2",
     TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
-    *(COMPONENTS / name for name in ("viewer.html.j2", "viewer.css", "viewer.js", "volumes.js")),
+    *(TEMPLATES / "components" / name for name in ("viewer.html.j2", "viewer.css", "viewer.js", "volumes.js")),
 )  # fmt: skip
 
 

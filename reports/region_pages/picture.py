@@ -14,7 +14,7 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
-from reports.figures.gallery import inlined
+from reports.figures.gallery import Picture, inlined
 from reports.figures.pictures import NIGHT, png, write
 from reports.figures.slices import (
     AXIS,
@@ -32,7 +32,6 @@ from reports.figures.slices import (
     with_outlines,
 )
 from reports.page.material import Material
-from reports.people.pictures import Snapshot
 from reports.words.numbers import shortened
 
 PIXELS, HEAD, GAP = 170, 18, 4
@@ -92,7 +91,7 @@ class RegionPictures:
             backdrop, BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), atlas.regions.groups, maps, caption
         )
 
-    def draw(self, group: str) -> Snapshot | None:
+    def draw(self, group: str) -> Picture | None:
         """Three slices through the largest side of the region, one row per map; None if it has no voxel."""
         cuts = self._cuts(group)
         if cuts is None:
@@ -115,10 +114,8 @@ class RegionPictures:
                 if AXIS[cut[0]] != 0:
                     write(picture, (3, 2), "L")
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
-        source = inlined(png(sheet), "png")
-        return Snapshot(
-            source, f"{shortened(group)}, outlined on three slices of the template.", self.caption, sheet.width
-        )
+        alt = f"{shortened(group)}, outlined on three slices of the template."
+        return Picture("", inlined(png(sheet), "png"), alt, self.caption, sheet.width, dark=True)
 
     def _cuts(self, group: str) -> tuple[Cut, ...] | None:
         """Slices through the voxel of the region's larger side that is nearest to that side's middle."""

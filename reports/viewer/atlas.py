@@ -1,7 +1,8 @@
-"""What the viewer and the region explorer share on a page: labels, names of regions, the brain under the maps."""
+"""Data that the viewer and the region explorer of a page share: labels, names of regions, the template brain."""
 
 from __future__ import annotations
 
+import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +11,18 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 from markupsafe import Markup
+from matplotlib.colors import Colormap
 from numpy.typing import NDArray
 
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import Grid, template_grid
 from atlases.templates import Template, template_on
+from reports.figures.style import cool, warm
 from reports.page.components import Component, embedded_json
-from reports.page.fragments import source
-from reports.viewer.colours import colour_tables
+from reports.page.pages import template_text
 from reports.viewer.volumes import block_grid, block_side, packed
 
-LIBRARY = source("volumes.js")
+LIBRARY = template_text("components/volumes.js")
 """Script of everything that draws slices; goes before the scripts that use it."""
 BRIGHTEST_PERCENTILE = 99.5
 
@@ -76,10 +78,15 @@ def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
         "brain": packed(brain_codes(space.template.t1w), zlib.Z_RLE) if with_brain else None,
         "labels": packed(rank[atlas.labels]),
         "regions": [_region(space, number, boxes[number - 1]) for number in numbers],
-        "colours": colour_tables(),
+        "colours": {name: _colours(table) for name, table in (("warm", warm()), ("cool", cool()))},
     }
     html = Markup('<script type="application/json" id="heatlas-atlas">{}</script>\n').format(embedded_json(data))
     return Component(html, scripts=(LIBRARY,))
+
+
+def _colours(table: Colormap) -> str:
+    """Red, green and blue of 256 steps of the figures' colours, in base64."""
+    return base64.b64encode(np.rint(255 * table(np.linspace(0, 1, 256))[:, :3]).astype(np.uint8).tobytes()).decode()
 
 
 def _region(space: ViewingSpace, number: int, box: tuple[slice, ...]) -> Mapping[str, Any]:

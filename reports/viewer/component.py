@@ -19,7 +19,7 @@ from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
 from reports.figures.slices import HIPPOCAMPAL_CUTS
 from reports.page.components import Component, embedded_json
-from reports.page.fragments import fragment, source
+from reports.page.pages import render_part, template_text
 from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
 from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
 from reports.words.numbers import number
@@ -69,8 +69,8 @@ def viewer_component(
         "maps": [_payload(space, one) for one in maps],
         "brains": {group: _packed_brain(space, brain) for group, brain in brains.items()},
     }
-    html = fragment(
-        "viewer.html.j2",
+    html = render_part(
+        "components/viewer.html.j2",
         title=title,
         caption=" ".join(filter(None, [caption, _exactness(space)])),
         groups={one.group: one.group_title for one in maps},
@@ -78,7 +78,7 @@ def viewer_component(
         outlines=bool(outlined),
         data=embedded_json(data),
     )
-    return Component(html, source("viewer.css"), (LIBRARY, source("viewer.js")))
+    return Component(html, template_text("components/viewer.css"), (LIBRARY, template_text("components/viewer.js")))
 
 
 def _packed_brain(space: ViewingSpace, brain: NDArray[Any]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from pipeline.regions.ranking import METRICS
 from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.findings import volume_estimate
-from reports.figures.overlap import draw_overlap
+from reports.figures.charts import draw_overlap
 from reports.page.material import Material
 from reports.read.run_record import RunRecord
 from reports.words.numbers import fixed, number, percent

@@ -13,8 +13,8 @@ from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR
 from reports.cautions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
 from reports.content.relevance.beta import beta_of
+from reports.figures.charts import draw_beta_curve, draw_volume_scatter
 from reports.figures.gallery import Picture
-from reports.figures.volume import draw_beta_curve, draw_volume_scatter
 from reports.page.material import Material
 from reports.page.tables import page_table
 from reports.read.run_record import RunRecord

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from reports.figures.charts import draw_registration
 from reports.figures.gallery import Picture
-from reports.figures.registration import draw_registration
 from reports.page.material import Material
 from reports.page.tables import Column, numeric, page_table, remark
 from reports.read.run_record import RunRecord

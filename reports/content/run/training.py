@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.figures.training import draw_training_curves
+from reports.figures.charts import draw_training_curves
 from reports.page.material import Material
 from reports.page.tables import Column, numeric, page_table, text
 from reports.words.numbers import count, fixed
