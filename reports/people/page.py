@@ -1,4 +1,4 @@
-"""The page of one participant, made from tables: who, what the network said, where it looked, how that compares."""
+"""The page of one participant, made from tables: scans, predictions, where relevance lies, comparison with others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listin
 from reports.words.volume_sources import source_name
 
 SHOWN = 24
-"""Regions of the fingerprint that are drawn; the table has all."""
+"""Regions of the fingerprint in the chart; the table has all."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
         right = int((own["label"] == own["predicted"]).sum())
         return text + (
-            f"{network} calls "
+            f"{network} "
             f"{_rightly(right, len(own))} (mean probability of {run.positive} "
             f"{fixed(own['probability'].mean(), 3)})."
         )
     return text + (
-        f"These scans are outside the contrast; no network was trained on them. The mean probability of {run.positive} "
+        f"These scans are outside the contrast and were not used for training. The mean probability of {run.positive} "
         f"is {fixed(tested['probability'].mean(), 3)}."
     )
 
 
 def _rightly(right: int, scans: int) -> str:
     if scans == 1:
-        return "the one scan " + ("rightly" if right else "wrongly")
-    return f"{number(right)} of {number(scans)} scans rightly"
+        return "predicts the only scan " + ("correctly" if right else "wrongly")
+    return f"predicts {number(right)} of {number(scans)} scans correctly"
 
 
 def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
@@ -122,14 +122,14 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
         found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
-                             "between 0.35 and 0.65; what a map explains there is close to nothing."))  # fmt: skip
+                             "between 0.35 and 0.65; a map explains little there."))  # fmt: skip
     if material.run.has("conservation"):
         table = material.run.tables["conservation"]
         start = table[table["scan_id"].isin(visits["scan_id"])].drop_duplicates("scan_id")["start_value"]
         below = int((start < 0).sum())
         if below:
-            text = f"The explained output of {count(below, 'scan')} is below 0: positive relevance speaks against it."
-            found.append(Caution("note", "Maps are negated.", text))
+            text = f"The explained output of {count(below, 'scan')} is below 0, which reverses the sign of the maps."
+            found.append(Caution("note", "Maps have reversed signs.", text))
     if material.run.has("relevance"):
         densest = [material.run.densest_groups.get(str(scan), ())[:OUTLINED] for scan in visits["scan_id"]]
         leading = dict.fromkeys(group for groups in densest for group in groups)
@@ -138,16 +138,16 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
 
 
 def _maps_of_mistakes(run: RunRecord, outcomes: Collection[str]) -> str:
-    """What a map shows of a wrong decision: it starts from the positive class, whatever the network decided."""
+    """What the map of a wrong prediction shows: maps explain the positive class, whatever was predicted."""
     start, positive = run.config.attribution.start_value, run.positive
     said = []
     if "FP" in outcomes:
         said.append("The maps of a false positive show what misled the network, not where the disease is.")
     if "FN" in outcomes:
         said.append(
-            f"Maps start from the {start} of {positive}, so those of a false negative show what spoke for {positive} "
-            "in spite of the decision, not why it was missed"
-            + (f"; where the {start} is below 0, with the sign turned round." if start == "logit" else ".")
+            f"Maps start from the {start} of {positive}, so those of a false negative show what spoke for {positive}, "
+            "not why it was missed"
+            + (f"; where the {start} is below 0, the sign is reversed." if start == "logit" else ".")
         )
     return " ".join(said)
 
@@ -172,10 +172,10 @@ def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
         Column("network", "Network", remark),
         *([] if run.task.is_number else [probability]),
         Column("predicted", f"Predicted {run.task.column}", number if run.task.is_number else remark),
-        Column("verdict", "That is", remark),
+        Column("verdict", "Outcome", remark),
         numeric("mmse", "MMSE"),
         numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
-        Column("volume_from", "measured by", remark),
+        Column("volume_from", "Source of the volume", remark),
         Column("registration", "Registration", remark),
     )
 
@@ -185,15 +185,15 @@ def _visit_rows(material: Material, visits: pd.DataFrame) -> pd.DataFrame:
     applied = visits["applied"].fillna(False).astype(bool)
     folds = visits["fold"].map(lambda fold: None if is_missing(fold) else f"fold {str(fold).removesuffix('.0')}")
     return visits.assign(
-        network=folds.where(~applied, "networks that never saw this person"),
+        network=folds.where(~applied, "networks not trained on this person"),
         verdict=visits["outcome"].map(OUTCOME_NAMES),
         volume_from=visits["hippocampus_source"].map(source_name).where(visits["hippocampus_mm3"].notna(), None),
-        registration=visits["scan_id"].map({scan: f"in doubt: {flag}" for scan, flag in flags.items()}),
+        registration=visits["scan_id"].map({scan: f"doubtful: {flag}" for scan, flag in flags.items()}),
     )
 
 
 def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup | None:
-    """Quantities over visits; None with one visit, where there is no course."""
+    """Quantities over visits; None for a single visit."""
     if len(visits) < 2:
         return None
     ages = visits["age"].to_numpy(float)
@@ -260,8 +260,8 @@ def _fingerprint(
     look = _look(material, visits)
     text = (
         f"Share of the map ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
-        f"{controls.who}; this person is not among them. Boxes hold the middle half of the controls, lines 90 %. The "
-        f"{len(rows)} regions furthest from the controls, of {number(len(table))}."
+        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
+        f"Shown: {count(len(rows), 'region')} furthest from the controls, of {number(len(table))}."
     )
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None

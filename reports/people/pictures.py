@@ -1,4 +1,4 @@
-"""Pictures of single scans that stand on the page of a participant: drawn by the run, only read here."""
+"""Pictures of single scans on the page of a participant, drawn by the run and only read here."""
 
 from __future__ import annotations
 

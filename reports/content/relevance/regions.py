@@ -20,12 +20,12 @@ TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
 
 MEANING = {
-    "share": "Share of the map: sum divided by the absolute sums of all regions. It does not grow with the whole map, "
-    "so people and classes can be compared by it.",
-    "sum": "Sum: all relevance inside a region. Large regions collect much of it.",
-    "density": "Density: sum divided by the number of voxels. It says where relevance is concentrated.",
+    "share": "Share of the map: sum divided by the absolute sums of all regions. It does not depend on the strength of "
+    "the whole map, so people and classes can be compared.",
+    "sum": "Sum: all relevance inside a region. Large regions have large sums.",
+    "density": "Density: sum divided by the number of voxels. It shows where relevance is concentrated.",
     "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. 1 means as much "
-    "as in {negative}. A whole map may be weaker or stronger: compare a region's gain with that of the others.",
+    "as in {negative}. Maps differ in strength, so compare the gains of regions with each other.",
 }
 
 

@@ -22,27 +22,27 @@ from reports.words import volume_sources
 from reports.words.numbers import count, fixed, interval, listing, number, p_value
 
 _LEAD = (
-    "If the network uses atrophy of the hippocampus, then among patients it recognises (true positives) those with a "
-    "smaller hippocampus should have more relevance there. Each point is one participant, the mean of their scans; "
+    "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "
+    "have more relevance there. Each point is one participant, the mean of their scans; "
     "participants, not scans, are permuted."
 )
 _WITHIN = (
-    " Maps of different test folds come from different networks, so relevance and volume are taken minus their mean in "
-    "the participant's test fold, and participants are permuted within theirs: every r marked so is a correlation "
+    " Maps of different test folds come from different networks, so the mean of the participant's test fold is "
+    "subtracted from relevance and volume, and participants are permuted within their fold: such an r is a correlation "
     "within test folds."
 )
 _READ = (
-    " An interval is for one map and is not corrected, from resampling participants; p is from permuting "
-    "them. An interval without 0 is therefore no finding where the corrected p is not below 0.05."
+    " Intervals come from resampling participants and are not corrected; p comes from permuting participants. An "
+    "interval without 0 is no finding if the corrected p is not below 0.05."
 )
 _UNITS = {
     "participant": "Unit participant: means over scans.",
-    "scan": "Unit scan: each scan counts, as description; p is from permuting participants with equally many.",
-    WITHIN: "Unit within participant: each visit less the mean of its participant, so r says whether relevance and "
-    "volume change together over the visits of a person (repeated-measures correlation); p is from flipping the signs "
-    "of participants' change in relevance.",
+    "scan": "Unit scan: each scan counts, which is descriptive; p is from permuting participants with as many scans.",
+    WITHIN: "Unit within participant: each visit minus the mean of its participant, so r says whether relevance "
+    "and volume change together over the visits of a person (repeated-measures correlation); p is from flipping the "
+    "signs of participants' changes in relevance.",
 }
-"""What the units of the table of every analysis mean."""
+"""What each unit of the table means."""
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
     "map", "volume", "unit", "estimator", "r", "fold_held", "ci_low", "ci_high", "p", "p_fdr", "n_participants",
@@ -79,14 +79,13 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 def _units(shown: pd.DataFrame) -> str:
-    """What the units of the shown rows mean."""
     return " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
 
 
 def _sources(run: RunRecord) -> str:
     return (
-        f" Hippocampal volumes here come from: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
-        f"show another volume, of every region alike: {volume_sources.OWN}."
+        f" Source of the hippocampal volumes: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
+        f"show other volumes ({volume_sources.OWN})."
     )
 
 
@@ -102,8 +101,8 @@ def _survivors(rows: pd.DataFrame) -> str:
         return ""
     against = " An r above 0 is the opposite of what atrophy predicts." if (clear["r"] > 0).any() else ""
     return (
-        f" After correction over the maps, of each volume and coefficient apart, {number(len(clear))} of "
-        f"{count(len(rows), 'correlation')} {'remains' if len(clear) == 1 else 'remain'}"
+        f" After correction over the maps, for each volume and coefficient, {number(len(clear))} of "
+        f"{count(len(rows), 'correlation')} {'is' if len(clear) == 1 else 'are'} significant"
         f"{': ' + '; '.join(said) if said else ''}.{against}"
     )
 
@@ -111,8 +110,7 @@ def _survivors(rows: pd.DataFrame) -> str:
 def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
     """One row per participant: mean relevance and mean primary volume of their true-positive scans.
 
-    Both are deviations from the mean of the participant's test fold where the correlation is one within folds, so that
-    what is drawn is what r is of.
+    Where r is a correlation within test folds, the mean of the participant's test fold is subtracted from both.
     """
     points = run.tables["volume_points"]
     column = "hippocampus_per_tiv" if primary_volume(run) == ADJUSTED else "hippocampus_mm3"
@@ -152,9 +150,8 @@ def _scatter(material: Material) -> Picture | None:
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
         "Relevance summed over both hippocampi against their volume, true positives, one point per "
         f"participant. Volumes: {source}. {'They are divided by intracranial volume. ' if adjusted else ''}"
-        f"{'Both are minus the mean of the test fold; r is within test folds. ' if centred else ''}Corrected p "
-        "takes account of all maps (false discovery rate); uncorrected p is in the table. The line is a least-squares "
-        "fit, to guide the eye.",
+        f"{'The mean of the test fold is subtracted from both. ' if centred else ''}Corrected p "
+        "accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a least-squares fit.",
     )
 
 
@@ -175,5 +172,5 @@ def _curve(material: Material) -> Picture | None:
         "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
         f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
-        f"{volume_sources.hippocampal_source(run)}. No p is shown: corrected ones are in the table.",
+        f"{volume_sources.hippocampal_source(run)}. Corrected p values are in the table.",
     )

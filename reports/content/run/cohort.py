@@ -35,7 +35,7 @@ _FAILED = (
 
 @dataclass(frozen=True)
 class FlowStep:
-    """One step of the cohort's flow; `lost` says what became of those who are no longer in."""
+    """One step of the cohort's flow; `lost` says why scans left before it."""
 
     name: str
     scans: int
@@ -46,7 +46,7 @@ class FlowStep:
 
 
 def flow(run: RunRecord) -> list[FlowStep]:
-    """Found, kept, labelled, registered, predicted, explained; steps a run has not reached are marked so."""
+    """The steps from found to explained scans; steps that the run has not reached are marked."""
     scans = run.tables["scans"]
     kept = scans[scans["kept"].astype(bool)]
     labelled = kept[kept["label"].notna()]
@@ -78,7 +78,7 @@ def flow(run: RunRecord) -> list[FlowStep]:
 _LOST = {
     "found": "",
     "kept": "dropped",
-    "labelled": "outside the contrast: never trained on",
+    "labelled": "outside the contrast and not used for training",
     "registered": "failed in registration",
     "predicted": "in no test set, or their fold failed",
     "explained": "without heatmaps",
@@ -86,11 +86,11 @@ _LOST = {
 
 
 MOST_REASONS = 8
-"""Reasons in the flow chart; the table below it has all."""
+"""Reasons in the flow chart; the list below it has all."""
 
 
 def flow_boxes(run: RunRecord) -> list[FlowBox]:
-    """The flow chart: steps, and to the side who left, with reasons."""
+    """The flow chart: steps, with the scans that left and the reasons beside them."""
     scans = run.tables["scans"]
     dropped = scans[~scans["kept"].astype(bool)]
     reasons = dropped["reason"].fillna("no reason given").value_counts()
@@ -106,7 +106,7 @@ def flow_boxes(run: RunRecord) -> list[FlowBox]:
             lost += [
                 f"{number(n)} × {shortened(reason, LONGEST_TEXT)}" for reason, n in reasons.head(MOST_REASONS).items()
             ]
-            lost += [f"{number(len(reasons) - MOST_REASONS)} further reasons, below"] * (len(reasons) > MOST_REASONS)
+            lost += [f"{count(len(reasons) - MOST_REASONS, 'further reason')} below"] * (len(reasons) > MOST_REASONS)
         if step.name == "labelled" and step.lost:
             lost += [f"{number(n)} × {shortened(diagnosis)}" for diagnosis, n in _outside(run).items()]
         boxes.append(FlowBox(step.name.capitalize(), [*lines, *([step.split] if step.split else [])], lost))
@@ -186,8 +186,8 @@ def _demographics(run: RunRecord) -> PageTable | None:
     ]
     columns += [Column("test", "Test", remark)]
     caption = (
-        "Participants analysed, mean ± standard deviation over participants (values known, where not all are). p "
-        "values describe this sample; they are not corrected."
+        "Participants analysed: mean ± standard deviation over participants, with the number of known values where "
+        "some are missing. p values describe this sample and are not corrected."
     )
     return page_table(pd.DataFrame(rows), columns, caption)
 

@@ -81,12 +81,12 @@ def _confusion(material: Material) -> Picture:
         draw_confusion(scans, people),
         "confusion",
         f"Confusion table of {n}: {'; '.join(cells)}.",
-        f"Scans by true and predicted class, {n}. A participant with several scans can stand in more than one cell.",
+        f"Scans by true and predicted class, {n}. A participant with several scans can be in more than one cell.",
     )
 
 
 def _curves(material: Material) -> Picture | None:
-    """ROC, precision-recall and calibration; None while the statistics have not written their points."""
+    """ROC, precision-recall and calibration curves; None before the statistics."""
     run = material.run
     if not run.has("roc"):
         return None
@@ -107,8 +107,8 @@ def _curves(material: Material) -> Picture | None:
         f"ROC curve, {texts['auc']}; precision-recall curve, {texts['average_precision']}; calibration. {n}.".replace(
             "\n", " "
         ),
-        f"Out-of-fold predictions, {n}. Dashed, what guessing gives; for calibration, probabilities that mean what "
-        "they say. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
+        f"Out-of-fold predictions, {n}. Dashed: guessing or, for calibration, perfectly calibrated "
+        "probabilities. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
         "Probabilities of different folds come from different networks.",
     )
 

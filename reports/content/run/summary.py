@@ -1,4 +1,4 @@
-"""The page's first words: four questions and their answers in plain sentences."""
+"""The summary at the top of the report: a few questions with answers in plain sentences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from reports.words.volume_sources import hippocampal_source
 
 @dataclass(frozen=True)
 class Answer:
-    """One question; `figure` is its number in large type, `more` what stands folded under the answer."""
+    """An answer; `figure` is a number in large type, `more` is folded under the answer."""
 
     question: str
     text: str
@@ -40,14 +40,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands above the sections: where the run comes from, and the answers."""
+    """What stands above the sections."""
 
     source: str
     answers: tuple[Answer, ...]
 
 
 def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
-    """The summary of a run, as far as it went; an answer that its tables do not allow is added to `faults`."""
+    """The summary of a run, as far as it went; answers that cannot be given are added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
     two_classes = run.task.kind.name == TWO_CLASSES
     for question, tables, answer in _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS:
@@ -126,7 +126,7 @@ def _classifier(run: RunRecord) -> Answer:
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
         if run.has("predictions") and not run.has("performance"):
-            return Answer(question, "There are predictions; measures and intervals come with the statistics.")
+            return Answer(question, "There are predictions; the statistics will add measures and intervals.")
         if run.has("predictions"):
             return Answer(question, "There are predictions, but no balanced accuracy over both classes.")
         return Answer(question, "Not known: no network has been trained and tested yet.")
@@ -154,7 +154,7 @@ def _regions(run: RunRecord) -> Answer:
     name = run.main_maps[0]
     densities = summary_means(run, name, "density", run.positive)
     if densities.empty:
-        return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
+        return Answer(question, "Not known: no heatmaps have been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
     if len(parts) and parts.isna().all():
         return Answer(question, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
@@ -175,29 +175,29 @@ def _regions(run: RunRecord) -> Answer:
         by_gain = leaders(run, gains, name, "gain", NAMED)
         hits = run.group_sizes["TP"][1]
         more = (
-            f"Measured against {run.negative} (gain, {count(hits, 'true-positive participant')}), "
-            f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density, by_gain.regions)}"
+            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
+            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
         )
     else:
         more = f"Gain against {run.negative} is not known."
     small = small_regions(run)
     if small:
         named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
-        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
+        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
     return Answer(question, text, more=more)
 
 
 def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
-    """Regions of the positive class that the summary names: the densest, or those with the largest shares."""
+    """Regions that the summary names in the positive class: the densest, or those with the largest shares."""
     if metric == "density":
         return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
     return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
 
 
 def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
-    """Which of some regions hold a smaller part of the map in the positive class, after correction.
+    """Which of some regions hold a smaller share of the map in the positive class, after correction.
 
-    A denser region there is then denser only because the whole map is stronger.
+    If such a region is denser there, this is only because the whole map is stronger.
     """
     pair = f"{run.positive}/{run.negative}"
     rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
@@ -238,17 +238,17 @@ def _volume(run: RunRecord) -> Answer:
         for title, one in known
     ]
     text = (
-        f"{_verdict([one for _, one in known])} Atrophy predicts a negative r: the smaller the hippocampus, the more "
-        f"relevance.{_not_grown(run, name)}"
+        f"{_verdict([one for _, one in known])} If the network uses atrophy, r is negative: more relevance in a "
+        f"smaller hippocampus.{_not_grown(run, name)}"
     )
     more = (
         f"Among {count(estimate.participants, 'true-positive participant')}, "
-        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate so: {'; '.join(each)}. "
+        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
         f"{interval_against_p(known)}"
     )
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)
-        more += f"The two maps point {'the same way' if same else 'opposite ways'}."
+        more += f"The two maps {'agree' if same else 'disagree'} in the sign."
     figure = f"r = {fixed(estimate.value)}"
     caption = (
         f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
@@ -258,16 +258,16 @@ def _volume(run: RunRecord) -> Answer:
 
 
 def _not_grown(run: RunRecord, name: str) -> str:
-    """Where more atrophy in the positive class does not go with a larger part of its map; empty where it is unknown."""
+    """Regions whose share of the map is smaller in the positive class, despite its atrophy; empty without any."""
     if not run.has("relevance", "predictions"):
         return ""
     regions = dict.fromkeys((REGION, *_leading(run, name, "density"), *_leading(run, name, "sum")))
     fewer = smaller_shares(run, name, tuple(regions))
-    return f" Between the classes, {fewer}: relevance did not move there with the disease." if fewer else ""
+    return f" Between the classes, {fewer}: relevance there did not increase with the disease." if fewer else ""
 
 
 def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
-    """Where an interval and the corrected p of the same r seem to contradict each other, and which one decides."""
+    """Which intervals and corrected p values of the same r seem to contradict each other."""
     without = [title for title, one in known if (one.low > 0 or one.high < 0) and one.p_fdr >= CLEAR]
     around = [title for title, one in known if one.low <= 0 <= one.high and one.p_fdr < CLEAR]
     said = [
@@ -278,11 +278,11 @@ def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
     ]
     if not said:
         return ""
-    return f"{listing(said)}: intervals are uncorrected, by resampling; the p, by permutation, decides. "
+    return f"{listing(said)}: intervals are not corrected; the conclusion rests on the corrected p. "
 
 
 def _verdict(estimates: Sequence[Estimate]) -> str:
-    """The answer in a word, from what survives correction; the headline map comes first."""
+    """The answer in short, from the correlations that survive correction; the headline map comes first."""
     signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
     if not signs:
         return "No correlation shown."
@@ -301,4 +301,4 @@ _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | 
     (_RECOVERED, ("planted_recovery",), _planted),
 )
 _QUESTIONS_OF_OTHER_TASKS = ((_HOW_PREDICTED, ("scans",), _other_task),)
-"""What the summary asks, the tables that an answer is read from, and the answer; None where nobody asked."""
+"""Each question, the tables that its answer is read from, and the function that gives the answer or None."""
