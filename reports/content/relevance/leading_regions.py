@@ -53,7 +53,8 @@ def _leading_rows(run: RunRecord, name: str) -> pd.DataFrame | None:
     gain, _ = ranking(run, name, "gain")
     if len(gain):
         rows["gain"], rows["gain_place"] = gain, gain.rank(ascending=False)
-        rows["n_gain"] = rows_where(run, "region_summary", map=name, scan_group="TP").set_index("group")["n_gain"]
+        known = rows_where(run, "region_summary", map=name, scan_group="TP")
+        rows["n_gain"] = known.set_index("group")["n_gain"] if len(known) else None
     remarks = (
         ("small: ranked, but not in figures", small_regions(run)),
         (f"gain: almost no relevance in {run.negative}", weak_in_controls(run, name)),

@@ -54,6 +54,7 @@ def build(material: Material) -> Mapping[str, Any]:
     if run.has("performance"):
         table = run.tables["performance"]
         together = table[table["fold"].astype(str) == ALL_FOLDS]
+        together = together.assign(metric=together["metric"].map(worded).map(sentence_case))
         level = (
             f"{100 * run.config.statistics.confidence:g} % intervals from drawing participants with all their scans."
         )
