@@ -57,11 +57,12 @@ def draw_portrait(brain: BrainImage, maps: Mapping[str, MapView], groups: Sequen
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
             panel = with_map(anatomy, plan, view, scale)
             corner = (column * (PIXELS + GAP), row * row_height + HEAD)
-            sheet.paste(_named(with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
+            sheet.paste(named(with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
     return png(sheet)
 
 
-def _named(panel: Pixels, places: Mapping[int, tuple[int, int]], cut: Cut) -> Image.Image:
+def named(panel: Pixels, places: Mapping[int, tuple[int, int]], cut: Cut) -> Image.Image:
+    """A panel with the coordinate of its slice, L at the left side, and numbers at some places."""
     picture = Image.fromarray(panel)
     for number, (row, column) in places.items():
         write(picture, (column - 3, row - 7), str(number))

@@ -17,7 +17,6 @@ from pipeline.run.layout.map_names import map_title
 from reports.figures.gallery import Picture, inlined
 from reports.figures.pictures import NIGHT, png, write
 from reports.figures.slices import (
-    AXIS,
     GROUP_PERCENTILES,
     Backdrop,
     BrainImage,
@@ -27,14 +26,12 @@ from reports.figures.slices import (
     Plane,
     grey_panel,
     outlined_bodies,
-    slice_name,
     with_map,
     with_outlines,
 )
 from reports.page.material import Material
+from reports.people.portrait import GAP, HEAD, PIXELS, named
 from reports.words.numbers import shortened
-
-PIXELS, HEAD, GAP = 170, 18, 4
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,7 @@ class RegionPictures:
                 panel = anatomy
                 if shown.image is not None:
                     panel = with_map(anatomy, plan, shown.image, shown.scale)
-                picture = Image.fromarray(with_outlines(panel, bodies))
-                write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
-                if AXIS[cut[0]] != 0:
-                    write(picture, (3, 2), "L")
+                picture = named(with_outlines(panel, bodies), {}, cut)
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
         alt = f"{shortened(group)}, outlined on three slices of the template."
         return Picture("", inlined(png(sheet), "png"), alt, self.caption, sheet.width, dark=True)

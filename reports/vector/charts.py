@@ -53,7 +53,7 @@ def draw_groups(groups: Sequence[Group], axis_title: str, title: str, at: float 
     drawing = Drawing(430, top + row * len(groups) + 40, title)
     known = [group.values[np.isfinite(group.values)] for group in groups]
     axis = Axis.around(np.concatenate(known).tolist() if known else [], left, drawing.width - right, at)
-    _value_axis(drawing, axis, top, top + row * len(groups), axis_title)
+    drawing.value_axis(axis, top, top + row * len(groups), axis_title)
     if at is not None:
         drawing.line(axis(at), top, axis(at), top + row * len(groups), SOFT)
     for place, (group, values) in enumerate(zip(groups, known, strict=True)):
@@ -82,13 +82,6 @@ def _box(drawing: Drawing, axis: Axis, values: Floats, middle: float, colour: st
     drawing.line(axis(centre), middle - 12, axis(centre), middle + 12, INK, 2)
 
 
-def _value_axis(drawing: Drawing, axis: Axis, top: float, bottom: float, title: str) -> None:
-    for tick in axis.ticks():
-        drawing.line(axis(tick), top, axis(tick), bottom)
-        drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
-    drawing.text((axis.start + axis.stop) / 2, bottom + 32, title, "middle", 12, SOFT)
-
-
 @dataclass(frozen=True)
 class ScoreRow:
     """One region of a fingerprint, in standard deviations of the controls from their mean."""
@@ -114,7 +107,7 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
     lowest, highest = min(ends), max(ends)
     axis = Axis(max(lowest - 0.3, -LIMIT), min(max(highest + 0.3, 2.0), LIMIT), left, drawing.width - right)
     bottom = top + height * len(rows)
-    _value_axis(drawing, axis, top, bottom, f"standard deviations from the mean of {controls}")
+    drawing.value_axis(axis, top, bottom, f"standard deviations from the mean of {controls}")
     drawing.line(axis(0), top, axis(0), bottom, SOFT)
     for place, row in enumerate(rows):
         middle = top + height * (place + 0.5)
@@ -140,7 +133,7 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
     pairs = [(x, y) for group, xs in groups for x, y in zip(xs, group.values, strict=True) if math.isfinite(x + y)]
     across = Axis.around([x for x, _ in pairs], left, right)
     up = Axis.around([y for _, y in pairs], bottom, top)
-    _value_axis(drawing, across, top, bottom, x_title)
+    drawing.value_axis(across, top, bottom, x_title)
     for tick in up.ticks():
         drawing.line(left, up(tick), right, up(tick))
         drawing.text(left - 6, up(tick) + 4, tick_text(tick), "end", 11, SOFT)
@@ -181,26 +174,19 @@ def draw_visits(
     across = Axis.around(list(times), left, width - 20)
     for place, course in enumerate(courses):
         top = place * panel
-        ends = course.bounds or (0.0, 0.0)
-        up = (
-            Axis(ends[0], ends[1], top + panel - 8, top + 24)
-            if course.bounds
-            else Axis.around(list(course.values), top + panel - 8, top + 24)
-        )
+        low, high = top + panel - 8, top + 24
+        up = Axis(*course.bounds, low, high) if course.bounds else Axis.around(list(course.values), low, high)
         drawing.text(left, top + 14, course.name, size=12, bold=True)
         for tick in up.ticks(2):
             drawing.line(left, up(tick), width - 20, up(tick))
             drawing.text(left - 6, up(tick) + 4, tick_text(tick), "end", 10.5, SOFT)
         if course.mark is not None:
             drawing.polyline([(left, up(course.mark)), (width - 20, up(course.mark))], SOFT, 1, "4 3")
-        points = [(across(t), up(v)) for t, v in zip(times, course.values, strict=True) if math.isfinite(v)]
-        if len(points) > 1:
-            drawing.polyline(points, VERMILION)
-        for (x, y), name, value in zip(
-            points, [n for n, v in zip(names, course.values, strict=True) if math.isfinite(v)],
-            [v for v in course.values if math.isfinite(v)], strict=True,
-        ):  # fmt: skip
-            drawing.mark(x, y, "circle", VERMILION, 4.5, 1, f"{name}: {number(value)}")
+        known = [(t, name, v) for t, name, v in zip(times, names, course.values, strict=True) if math.isfinite(v)]
+        if len(known) > 1:
+            drawing.polyline([(across(time), up(value)) for time, _, value in known], VERMILION)
+        for time, name, value in known:
+            drawing.mark(across(time), up(value), "circle", VERMILION, 4.5, 1, f"{name}: {number(value)}")
     foot = len(courses) * panel
     drawing.line(left, foot, width - 20, foot, LINE)
     taken = -1e9

@@ -75,6 +75,13 @@ class Drawing:
             found = f'<path d="{_outline(x, y, shape, size)}" {look}>{hidden}</path>'
         self._parts.append(found)
 
+    def value_axis(self, axis: Axis, top: float, bottom: float, title: str) -> None:
+        """Draw lines at the ticks of a horizontal axis, with their values and a title below."""
+        for tick in axis.ticks():
+            self.line(axis(tick), top, axis(tick), bottom)
+            self.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
+        self.text((axis.start + axis.stop) / 2, bottom + 32, title, "middle", 12, SOFT)
+
     @property
     def html(self) -> Markup:
         """The picture as an element of a page; as wide as given, narrower where there is no room."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from reports.figures.style import BLUE
-from reports.vector.drawing import LINE, SOFT, Axis, Drawing, fitted, tick_text
+from reports.vector.drawing import SOFT, Axis, Drawing, fitted
 from reports.words.numbers import fixed, is_missing, number
 
 
@@ -78,12 +78,9 @@ def _axis(
     """Scale that holds all rows, with its ticks, title, and the line of no effect."""
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
     axis = Axis.around(values, left, right, at)
-    for tick in axis.ticks():
-        drawing.line(axis(tick), top, axis(tick), bottom, LINE)
-        drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
+    drawing.value_axis(axis, top, bottom, title)
     if at is not None:
         drawing.line(axis(at), top, axis(at), bottom, SOFT)
-    drawing.text((left + right) / 2, bottom + 33, title, "middle", 12, SOFT)
     return axis
 
 

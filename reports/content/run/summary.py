@@ -9,6 +9,7 @@ from functools import partial
 from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
+from reports.analyses.columns import worded
 from reports.analyses.planted_verdict import recovery
 from reports.analyses.verdicts import CLEAR, fairness, rows_where
 from reports.cautions.findings import (
@@ -122,42 +123,33 @@ def _other_task(run: RunRecord) -> Answer:
 
 
 def _classifier(run: RunRecord) -> Answer:
-    question = _HOW_GOOD
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
         if run.has("predictions") and not run.has("performance"):
-            return Answer(question, "There are predictions; the statistics will add measures and intervals.")
+            return Answer(_HOW_GOOD, "There are predictions; the statistics will add measures and intervals.")
         if run.has("predictions"):
-            return Answer(question, "There are predictions, but no balanced accuracy over both classes.")
-        return Answer(question, "Not known: no network has been trained and tested yet.")
+            return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
+        return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
     confidence = run.config.statistics.confidence
-    others = []
-    for metric, name in (
-        ("sensitivity", "sensitivity"),
-        ("specificity", "specificity"),
-        ("auc", "area under the curve"),
-    ):
-        other = performance_estimate(run, metric)
-        if other is not None:
-            others.append(f"{name} {fixed(other.value)}")
+    found = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
+    others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in found.items() if one is not None]
     text = (
         f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
         f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
         f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
         f"{count(estimate.participants, 'participant')}."
     )
-    return Answer(question, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+    return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 
 
 def _regions(run: RunRecord) -> Answer:
-    question = _WHERE
     name = run.main_maps[0]
     densities = summary_means(run, name, "density", run.positive)
     if densities.empty:
-        return Answer(question, "Not known: no heatmaps have been summed over regions and analysed yet.")
+        return Answer(_WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
     if len(parts) and parts.isna().all():
-        return Answer(question, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+        return Answer(_WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
     by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
@@ -184,7 +176,7 @@ def _regions(run: RunRecord) -> Answer:
     if small:
         named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
         more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
-    return Answer(question, text, more=more)
+    return Answer(_WHERE, text, more=more)
 
 
 def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
@@ -220,13 +212,12 @@ NAMED = 5
 
 
 def _volume(run: RunRecord) -> Answer:
-    question = _ATROPHY
     name = run.main_maps[0]
     estimate = volume_estimate(run, name)
     if not run.has("volume_association"):
-        return Answer(question, "Not known: the statistics have not been run yet.")
+        return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
     if estimate is None:
-        return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+        return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
     guided = volume_estimate(run, "gb")
     known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
     adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
@@ -254,7 +245,7 @@ def _volume(run: RunRecord) -> Answer:
         f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
-    return Answer(question, text, figure, caption, more.strip())
+    return Answer(_ATROPHY, text, figure, caption, more.strip())
 
 
 def _not_grown(run: RunRecord, name: str) -> str:
