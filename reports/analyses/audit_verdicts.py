@@ -15,8 +15,7 @@ from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
 from reports.words.volume_sources import OWN
 
-MARGIN = 1.1
-"""Smallest enrichment that is mentioned, if its interval, where it has one, lies above 1."""
+MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 
 
 def norms(run: RunRecord) -> Verdict | None:
@@ -53,10 +52,8 @@ def norms(run: RunRecord) -> Verdict | None:
     )
 
 
-FIT = 0.1
-"""Largest share of control scores beyond ±1.96 (expected: 0.05) with which norms are said to fit."""
-CENTRE = 0.2
-"""Largest mean z of controls (expected: 0) with which norms are said to fit: a small effect (Cohen)."""
+FIT = 0.1  # largest share of control scores beyond ±1.96 (expected: 0.05) with which norms are said to fit
+CENTRE = 0.2  # largest mean z of controls (expected: 0) with which norms are said to fit: a small effect (Cohen)
 FEW_CONTROLS = 50
 
 
@@ -201,8 +198,7 @@ def _read_elsewhere(run: RunRecord) -> list[str]:
     return [f"From other maps: {listing(said)}."] if said else []
 
 
-LARGELY, PARTLY = 0.7, 0.4
-"""Smallest mean rank correlations with which rankings are said to agree largely, and in part."""
+LARGELY, PARTLY = 0.7, 0.4  # smallest mean rank correlations with which rankings are said to agree largely, and in part
 
 
 def mean_rank_correlation(w: pd.Series, n_rankings: pd.Series) -> pd.Series:

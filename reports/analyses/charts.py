@@ -13,8 +13,7 @@ from reports.analyses.columns import worded
 from reports.vector.intervals import IntervalRow, draw_intervals
 from reports.words.numbers import fixed, is_missing, listing, number, shortened
 
-DRAWN = 20
-"""Rows of a chart."""
+DRAWN = 20  # rows of a chart
 
 
 @dataclass(frozen=True)

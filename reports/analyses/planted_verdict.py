@@ -10,8 +10,7 @@ from reports.analyses.verdicts import CLEAR, Verdict, rows_where
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, listing, number, percent
 
-NEARLY_ALL = 0.9
-"""An effect that is found in at least this share of the regions says nothing about its place."""
+NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
 
 
 def planted_effects(run: RunRecord) -> Verdict | None:

@@ -17,10 +17,8 @@ from reports.words.numbers import count, fixed, interval, is_missing, listing, m
 from reports.words.volume_sources import biomarker_in_words
 from reports.words.wording import level_in_words, variable_in_words
 
-CLEAR = 0.05
-"""Below this, a corrected p is significant."""
-NAMED = 4
-"""Regions named for each direction of a difference."""
+CLEAR = 0.05  # below this, a corrected p is significant
+NAMED = 4  # regions named for each direction of a difference
 
 
 @dataclass(frozen=True)

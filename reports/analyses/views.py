@@ -33,8 +33,7 @@ from reports.words.wording import (
     without_codes,
 )
 
-SHOWN = 12
-"""Rows of a table on the page, unless its view says otherwise."""
+SHOWN = 12  # rows of a table on the page, unless its view says otherwise
 
 
 @dataclass(frozen=True)

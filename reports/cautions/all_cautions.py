@@ -26,8 +26,7 @@ from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listin
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
 LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
-NAMED_FAULTS = 8
-"""Faults named on the page."""
+NAMED_FAULTS = 8  # faults named on the page
 
 
 def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]:

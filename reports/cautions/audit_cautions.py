@@ -16,12 +16,10 @@ from reports.read.run_record import RunRecord
 from reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
 from reports.words.wording import level_in_words
 
-LARGE_G = 0.5
-"""Smallest difference between the classes, in standard deviations, that is mentioned."""
+LARGE_G = 0.5  # smallest difference between the classes, in standard deviations, that is mentioned
 
 
-UNCOVERED = 1 / 3
-"""Share of |relevance| in no region above which the report warns."""
+UNCOVERED = 1 / 3  # share of |relevance| in no region above which the report warns
 
 
 def _binarised(run: RunRecord) -> Caution | None:

@@ -19,8 +19,7 @@ from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, number, shortened
 
 FEW_VOXELS = 50
-SMALL_MM3 = 400.0
-"""50 voxels of 2 mm: a cube of 7 mm, a quarter of which leaves its place in a shift by 2 mm."""
+SMALL_MM3 = 400.0  # 50 voxels of 2 mm: a cube of 7 mm, a quarter of which leaves its place in a shift by 2 mm
 
 
 @dataclass(frozen=True)

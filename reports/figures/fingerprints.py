@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
 
 COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")
-NAME_WIDTH = 24
-"""Letters of a region's name on one line of the radar chart."""
+NAME_WIDTH = 24  # letters of a region's name on one line of the radar chart
 
 
 def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:

@@ -103,8 +103,7 @@ def inlined(content: bytes, form: str) -> str:
     return f"data:{MEDIA_TYPES[form]};base64,{base64.b64encode(content).decode()}"
 
 
-_SAFE = " !$()*+,-./:;=?@[]_~'{}"
-"""What an address of this kind may hold as it is, besides letters and digits."""
+_SAFE = " !$()*+,-./:;=?@[]_~'{}"  # what an address of this kind may hold as it is, besides letters and digits
 _FRACTION = re.compile(rb"([1-9]\d*\.\d\d)\d+")
 _METADATA = re.compile(rb"<metadata>.*?</metadata>", re.DOTALL)
 

@@ -11,19 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.run.layout.map_names import map_title
+from reports.figures import slices
 from reports.figures.pictures import NIGHT
-from reports.figures.slices import (
-    Backdrop,
-    ColourScale,
-    Cut,
-    MapView,
-    Pixels,
-    Plan,
-    coloured,
-    grey_panel,
-    slice_name,
-    with_map,
-)
 from reports.figures.style import new_figure
 
 DARK = tuple(channel / 255 for channel in NIGHT)
@@ -31,8 +20,7 @@ LIGHT = "#dfe5ec"
 """Background and lettering of figures of brains, for matplotlib."""
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
 _LARGEST_CELL = 1.7
-_FILLED = 0.98
-"""Share of a cell that its panel takes."""
+_FILLED = 0.98  # share of a cell that its panel takes
 
 
 @dataclass(frozen=True)
@@ -40,9 +28,9 @@ class MapRow:
     """One row of a figure of maps."""
 
     title: str
-    scale: ColourScale
+    scale: slices.ColourScale
     unit: str  # of the colour bar
-    views: Sequence[MapView | None]  # one per block; None where there is no map, which the panel says
+    views: Sequence[slices.MapView | None]  # one per block; None where there is no map, which the panel says
 
 
 def row_title(map_name: str) -> str:
@@ -61,7 +49,11 @@ def map_unit(map_name: str) -> str:
 
 
 def draw_map_grid(
-    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[Cut], backdrop: Backdrop | None, density: int
+    rows: Sequence[MapRow],
+    blocks: Sequence[str],
+    cuts: Sequence[slices.Cut],
+    backdrop: slices.Backdrop | None,
+    density: int,
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
@@ -76,7 +68,7 @@ def draw_map_grid(
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
-    plans = [Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
+    plans = [slices.Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
     under = [_anatomy(plan, backdrop) for plan in plans]
 
     def write(left: float, top: float, text: str, **style: Any) -> None:
@@ -90,9 +82,9 @@ def draw_map_grid(
         for block, view in enumerate(row.views):
             for place, plan in enumerate(plans):
                 left, top = _LABEL + block * block_width + place * cell, bottom - _FILLED * cell
-                panel = under[place] if view is None else with_map(under[place], plan, view, row.scale)
+                panel = under[place] if view is None else slices.with_map(under[place], plan, view, row.scale)
                 _paste(sheet, panel, round(top * density), round(left * density))
-                write(left + 0.02, bottom - 0.02, slice_name(plan.cut))
+                write(left + 0.02, bottom - 0.02, slices.slice_name(plan.cut))
                 if plan.cut[0] != "sagittal":
                     write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
             if view is None:
@@ -106,19 +98,19 @@ def draw_map_grid(
     return figure
 
 
-def _paste(sheet: Pixels, panel: Pixels, row: int, column: int) -> None:
+def _paste(sheet: slices.Pixels, panel: slices.Pixels, row: int, column: int) -> None:
     part = sheet[row : row + panel.shape[0], column : column + panel.shape[1]]
     part[:] = panel[: part.shape[0], : part.shape[1]]
 
 
-def _anatomy(plan: Plan, backdrop: Backdrop | None) -> Pixels:
+def _anatomy(plan: slices.Plan, backdrop: slices.Backdrop | None) -> slices.Pixels:
     """The template under a panel; night where it is not installed."""
     if backdrop is None:
         return np.full((len(plan.up), len(plan.across), 3), NIGHT, dtype=np.uint8)
-    return grey_panel(plan, backdrop.image, backdrop.ceiling)
+    return slices.grey_panel(plan, backdrop.image, backdrop.ceiling)
 
 
-def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
+def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
     """A colour bar with units; two-sided where the map is."""
     axes.set(xticks=[], yticks=[], frame_on=False)
     axes.tick_params(colors=LIGHT, labelsize=6.5, length=2, pad=1)
@@ -130,7 +122,7 @@ def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
     if scale.signed:
         ramp = np.concatenate([-ramp[::-1], ramp])
         marks = {0: _tick(-scale.high), 0.5: f"±{_tick(scale.low)}", 1: _tick(scale.high)}
-    axes.imshow(coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
+    axes.imshow(slices.coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
     axes.set_xticks(list(marks), list(marks.values()))
     first, *_, last = axes.get_xticklabels()
     first.set_horizontalalignment("left")
@@ -143,7 +135,7 @@ def _tick(value: float) -> str:
 
 
 def group_rows(
-    views: Mapping[tuple[str, str], MapView],
+    views: Mapping[tuple[str, str], slices.MapView],
     groups: Sequence[str],
     map_names: Sequence[str],
     reference: str,

@@ -30,19 +30,16 @@ Pixels = NDArray[np.uint8]
 Plane = Literal["sagittal", "coronal", "axial"]
 AXIS: Mapping[str, int] = {"sagittal": 0, "coronal": 1, "axial": 2}
 
-Cut = tuple[Plane, float]
-"""A slice: its plane and its position in mm."""
+Cut = tuple[Plane, float]  # a slice: its plane and its position in mm
 
 HIPPOCAMPAL_CUTS: tuple[Cut, ...] = (("sagittal", -26.0), ("coronal", -20.0), ("axial", -16.0))
 """Through the left hippocampus; the slices of the founding study's figures."""
 OVERVIEW_CUTS: tuple[Cut, ...] = tuple(("axial", float(z)) for z in (-40, -28, -16, -4, 8, 20, 34, 50))
-MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)
-"""All slices any figure of maps needs."""
+MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)  # all slices any figure of maps needs
 
 GROUP_PERCENTILES = (50.0, 99.5)
 """Colour scale of group maps: set on the mean map of the positive class (founding study)."""
-PERSON_PERCENTILES = (90.0, 99.5)
-"""Colour scale of single scans: set on the scan's own map (founding study)."""
+PERSON_PERCENTILES = (90.0, 99.5)  # colour scale of single scans: set on the scan's own map (founding study)
 
 BRAIN_MM: tuple[tuple[float, float], ...] = ((-74.0, 74.0), (-109.0, 74.0), (-72.0, 86.0))
 """The brain of the template along x, y and z: what a panel shows."""

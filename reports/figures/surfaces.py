@@ -26,8 +26,7 @@ VIEWS: Mapping[str, float] = {"surface": 1.5, "glass": 1.4, "slices": 2.0}
 """Ways to show a map, with the height of each in inches."""
 SIDES = (("left", "lateral"), ("left", "medial"), ("right", "medial"), ("right", "lateral"))
 """Hemispheres and sides of the surface, from left to right."""
-WIDTH = 7.2
-"""Inches; two columns of a journal."""
+WIDTH = 7.2  # inches; two columns of a journal
 _TITLE, _BAR = 0.3, 0.4
 _STEPS = 512
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 PAGES = "pages"
-LONGEST = 80
-"""Characters of a file name that come from a name."""
+LONGEST = 80  # characters of a file name that come from a name
 
 
 def region_files(groups: Iterable[str]) -> dict[str, str]:

@@ -19,8 +19,7 @@ from reports.figures.registration_overview import write_overview
 from reports.words.numbers import fixed, is_missing
 
 STAGE = "overview"
-CHARACTERS = 100
-"""Of a line below the slices."""
+CHARACTERS = 100  # of a line below the slices
 
 
 def draw_overviews(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float, executor: Executor) -> list[Outcome]:

@@ -40,8 +40,7 @@ _ONE = re.compile(r"\b1 ((?:true-positive )?(?:row|scan|participant))s\b")
 """A plural after one, as the notes of tables have it, whose numbers vary."""
 
 
-_WHERE_SAID = (remark, footnote)
-"""Columns that are left out where no row has anything to say."""
+_WHERE_SAID = (remark, footnote)  # columns that are left out where no row has anything to say
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: 
     return Column(key, title, form, True, hint)
 
 
-LONGEST_CELL = 160
-"""Characters of a cell that is no remark; where there are more, they appear under the pointer."""
+LONGEST_CELL = 160  # characters of a cell that is no remark; where there are more, they appear under the pointer
 
 
 class Cell(NamedTuple):

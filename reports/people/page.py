@@ -24,8 +24,7 @@ from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, Score
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.words.volume_sources import source_name
 
-SHOWN = 24
-"""Regions of the fingerprint in the chart; the table has all."""
+SHOWN = 24  # regions of the fingerprint in the chart; the table has all
 
 
 @dataclass(frozen=True)

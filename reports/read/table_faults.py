@@ -26,8 +26,7 @@ MAKE_AGAIN = "Repeat the command that made this run."
 
 _FREE_TEXTS = sorted({column for table in TABLES.values() for column in table.texts})
 """Columns of text of a table whose columns are those of the input."""
-CLINICAL = frozenset({"scans", "clinical"})
-"""Tables whose columns have the ranges of `pipeline.cohort.cells.ranges`."""
+CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.ranges`
 
 
 def read_checked(name: str, path: Path) -> pd.DataFrame:

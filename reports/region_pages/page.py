@@ -221,8 +221,7 @@ def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
     return "This region has no voxel at the resolution of the run."
 
 
-METRICS = ("share", "gain")
-"""Metrics that do not depend on the strength of the whole map, as sum and density do."""
+METRICS = ("share", "gain")  # metrics that do not depend on the strength of the whole map, as sum and density do
 
 
 def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:

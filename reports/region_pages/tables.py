@@ -44,8 +44,7 @@ _EFFECTS = (
     "note",
 )
 _MEASURES = {"share": "Share of the map", "density": "Density"}
-MOST_ASSOCIATIONS = 24
-"""Rows of a page."""
+MOST_ASSOCIATIONS = 24  # rows of a page
 
 
 def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:

@@ -28,10 +28,8 @@ from reports.viewer.of_run import space_of
 from reports.viewer.volumes import block_mean
 from reports.words.numbers import shortened
 
-MARGIN_MM = 20.0
-"""What is shown around the region on each side."""
-MOST_VOXELS = 150_000
-"""Of the shown box; larger ones are shown in coarser voxels."""
+MARGIN_MM = 20.0  # what is shown around the region on each side
+MOST_VOXELS = 150_000  # of the shown box; larger ones are shown in coarser voxels
 
 Box = tuple[slice, slice, slice]
 Blocks = Mapping[str, NDArray[np.float32]]

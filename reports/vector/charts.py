@@ -15,8 +15,7 @@ from reports.vector.drawing import INK, LINE, SOFT, Axis, Drawing, fitted, tick_
 from reports.words.numbers import fixed, number
 
 Floats = NDArray[np.float64]
-MANY = 80
-"""Points of one group above which they are drawn fainter."""
+MANY = 80  # points of one group above which they are drawn fainter
 
 
 @dataclass(frozen=True)

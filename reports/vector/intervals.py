@@ -25,8 +25,7 @@ class IntervalRow:
     link: str | None = None
 
 
-_LETTER, _SMALL = 6.6, 6.4
-"""Width of a letter, and of one of the smaller letters beside names and estimates."""
+_LETTER, _SMALL = 6.6, 6.4  # width of a letter, and of one of the smaller letters beside names and estimates
 _PAGE, _SCALE, _LEAST = 916, 290, 150
 """Width of a section of the page, of the scale where there is room for it, and where names are long."""
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid
 
-LEVELS = 127
-"""Codes on either side of 0."""
+LEVELS = 127  # codes on either side of 0
 FINEST_MM = 2.0
 """Voxel side of the viewer; maps with smaller voxels are averaged over blocks. A whole run at 1 mm would make a page of
 some 60 MB, at 2 mm of some 7 MB."""

@@ -89,5 +89,4 @@ def _read() -> dict[str, Reference]:
     return {row["key"]: Reference(**{**row, "year": int(row["year"])}) for row in known}  # type: ignore[arg-type]
 
 
-REFERENCES: Mapping[str, Reference] = _read()
-"""Those of ``references.tsv`` by key; one line there adds a work."""
+REFERENCES: Mapping[str, Reference] = _read()  # those of ``references.tsv`` by key; one line there adds a work

@@ -30,11 +30,11 @@ from reports.page.links import participant_file, region_files
 from reports.page.material import Material
 from reports.people.cohort import People
 from reports.people.page import _maps_of_mistakes, _rightly
+from reports.people.scan_pictures import scan_page
 from reports.read.run_record import read_run
 from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.viewer.of_run import viewing_space
-from reports.viewer.scan_pages import scan_page
 from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40

@@ -37,8 +37,7 @@ _LOST = {
     "registered": "failed in registration", "predicted": "in no test set, or their fold failed",
     "explained": "without heatmaps",
 }  # fmt: skip
-MOST_REASONS = 8
-"""Reasons in the flow chart; the list below it has all."""
+MOST_REASONS = 8  # reasons in the flow chart; the list below it has all
 
 
 def flow(run: RunRecord) -> tuple[list[FlowBox], str]:

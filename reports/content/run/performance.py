@@ -10,8 +10,8 @@ import pandas as pd
 from pipeline.statistics.performance.classification import ALL_FOLDS
 from reports.analyses.columns import columns_of, worded
 from reports.cautions.findings import performance_estimate
+from reports.figures.charts import Curves, draw_confusion, draw_curves
 from reports.figures.gallery import Picture
-from reports.figures.performance import Curves, draw_confusion, draw_curves
 from reports.page.material import Material
 from reports.page.tables import numeric, page_table
 from reports.read.run_record import RunRecord

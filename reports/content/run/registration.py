@@ -35,8 +35,7 @@ _COLUMNS = (
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
-SHOWN = 6
-"""Doubtful scans whose overview is on the page; the others are linked."""
+SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
 
 
 def outlying_scans(quality: pd.DataFrame) -> pd.Series:

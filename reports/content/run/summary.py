@@ -207,8 +207,7 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
     )
 
 
-NAMED = 5
-"""Regions named for each measure."""
+NAMED = 5  # regions named for each measure
 
 
 def _volume(run: RunRecord) -> Answer:
