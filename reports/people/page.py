@@ -20,7 +20,7 @@ from reports.people.cohort import People
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.people.portrait import OUTLINED
 from reports.read.run_record import RunRecord
-from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
+from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.words.volume_sources import source_name
 
@@ -256,7 +256,8 @@ def _fingerprint(
         )
         for group, score, share in zip(shown["group"], shown["score"], shown["share"], strict=True)
     ]
-    look = _look(material, visits)
+    looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
+    look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
         f"Share of the map ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
         f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
@@ -265,10 +266,6 @@ def _fingerprint(
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
     return Fingerprint(title, chart, _region_table(material, table), text)
-
-
-def _look(material: Material, visits: pd.DataFrame) -> Look:
-    return {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}.get(str(visits["label"].iloc[0]), OTHER)
 
 
 def _region_table(material: Material, rows: pd.DataFrame) -> PageTable:

@@ -158,8 +158,7 @@ def scan_page(
         scale, unit = views[name].scale(PERSON_PERCENTILES), f"{map_unit(name)} per voxel"
         shown.append(
             ViewerMap(
-                files.relevance_map(name), files.name, name, files.name, map_title(name), scale.low, scale.high,
-                scale.signed, unit, values,
+                files.relevance_map(name), files.name, name, files.name, map_title(name), scale, unit, values,
             )
         )  # fmt: skip
     viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", caption, {files.name: brain})

@@ -158,8 +158,9 @@ def _lead(shared: RegionMaterial, group: str) -> str:
 def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
     """The difference of the classes in a row of tests, to follow its subject."""
     where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
-    said = where if row["p_fwe"] < CLEAR else "does not differ significantly between the classes"
-    return f"{said} (Hedges' g {fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])})"
+    said = where if row["p_fwe"] < CLEAR else "is not significantly different between the classes"
+    size = f"Hedges' g of {run.positive} against {run.negative} {fixed(row['hedges_g'])}"
+    return f"{said} ({size}, family-wise corrected {p_value(row['p_fwe'])})"
 
 
 def _place(run: RunRecord, name: str, group: str) -> str:

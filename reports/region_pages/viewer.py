@@ -72,7 +72,7 @@ class RegionViewers:
         """Data and viewer of a bilateral group; none if it has no voxel."""
         space, blocks = self.space, self.blocks
         box = region_box(space, group)
-        if box is not None and _voxels(box) > MOST_VOXELS:
+        if box is not None and math.prod(side.stop - side.start for side in box) > MOST_VOXELS:
             space, blocks = self._coarse
             box = region_box(space, group)
         if box is None:
@@ -82,8 +82,8 @@ class RegionViewers:
         maps = [
             ViewerMap(
                 self.material.run.layout.group_map(label, self.map_name), label, self.map_name,
-                f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale.low,
-                self.scale.high, self.scale.signed, f"{map_unit(self.map_name)} per voxel", values[box],
+                f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale,
+                f"{map_unit(self.map_name)} per voxel", values[box],
             )
             for label, values in blocks.items()
         ]  # fmt: skip
@@ -130,7 +130,3 @@ def part_of(space: ViewingSpace, box: Box) -> ViewingSpace:
         space.template, grid=grid, t1w=space.template.t1w[box], brain_mask=space.template.brain_mask[box]
     )
     return ViewingSpace(grid, 1, grid, template, atlas)
-
-
-def _voxels(box: Box) -> int:
-    return int(np.prod([side.stop - side.start for side in box]))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
-from reports.figures.slices import HIPPOCAMPAL_CUTS
+from reports.figures.slices import HIPPOCAMPAL_CUTS, ColourScale
 from reports.page.components import Component, embedded_json
 from reports.page.pages import render_part, template_text
 from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
@@ -34,11 +34,9 @@ class ViewerMap:
     method: str
     group_title: str  # as a reader sees them, with the n of a mean
     method_title: str
-    low: float  # where its colours begin and saturate, in absolute value; `low` is the first threshold
-    high: float
-    signed: bool  # whether negative values matter, so that the colour bar has two sides
+    scale: ColourScale  # `low` is the first threshold
     unit: str
-    # Shape of the run's grid, optional; Of the image, where it was read before
+    # Of the image on the run's grid, where it was read before
     values: NDArray[np.float32] | None = None
 
 
@@ -55,9 +53,8 @@ def viewer_component(
     The page also needs `reports.viewer.atlas.atlas_component`, once.
 
     `maps`: the first one is shown first: at the left hippocampus as the figures are, or in the first outlined region.
-    `brains`: shape of ``space.source``; What lies under the maps of a group: a person's brain in template space,
-    background 0. The template where there is none. `outlined`: labels of the atlas with a line around them. Raises
-    BadInputError if there is no map, two share group and method, or one cannot be read.
+    `brains`: a person's brain in template space on ``space.source``, shown under the maps of a group in place of the
+    template. `outlined`: labels of the atlas with a line around them.
     """
     chosen = [(one.group, one.method) for one in maps]
     if not chosen or len(set(chosen)) < len(chosen):
@@ -67,7 +64,9 @@ def viewer_component(
         "start": start.tolist(),
         "outlined": [int(number) for number in outlined],
         "maps": [_payload(space, one) for one in maps],
-        "brains": {group: _packed_brain(space, brain) for group, brain in brains.items()},
+        "brains": {
+            group: packed(brain_codes(block_mean(brain, space.side)), zlib.Z_RLE) for group, brain in brains.items()
+        },
     }
     html = render_part(
         "components/viewer.html.j2",
@@ -81,16 +80,12 @@ def viewer_component(
     return Component(html, template_text("components/viewer.css"), (LIBRARY, template_text("components/viewer.js")))
 
 
-def _packed_brain(space: ViewingSpace, brain: NDArray[Any]) -> str:
-    return packed(brain_codes(block_mean(brain, space.side)), zlib.Z_RLE)
-
-
 def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
     values = read_map(one.path, space.source) if one.values is None else one.values
     coded = Coded.of(block_mean(values, space.side))
     return {
         "group": one.group, "method": one.method, "title": f"{one.group_title}, {one.method_title}", "unit": one.unit,
-        "low": one.low, "high": one.high, "signed": one.signed, "top": coded.top,
+        "low": one.scale.low, "high": one.scale.high, "signed": one.scale.signed, "top": coded.top,
         "data": packed(coded.codes, zlib.Z_RLE),
     }  # fmt: skip
 

@@ -68,7 +68,7 @@ def group_viewer(material: Material) -> Component | None:
             ViewerMap(
                 run.layout.group_map(group, name), group, name,
                 f"{OUTCOME_NAMES[group].capitalize() if group in OUTCOMES else group_name(group)}, mean of {of}",
-                map_title(name), scale.low, scale.high, scale.signed, f"{map_unit(name)} per voxel",
+                map_title(name), scale, f"{map_unit(name)} per voxel",
             )
         )  # fmt: skip
     if not maps:
