@@ -9,8 +9,7 @@ import numpy as np
 
 from atlases.templates import load_template
 from reports.analyses.planted_verdict import shuffled_count
-from reports.cautions.findings import Caution, Check
-from reports.cautions.headline import small_regions
+from reports.cautions.findings import Caution, Check, small_regions
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, percent
 

@@ -23,7 +23,7 @@ from reports.page.material import Material
 from reports.page.pages import render_part, template_text
 from reports.read.run_record import OUTCOMES, RunRecord
 from reports.viewer.atlas import LIBRARY
-from reports.viewer.of_run import space_of
+from reports.viewer.component import space_of
 from reports.viewer.volumes import packed
 from reports.words.numbers import count, number, p_cell
 

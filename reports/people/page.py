@@ -22,7 +22,7 @@ from reports.people.portrait import OUTLINED
 from reports.read.run_record import RunRecord
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
-from reports.words.volume_sources import source_name
+from reports.words.wording import source_name
 
 SHOWN = 24  # regions of the fingerprint in the chart; the table has all
 

@@ -36,8 +36,7 @@ from reports.page.pages import TEMPLATES, Frame, render
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
 from reports.read.run_record import RunRecord
 from reports.viewer.atlas import ViewingSpace, atlas_component
-from reports.viewer.component import ViewerMap, viewer_component
-from reports.viewer.of_run import SCALE, viewing_space
+from reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
 
 STAGE = "scan-pictures"
 _TEMPLATES = (

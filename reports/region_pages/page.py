@@ -15,20 +15,18 @@ from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR, rows_where
-from reports.cautions.findings import Caution, summary_means
-from reports.cautions.headline import least_voxels, map_shares
+from reports.cautions.findings import Caution, least_voxels, map_shares, summary_means
 from reports.cautions.method_cautions import scaled_by_probability
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
-from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
-from reports.region_pages.viewer import RegionViewers
+from reports.region_pages.viewer import RegionPictures, RegionViewers
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
 from reports.words.numbers import count, fixed, listing, number, p_value, percent, shortened
-from reports.words.volume_sources import OWN
+from reports.words.wording import OWN
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
 from pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, Controls
 from reports.cautions.all_cautions import find_cautions
-from reports.cautions.headline import small_regions
+from reports.cautions.findings import small_regions
 from reports.cautions.method_cautions import cautions_of_maps
 from reports.figures.slices import BrainImage, view_of
 from reports.page.build import build_report, report_inputs, written_files
@@ -34,7 +34,7 @@ from reports.people.scan_pictures import scan_page
 from reports.read.run_record import read_run
 from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
-from reports.viewer.of_run import viewing_space
+from reports.viewer.component import viewing_space
 from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40

@@ -8,7 +8,7 @@ import pytest
 from pipeline.run.config.files import load_config
 from pipeline.run.layout.folder import RunInput
 from pipeline.run.layout.run_layout import RunLayout
-from reports.cautions.headline import ranking
+from reports.cautions.findings import ranking
 from reports.content.run.cohort import _demographics, _split
 from reports.figures.gallery import Gallery
 from reports.page.material import Material

@@ -18,8 +18,7 @@ from reports.analyses.columns import columns_of, worded
 from reports.analyses.verdicts import difference_in_words
 from reports.analyses.views import View, show_view
 from reports.cautions.audit_cautions import _gathered_outside
-from reports.cautions.findings import Estimate
-from reports.cautions.headline import leaders, map_shares, small_regions
+from reports.cautions.findings import Estimate, leaders, map_shares, small_regions
 from reports.cautions.method_cautions import _several_networks
 from reports.content.relevance.beta import _by_chance, _hippocampus
 from reports.content.run.cohort import _split
@@ -29,7 +28,7 @@ from reports.page.material import Material
 from reports.read.run_record import RunRecord
 from reports.region_pages.tables import associations_by_group
 from reports.words.glossary import GLOSSARY, as_page, linked
-from reports.words.volume_sources import OWN, hippocampal_source
+from reports.words.wording import OWN, hippocampal_source
 
 FOLDER = Path("nowhere")
 

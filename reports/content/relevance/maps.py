@@ -14,7 +14,7 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.figures.surfaces import GroupMap, draw_group_maps
 from reports.page.material import Material
 from reports.read.run_record import OUTCOMES, RunRecord, group_name
-from reports.viewer.of_run import group_viewer
+from reports.viewer.component import group_viewer
 from reports.words.numbers import count, listing
 
 SPACES = (

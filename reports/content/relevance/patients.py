@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.spatial.distance import cosine
 
 from pipeline.run.layout.map_names import map_title
-from reports.cautions.headline import in_words, small_regions
+from reports.cautions.findings import in_words, small_regions
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit

@@ -11,7 +11,7 @@ from pipeline.regions.ranking import METRICS, top_groups
 from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.verdicts import rows_where
-from reports.cautions.headline import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
+from reports.cautions.findings import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions
 from reports.page.material import Material

@@ -17,7 +17,7 @@ from reports.figures.gallery import Picture
 from reports.page.material import Material
 from reports.page.tables import page_table
 from reports.read.run_record import RunRecord
-from reports.words import volume_sources
+from reports.words import wording as volume_sources
 from reports.words.numbers import count, fixed, interval, listing, number, p_value
 
 _LEAD = (

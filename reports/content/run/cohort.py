@@ -14,7 +14,7 @@ from reports.read.run_record import KEYS, RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
 from reports.vector.flowchart import FlowBox, draw_flow
 from reports.words.numbers import LONGEST_TEXT, MISSING, count, fixed, is_missing, number, p_cell, percent, shortened
-from reports.words.volume_sources import hippocampal_source
+from reports.words.wording import hippocampal_source
 
 _DROPPED = ("participant_id", "session_id", "scan_id", "diagnosis", "site", "reason")
 _FAILED = ("stage", "unit", "error", "message", "traceback")
@@ -80,7 +80,12 @@ def build(material: Material) -> Mapping[str, Any]:
     return {
         "flow": draw_flow(*flow(run)),
         "reasons": _reasons(scans),
-        "dropped": page_table(dropped, columns_of(run, "scans", _DROPPED), "Every dropped scan.", 300)
+        "dropped": page_table(
+            dropped,
+            columns_of(run, "scans", _DROPPED, session_id="Session", scan_id="Scan"),
+            "Every dropped scan.",
+            300,
+        )
         if len(dropped)
         else None,
         "demographics": _demographics(run),

@@ -14,18 +14,23 @@ from reports.analyses.planted_verdict import recovery
 from reports.analyses.verdicts import CLEAR, fairness, rows_where
 from reports.cautions.findings import (
     Estimate,
+    in_words,
+    leaders,
+    least_voxels,
+    map_shares,
+    overlap_in_words,
     performance_estimate,
     primary_volume,
+    small_regions,
     summary_means,
     volume_estimate,
     within_folds,
 )
-from reports.cautions.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
 from reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
-from reports.words.volume_sources import hippocampal_source
+from reports.words.wording import hippocampal_source
 
 
 @dataclass(frozen=True)
