@@ -208,7 +208,7 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 class Analysis:
     """A section made of views."""
 
-    id: str  # see `reports.page.specification.Section`
+    id: str
     title: str
     short: str
     # Question and method in plain words; ``{horizon}``: the months within which MCI may convert

@@ -147,8 +147,8 @@ def scan_page(
 ) -> str:
     """Page of one scan.
 
-    `brain`: shape of ``space.source``; In template space, background 0. `maps`: shape of ``space.source``; Relevance by
-    map name, in the order to show. `views`: of the same maps; their percentiles are what the colours are set on.
+    `brain` (background 0) and `maps` (by name, in the order to show) lie on the grid ``space.source``.
+    `views`: of the same maps; their percentiles are what the colours are set on.
     `cautions`: what to know before the maps are read.
     """
     caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")

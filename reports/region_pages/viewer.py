@@ -148,7 +148,7 @@ class RegionViewers:
     space: ViewingSpace  # of the whole brain
     map_name: str
     scale: ColourScale  # as in the viewer of the index
-    blocks: Blocks  # shape of ``space.grid``; Mean map of each class
+    blocks: Blocks  # mean map of each class, on ``space.grid``
 
     @classmethod
     def of(cls, material: Material) -> RegionViewers | None:

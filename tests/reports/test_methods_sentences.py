@@ -32,7 +32,7 @@ def test_networks_of_folds_are_held_as_the_table_says(held, said):
 
 
 @pytest.mark.parametrize(("columns", "said"), [
-    ("label + age", "with their class, age in the model so that it does not pass for a site"),
+    ("label + age", "with their class, age in the model, so that its effect is not removed as one of the site"),
     ("", "training participants of each fold, and applied"),
 ])  # fmt: skip
 def test_combat_uses_the_class_in_training_if_set_to(columns, said):
