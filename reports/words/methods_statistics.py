@@ -88,8 +88,8 @@ def _beside_sites(run: RunRecord) -> str:
     if not columns:
         return ""
     return (
-        f", with their {covariates_in_words(columns)} in the model, so that its effect is not removed as one of the "
-        "site (it is not used for the participants tested)"
+        f", with their {covariates_in_words(columns)} in the model, so that their effects are not removed as "
+        "effects of the site (they are not used for the participants tested)"
     )
 
 
