@@ -18,10 +18,7 @@ from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.harmonisation.fold_wise import fold_model
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.harmonisation.spread_effect import spread_test
-from pipeline.statistics.harmonisation.tables import (
-    HARMONISATION_TABLES,
-    harmonisation_tables,
-)
+from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.linear.design import design_of
 

@@ -21,6 +21,7 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
@@ -35,8 +36,6 @@ from pipeline.statistics.linear.freedman_lane import PermutationTest
 from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-
-Floats = NDArray[np.float64]
 
 METHODS: Mapping[str, Method] = {
     "pearson": "pearson",
@@ -135,11 +134,7 @@ def _of_biomarker(
     blocks: list[pd.DataFrame] = []
     known: dict[str, Points] = {}  # of the same covariates
     for estimator in METHODS if settings.covariates.strip() else ("pearson", "spearman"):
-        base = {
-            "biomarker": biomarker.name,
-            "scan_group": label_of(inputs, scan_group),
-            "estimator": estimator,
-        }
+        base = {"biomarker": biomarker.name, "scan_group": label_of(inputs, scan_group), "estimator": estimator}
         covariates = settings.covariates if estimator in PARTIAL else ""
         try:
             points = known[covariates] = known.get(covariates) or _points(

@@ -12,18 +12,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.layout.map_names import beta_of
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 METRICS = ("sum", "density")
 

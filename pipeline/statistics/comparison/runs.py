@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
@@ -23,6 +21,7 @@ from pipeline.cohort.people.persons import name_of_person
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
 from pipeline.statistics.data.inputs import renamed
 from pipeline.statistics.data.notes import joined, so_many
@@ -33,8 +32,6 @@ MIN_PARTICIPANTS = 2
 """Fewer shared ones are refused: a single participant tests nothing, and their regions rank no cohort."""
 ALIKE = "both are right and wrong about the same participants"
 
-Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 MCNEMAR_COLUMNS = {
     "run_a": "First run",
@@ -118,8 +115,8 @@ def common_scans(runs: Sequence[Run]) -> list[str]:
             (r.config.cohort.contrast_column, r.config.cohort.negative, r.config.cohort.positive) for r in runs
         ]
         if len(set(contrasts)) > 1:
-            told = "; ".join(f"{r.name}: {c} {n} against {p}" for r, (c, n, p) in zip(runs, contrasts, strict=True))
-            raise BadInputError(f"compare: runs that tell different things apart cannot be compared ({told}).")
+            named = "; ".join(f"{r.name}: {c} {n} against {p}" for r, (c, n, p) in zip(runs, contrasts, strict=True))
+            raise BadInputError(f"compare: runs that tell different things apart cannot be compared ({named}).")
         both = first.predictions.merge(run.predictions, on="scan_id", suffixes=("_a", "_b"))
         for column in ("participant_id", "target"):
             if column == "target" and "shuffled labels" in (first.control + run.control):
@@ -210,9 +207,9 @@ def too_few(participants: int) -> str | None:
 
 def atlases_note(runs: Sequence[Run]) -> str | None:
     """What to know of rankings where the runs have different atlases; None where they have one."""
-    told = [f"{run.name}: {run.config.regions.atlas}" for run in runs]
+    named = [f"{run.name}: {run.config.regions.atlas}" for run in runs]
     several = len({run.config.regions.atlas for run in runs}) > 1
-    return f"different atlases, whose regions are matched by name ({'; '.join(told)})" if several else None
+    return f"different atlases, whose regions are matched by name ({'; '.join(named)})" if several else None
 
 
 def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:

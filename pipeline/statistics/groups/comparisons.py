@@ -24,6 +24,7 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
@@ -34,8 +35,6 @@ from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
-
-Floats = NDArray[np.float64]
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for a gain"

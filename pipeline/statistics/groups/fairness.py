@@ -1,4 +1,4 @@
-"""Does the classifier serve everyone alike? Its performance in each subgroup, and against everyone else.
+"""Performance of the classifier in each subgroup and its difference from all other participants.
 
 Everything is over scans, each participant counted with all of theirs, as in ``performance.tsv``. The difference between
 a subgroup and the rest is tested by exchanging membership between participants of the same class, so that a subgroup
@@ -18,6 +18,7 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes, participant_means
@@ -27,8 +28,6 @@ from pipeline.statistics.performance.classification import weighted_auc
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-
-Floats = NDArray[np.float64]
 
 PERMUTATIONS_AT_ONCE = 500
 """Bounds memory (500 permutations x 1,000 scans: 4 MB for each of a dozen arrays)."""
@@ -133,8 +132,8 @@ def _of_level(
         own, rest = of_weights(weights * is_inside), of_weights(weights * (1 - is_inside))
         return np.concatenate([own, own - rest], axis=1)
 
-    everyone, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
-    estimate = both(everyone, is_inside)[0]
+    once, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
+    estimate = both(once, is_inside)[0]
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
     moved = inside[_exchanges(has[1].astype(np.intp), settings.permutations, rng)]
     strata = [0] * len(names)
@@ -143,7 +142,7 @@ def _of_level(
     )
     k = len(FAIRNESS_METRICS)
     starts = range(0, len(moved), PERMUTATIONS_AT_ONCE)
-    null = np.concatenate([both(everyone, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
+    null = np.concatenate([both(once, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
     scored = np.where(np.isnan(estimate[k:]), np.nan, two_sided_p(estimate[k:], np.nan_to_num(null, nan=np.inf), False))
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity

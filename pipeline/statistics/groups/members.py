@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.linear.fold_effect import centred_within
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Indices = NDArray[np.intp]
 
 CLASSES = ("positive", "negative")
 MIN_FREEDOM_OF_G = 8
@@ -23,7 +19,7 @@ NO_SPREAD = 1e-9
 """Pooled standard deviation, relative to the largest value, that is rounding."""
 
 
-def members_of(inputs: StatisticsInputs, scan_group: str) -> NDArray[np.bool_]:
+def members_of(inputs: StatisticsInputs, scan_group: str) -> Flags:
     """Which scans belong to ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
     if scan_group == "all":
         return np.ones(len(inputs.values.scans), bool)
@@ -51,8 +47,8 @@ class TwoGroups:
         What happened to them.
     """
 
-    rows: NDArray[np.intp]
-    is_first: NDArray[np.bool_]
+    rows: Indices
+    is_first: Flags
     n_both: int
     note: str | None
 
@@ -78,7 +74,7 @@ class TwoGroups:
         return cls(rows.astype(np.intp), in_first[rows], len(both), note)
 
 
-def drawn_means(means: Floats, of_first: NDArray[np.bool_], weights: Floats) -> tuple[Floats, Floats]:
+def drawn_means(means: Floats, of_first: Flags, weights: Floats) -> tuple[Floats, Floats]:
     """Means of both groups in draws of participants, each of shape (draws, columns)."""
     sides = [(weights[:, side], means[side]) for side in (of_first, ~of_first)]
     first, second = (part @ own / part.sum(axis=1, keepdims=True) for part, own in sides)

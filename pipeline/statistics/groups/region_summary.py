@@ -10,11 +10,10 @@ from pipeline.run.config.settings import CohortConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import CLASSES, Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
 from pipeline.statistics.resampling.bootstrap import Intervals, bootstrap_intervals
-
-Floats = NDArray[np.float64]
 
 SUMMARY_COLUMNS = {
     "map": "Relevance map",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes, participant_means
@@ -23,8 +23,6 @@ from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
 from pipeline.statistics.linear.fold_effect import fold_of_participants
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
-
-Floats = NDArray[np.float64]
 
 SUBGROUPS_COLUMNS = {
     "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
@@ -59,8 +57,8 @@ SUBGROUPS_TABLE = Table(
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     settings = inputs.config.statistics
-    everyone = inputs.everyone
-    frame, densities = everyone.frame, everyone.values.densities.reshape(len(everyone.frame), -1)
+    scans = inputs.all_scans
+    frame, densities = scans.frame, scans.values.densities.reshape(len(scans.frame), -1)
     blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
     for variable in settings.subgroups.variables:
         try:

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.harmonisation.combat import POOL, ComBatModel, WhatWithSmall, as_columns
 from pipeline.statistics.harmonisation.empirical_bayes import posterior
-
-Floats = NDArray[np.float64]
 
 CONSTANT = 1e-12
 """Residual variance, relative to the mean square, below which a feature has no spread."""

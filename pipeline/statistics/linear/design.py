@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")

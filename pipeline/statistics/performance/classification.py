@@ -7,23 +7,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import participant_codes
-from pipeline.statistics.performance.calibration import (
-    calibration_table,
-    precision_recall_table,
-)
+from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-
-Floats = NDArray[np.float64]
 
 ALL_FOLDS = "all"
 

@@ -13,19 +13,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
 from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
-
-Floats = NDArray[np.float64]
 
 RELEVANCE = "relevance"
 GROUP_BY_TIME = "group x time"
@@ -98,8 +96,8 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
     """All scans, those of the contrast first: years, group at the first scan, network."""
-    everyone = inputs.everyone
-    frame, labelled = everyone.frame, everyone.labelled
+    scans = inputs.all_scans
+    frame, labelled = scans.frame, scans.labelled
     network = pd.concat([networks_of(frame[labelled], FOLD), networks_of(frame[~labelled])])
     frame = frame.assign(_network=network, _years=years_since_first(frame))
     first = first_visits(frame).set_index("participant_id")
@@ -109,7 +107,7 @@ def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
 def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Response]:
     yield _Response("model", None, None, log_odds(frame))
     yield _Response("hippocampus/tiv", None, None, (frame["hippocampus_mm3"] / frame["tiv_mm3"]).to_numpy(float))
-    values = inputs.everyone.values
+    values = inputs.all_scans.values
     for map_name in inputs.config.statistics.progression.trajectory_maps or values.maps[:1]:
         for g, group in enumerate(values.groups):
             known = map_name in values.maps

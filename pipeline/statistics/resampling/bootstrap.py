@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
+
 Statistic = Callable[[Floats], Floats]
 
 MIN_PARTICIPANTS = 3
