@@ -1,4 +1,4 @@
-"""Facts of each scan as a table row: scans of the contrast, followed by scans that the networks were only applied to."""
+"""Facts of each scan as a table row: scans of the contrast, then those that networks were only applied to."""
 
 from __future__ import annotations
 
@@ -50,11 +50,6 @@ class AllScans:
             return cls(frame, labelled, values)
         applied = more[0].drop(columns=list(TEST_COLUMNS), errors="ignore")
         return cls(pd.concat([frame, applied], ignore_index=True), labelled, values.above(more[1]))
-
-
-def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
-    """Join prediction, scan table and clinical table to the rows of relevance values."""
-    return with_facts(values.scans, scans, clinical)
 
 
 def with_facts(frame: pd.DataFrame, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:

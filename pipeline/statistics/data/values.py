@@ -58,11 +58,9 @@ class RelevanceValues:
         scan, scan_ids = pd.factorize(relevance["scan_id"])
         map_, maps = pd.factorize(relevance["map"])
         group, groups = pd.factorize(relevance["group"])
-        unpredicted = sorted(set(scan_ids) - set(predictions["scan_id"]))
-        if unpredicted:
-            raise BadInputError(
-                f"{predicted_in}: scan {unpredicted[0]} of {relevance_in} has no row. Run training again."
-            )
+        lacking = sorted(set(scan_ids) - set(predictions["scan_id"]))
+        if lacking:
+            raise BadInputError(f"{predicted_in}: scan {lacking[0]} of {relevance_in} has no row. Run training again.")
 
         def spread(column: str) -> Floats:
             values = np.full((len(scan_ids), len(maps), len(groups)), np.nan)

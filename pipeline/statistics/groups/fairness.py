@@ -28,6 +28,7 @@ from pipeline.statistics.performance.classification import weighted_auc
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.weighted import ratio
 
 PERMUTATIONS_AT_ONCE = 500
 """Bounds memory (500 permutations x 1,000 scans: 4 MB for each of a dozen arrays)."""
@@ -122,8 +123,8 @@ def _of_level(
     def of_weights(weights: Floats) -> Floats:
         """Metrics of participants that count several times, shape (draws, metrics)."""
         of_scans = weights[:, codes]
-        sensitivity = _share(of_scans, right * target, target)
-        specificity = _share(of_scans, right * (1 - target), 1 - target)
+        sensitivity = ratio(of_scans @ (right * target), of_scans @ target)
+        specificity = ratio(of_scans @ (right * (1 - target)), of_scans @ (1 - target))
         auc = weighted_auc(target, probability, of_scans)
         return np.stack([(sensitivity + specificity) / 2, sensitivity, specificity, auc], axis=1)
 
@@ -163,13 +164,6 @@ def _of_level(
         }
     )  # fmt: skip
     return _suppressed(table, counts, settings.subgroups.minimum_participants)
-
-
-def _share(weights: Floats, part: Floats, whole: Floats) -> Floats:
-    """Weighted part of a weighted whole; NaN where the whole has no weight."""
-    below = weights @ whole
-    share: Floats = np.divide(weights @ part, below, out=np.full(len(weights), np.nan), where=below > 0)
-    return share
 
 
 def _exchanges(strata: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:

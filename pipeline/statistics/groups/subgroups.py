@@ -22,7 +22,7 @@ from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
 from pipeline.statistics.linear.fold_effect import fold_of_participants
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, mean_intervals
 
 SUBGROUPS_COLUMNS = {
     "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
@@ -94,7 +94,7 @@ def _of_level(
         [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
     ).assign(variable=levels.variable, level=level, **counts)
     rng = generator(inputs.seed, "statistics", "subgroups", levels.variable, level)
-    found = _mean_intervals(means, settings, rng)
+    found = mean_intervals(means, settings, rng)
     table = table.assign(
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
@@ -109,14 +109,6 @@ def _of_level(
         for none, flat in zip(empty, found.notes, strict=True)
     ]
     return _with_class_difference(table, own, values, settings, rng)
-
-
-def _mean_intervals(means: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
-    def mean(weights: Floats) -> Floats:
-        result: Floats = (weights @ means) / weights.sum(axis=1, keepdims=True)
-        return result
-
-    return bootstrap_intervals(mean, [0] * len(means), settings.bootstrap_samples, settings.confidence, rng)
 
 
 def _with_class_difference(

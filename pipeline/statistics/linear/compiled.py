@@ -2,8 +2,8 @@
 
 Sums over cells: rows of a model that agree in all their factors (sex, field strength, site) form a cell. What a
 permuted column of residuals has along directions that are constant in each cell follows from its sums over the cells,
-and these take one addition per row, however many directions there are. Memory bandwidth limits the additions, so they use
-16-bit integers.
+and these take one addition per row, however many directions there are. Memory bandwidth limits the
+additions, so they use 16-bit integers.
 """
 
 from __future__ import annotations

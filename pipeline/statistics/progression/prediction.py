@@ -39,6 +39,7 @@ from pipeline.statistics.progression.conversion import (
 from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.weighted import ratio
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
@@ -157,8 +158,8 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
     called, converts = question.values > 0, question.events
 
     def statistic(weights: Floats) -> Floats:
-        sensitivity = _share(weights, called & converts, converts)
-        specificity = _share(weights, ~called & ~converts, ~converts)
+        sensitivity = ratio(weights @ (called & converts).astype(float), weights @ converts.astype(float))
+        specificity = ratio(weights @ (~called & ~converts).astype(float), weights @ (~converts).astype(float))
         return np.stack([sensitivity, specificity, (sensitivity + specificity) / 2], axis=1)
 
     base: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
@@ -189,12 +190,6 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         }
         for i, name in enumerate(SHARES)
     ]
-
-
-def _share(weights: Floats, right: Flags, of: Flags) -> Floats:
-    total = weights @ of.astype(float)
-    share: Floats = np.divide(weights @ right.astype(float), total, out=np.full(len(weights), np.nan), where=total > 0)
-    return share
 
 
 def _counts(events: Flags) -> dict[str, int]:
