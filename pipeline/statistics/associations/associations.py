@@ -26,7 +26,7 @@ from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of,
 from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.design import Design
@@ -172,7 +172,7 @@ def _points(
     frame = inputs.frame[members].assign(_biomarker=complete).reset_index(drop=True)
     n_known = frame.loc[frame["_biomarker"].notna(), "participant_id"].nunique()
     if n_known < MIN_PARTICIPANTS:
-        raise BadInputError(f"{n_known} participants with a value; at least {MIN_PARTICIPANTS} are needed.")
+        raise BadInputError(f"{so_many(n_known, 'participant')} with a value; at least {MIN_PARTICIPANTS} are needed.")
     others = [term.strip() for term in covariates.split("+") if term.strip() not in ("", biomarker.name)]
     model = model_within_folds(
         " + ".join([*others, "_biomarker"]), "_biomarker", frame, inputs.config.statistics.fold_effect

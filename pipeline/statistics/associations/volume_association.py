@@ -33,7 +33,7 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
@@ -212,7 +212,7 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
         return joined(f"no true-positive scan has a known {missing}", *sorted(set(own["hippocampus_source"].dropna())))
     said = []
     if len(known) < len(own):
-        said.append(f"{len(own) - len(known)} true-positive scans without a known volume left out")
+        said.append(f"{so_many(len(own) - len(known), 'true-positive scan')} without a known volume left out")
     sources = sorted(set(known["hippocampus_source"].dropna()))
     if len(sources) > 1:
         said.append(f"volumes of several sources are mixed: {', '.join(sources)}")

@@ -202,7 +202,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
 def too_few(participants: int) -> str | None:
     """Whether so few take part that the test cannot come out below 0.05, whatever the runs do."""
     least = min(1.0, 2 * 0.5**participants)
-    return f"{participants} participants: p cannot be below {least:.3g}" if least > 0.05 else None
+    return f"{so_many(participants, 'participant')}: p cannot be below {least:.3g}" if least > 0.05 else None
 
 
 def atlases_note(runs: Sequence[Run]) -> str | None:
@@ -223,7 +223,7 @@ def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
     maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
     groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
     lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
-    note = joined(atlases_note(runs), f"{lost} regions that not every run has are left out" if lost else None)
+    note = joined(atlases_note(runs), f"{so_many(lost, 'region')} missing in a run left out" if lost else None)
     for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
         own = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
         ids, people = set(own["scan_id"]), own["participant_id"].nunique()

@@ -26,7 +26,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
@@ -167,7 +167,7 @@ def compare(
         table[f"n_{name}"], table[f"n_scans_{name}"] = n, int(scans.sum())
         table[f"mean_{name}"] = means[people].mean(axis=0) if n else np.nan
         if n < MIN_PER_GROUP:
-            few.append(f"{n} participants of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed")
+            few.append(f"{so_many(n, 'participant')} of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed")
     table["difference"] = table["mean_first"] - table["mean_second"]
     if few:
         return Compared(table.assign(note=joined(*few, two.note)), means, of_first, False)

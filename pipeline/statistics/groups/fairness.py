@@ -20,7 +20,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.linear.exchangeability import two_sided_p
@@ -93,14 +93,16 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         members = levels.members(level)
         n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
         if n_participants < minimum:
-            note = f"suppressed: {n_participants} participants, fewer than {minimum}"
+            note = f"suppressed: {so_many(n_participants, 'participant')}, fewer than {minimum}"
             block = _blank(variable, level, note)
         else:
             # One stream per variable: of two subgroups, each is the mirror of the other.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
             block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
             block = block.assign(variable=variable, level=level)
-            unknown = f"{levels.n_unknown} scans without {variable} in no subgroup" if levels.n_unknown else None
+            unknown = (
+                f"{so_many(levels.n_unknown, 'scan')} without {variable} in no subgroup" if levels.n_unknown else None
+            )
             block["note"] = [joined(note, unknown) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)

@@ -9,6 +9,7 @@ from scipy.special import gammaln
 
 from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.fold_effect import centred_within
 
 CLASSES = ("positive", "negative")
@@ -65,11 +66,13 @@ class TwoGroups:
             used = in_positive | (in_negative & ~of_both)
             if both:
                 label = label_of(inputs, CLASSES[0])
-                note = f"{len(both)} participants with scans of both classes count as {label}, by those scans"
+                note = (
+                    f"{so_many(len(both), 'participant')} with scans of both classes counted as {label}, by those scans"
+                )
         else:
             used = (in_first | in_second) & ~of_both
             if both:
-                note = f"{len(both)} participants with scans of both groups left out"
+                note = f"{so_many(len(both), 'participant')} with scans of both groups left out"
         rows = np.flatnonzero(used)
         return cls(rows.astype(np.intp), in_first[rows], len(both), note)
 

@@ -17,7 +17,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
@@ -86,7 +86,7 @@ def _of_level(
     n_participants, n_scans = own["participant_id"].nunique(), len(own)
     counts = {"n_participants": n_participants, "n_scans": n_scans}
     if n_participants < minimum:
-        note = f"suppressed: {n_participants} participants, fewer than {minimum}"
+        note = f"suppressed: {so_many(n_participants, 'participant')}, fewer than {minimum}"
         return _blank(levels.variable, level, note).assign(**counts)
     codes, _ = participant_codes(own["participant_id"].tolist())
     means = participant_means(values, codes)
@@ -102,7 +102,9 @@ def _of_level(
         ci_high=found.high,
         interval=found.method.tolist(),
     )
-    unknown = f"{levels.n_unknown} scans without {levels.variable} in no subgroup" if levels.n_unknown else None
+    unknown = (
+        f"{so_many(levels.n_unknown, 'scan')} without {levels.variable} in no subgroup" if levels.n_unknown else None
+    )
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
     table["note"] = [
         joined(unknown, "the group has no voxel on this grid" if none else flat)

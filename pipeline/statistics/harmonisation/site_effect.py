@@ -15,6 +15,7 @@ import pandas as pd
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.arrays import Floats
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size, spread_test
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
@@ -72,8 +73,8 @@ def site_effect(
     chosen = np.flatnonzero(of_some_size(site))
     table = table.iloc[chosen].reset_index(drop=True)
     if table[SITE].nunique() < 2:
-        large = table[SITE].nunique()
-        raise BadInputError(f"spread not compared: {large} sites with {FEWEST} or more participants; two are needed.")
+        large = so_many(table[SITE].nunique(), "site")
+        raise BadInputError(f"spread not compared: {large} with {FEWEST} or more participants; two are needed.")
     model = model_within_folds(formula, SITE, table, hold_fold)
     design, rows = model.design, model.design.rows
     columns = np.column_stack([design.nuisance, design.tested])

@@ -19,6 +19,7 @@ from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
@@ -178,12 +179,15 @@ def _rows(
     fewest = settings.progression.min_participants
     said = [f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}"] if small else []
     if base["n_repeated"] < fewest or not groups:
-        why = f"{base['n_repeated']} participants with repeated scans; {fewest} are needed to follow change over visits"
+        people = so_many(base["n_repeated"], "participant")
+        why = f"{people} with repeated scans; {fewest} are needed to follow change over visits"
         return [base | {"note": "; ".join([why, *said])}]
     if np.ptp(known["_value"]) <= 1e-12 * np.abs(known["_value"]).max():
         return [base | {"note": "the response is the same in all scans"}]
     if base["n_three"] < fewest:
-        said.append(f"no random slope: {base['n_three']} participants with three or more scans; {fewest} are needed")
+        said.append(
+            f"no random slope: {so_many(base['n_three'], 'participant')} with three or more scans; {fewest} are needed"
+        )
     slopes = _fitted(known, groups, base["n_three"] >= fewest)
     if isinstance(slopes, str):
         return [base | {"note": "; ".join([slopes, *said])}]
