@@ -72,8 +72,8 @@ class RescaledMaxPool(torch.autograd.Function):
     The output of r, `s`, and its winners, `of_r`, are given.
 
     With ``top`` the larger of both outputs, ``top - s`` is what x's winner added, and ``y - top``
-    (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel, as in captum. Both
-    parts have the multiplier of x, so that they add up to ``y - s`` in every window.
+    (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel, as in captum.
+    Both parts have the multiplier of x, so that they add up to ``y - s`` in every window.
     """
 
     @staticmethod
