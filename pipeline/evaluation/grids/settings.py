@@ -1,0 +1,143 @@
+"""GridPG, DiFull and DiPart: three ways for a network to look at a grid, and the map that a method makes of each.
+
+=========  ==================================  ===================================  ==============================
+setting    the backbone sees                   the head sees                        what can change the logit
+=========  ==================================  ===================================  ==============================
+GridPG     the whole grid                      the whole last map                   everything
+DiPart     the whole grid                      one cell of the last map             the cell, and a border around it
+DiFull     each cell alone                     one cell of the last map             the cell alone
+=========  ==================================  ===================================  ==============================
+
+DiFull holds for every network, also those with statistics of the whole volume. At a later stage its features are those
+of all cells put together, of which the network reads one: gradients to the others are exactly 0, but a method may still
+mark them (class activation maps do). LRP and guided backpropagation run through the layers that the target was computed
+with, so there their map is that of the cell alone, and exactly 0 elsewhere.
+
+Maps of a later stage are brought to the grid of the input cell by cell in DiFull, so that nothing leaks across a border.
+
+Source: Rao, Böhle & Schiele 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.methods import Method, Propagation, attribute
+from pipeline.attribution.network_view import explaining, split_layers
+from pipeline.attribution.upsampling import to_input_grid
+from pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
+from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.locality import require_seen_alike
+from pipeline.models.contract import StagedModel
+from pipeline.run.errors import UsageError
+
+Setting = Literal["GridPG", "DiFull", "DiPart"]
+SETTINGS: tuple[Setting, ...] = ("GridPG", "DiFull", "DiPart")
+
+
+class Crop(nn.Module):
+    """One cell of a grid, of volumes or of features."""
+
+    def __init__(self, layout: Layout, cell: int) -> None:
+        super().__init__()
+        self._layout, self._cell = layout, cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._layout.cell(x, self._cell).contiguous()
+
+
+class PerCell(nn.Module):
+    """Layers applied to each cell alone, their features put together again; one cell at a time, so bitwise local."""
+
+    def __init__(self, layout: Layout, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self._layout, self._layers = layout, nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        cells = [self._layers(self._layout.cell(x, number).contiguous()) for number in range(self._layout.cells)]
+        return self._layout.compose(torch.cat(cells))
+
+
+def network_of(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting) -> StagedModel:
+    """The network that looks at a whole grid, with the model's own layers; its logits are those of one cell.
+
+    Parameters
+    ----------
+    model : nn.Module
+        `StagedModel` or `nn.Sequential` in evaluation mode; not changed.
+    layout : Layout
+    cells : Tensor
+        (n, 1, D, H, W).
+    cell : int
+        The cell whose class is explained; GridPG has one logit for the whole grid and does not use it.
+    setting : {"GridPG", "DiFull", "DiPart"}
+
+    Raises
+    ------
+    UsageError
+        For a network that the setting is not defined for; says why.
+    """
+    if setting == "GridPG":
+        a, b, c = cells.shape[-3:]
+        return convolved(model, (a, b, c))
+    if setting == "DiPart":
+        require_seen_alike(model, layout, cells)
+        return looking_at_cell(model, layout, cell)
+    if setting == "DiFull":
+        return StagedModel([Crop(layout, cell), *stages_of(model)]).eval()
+    raise UsageError(f"grids: setting {setting!r}; known are {', '.join(SETTINGS)}.")
+
+
+def grid_map(
+    model: nn.Module, layout: Layout, cells: Tensor, target: int, cell: int, method: Method, stage: int | str = 0,
+    setting: Setting = "DiFull",
+) -> Tensor:  # fmt: skip
+    """The map (D, H, W) of a whole grid, on the grid of the input.
+
+    Parameters
+    ----------
+    model, layout, cells, cell, setting
+        See `network_of`.
+    target : int
+        Output unit to explain.
+    method : Method
+    stage : int or str
+        Boundary of the *model* at which to explain; see `pipeline.attribution.methods.attribute`.
+
+    Raises
+    ------
+    UsageError
+        Where setting, method or stage is not defined for the network.
+    BadInputError
+        For a map that is not finite.
+    """
+    if setting != "DiFull":
+        network = network_of(model, layout, cells, cell, setting)
+        return attribute(network, layout.compose(cells), target, method, stage).values[0, 0]
+    if isinstance(method, Propagation):
+        alone = attribute(model, cells[cell : cell + 1], target, method, stage).values
+        return layout.compose(torch.cat([alone if n == cell else torch.zeros_like(alone) for n in range(len(cells))]))[
+            0, 0
+        ]
+    if stage == 0:
+        network = network_of(model, layout, cells, cell, setting)
+        return attribute(network, layout.compose(cells), target, method, 0).values[0, 0]
+    return _map_of_stitched_features(model, layout, cells, target, cell, method, stage)
+
+
+def _map_of_stitched_features(
+    model: nn.Module, layout: Layout, cells: Tensor, target: int, cell: int, method: Method, stage: int | str
+) -> Tensor:
+    """DiFull at a later stage: features of all cells, put together, of which the rest of the network reads one."""
+    before, after = split_layers(model, stage)
+    network = nn.Sequential(
+        PerCell(layout, [layer for _, layer in before]), Crop(layout, cell), *[layer for _, layer in after]
+    ).eval()
+    with explaining(network, layout.compose(cells), target, 1) as view:
+        maps = method.maps(view).detach()
+    of_cell = replace(view, volumes=cells, before=before)
+    return layout.compose(to_input_grid(layout.split(maps), of_cell))[0, 0]
