@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +101,7 @@ def aggregated(
     order = defined[np.lexsort((-np.asarray(inside)[defined], -np.asarray(shares)[defined]))]
     ranks = bin_edges(len(order), edges)
     bins = []
-    for place, (start, stop) in enumerate(zip(ranks[:-1], ranks[1:], strict=True)):
+    for place, (start, stop) in enumerate(pairwise(ranks)):
         members = order[start:stop]
         mean = np.mean([np.asarray(maps[one], dtype=np.float64) for one in np.sort(members)], axis=0)
         bins.append(
@@ -111,7 +112,7 @@ def aggregated(
                 int(members[(len(members) - 1) // 2]),
                 mean,
                 float(np.asarray(shares, dtype=np.float64)[members].mean()),
-            )  # fmt: skip
+            )
         )
     limit = float(np.percentile(np.abs([one.mean for one in bins]), SHOWN))
     return Aggregated(tuple(bins), limit, tuple(map(int, np.flatnonzero(~np.isfinite(shares)))))

@@ -19,6 +19,7 @@ from pipeline.models.contract import StagedModel
 from pipeline.run.errors import UsageError
 
 POOLED = ((1, 1, 1), 1)
+MapShape = tuple[int, int, int, int]
 
 
 def pools_globally(layer: nn.Module) -> bool:
@@ -113,23 +114,24 @@ def convolved(model: nn.Module, cell: Shape) -> StagedModel:
     return _staged(stages)
 
 
-def _as_convolution(layer: nn.Linear, shape: Sequence[int]) -> nn.Conv3d:
+def _as_convolution(layer: nn.Linear, shape: MapShape) -> nn.Conv3d:
     """A linear layer on a flattened map (C, d, h, w) as a convolution with a window of the whole map."""
-    slid = nn.Conv3d(shape[0], layer.out_features, tuple(shape[1:]), bias=layer.bias is not None)
+    slid = nn.Conv3d(shape[0], layer.out_features, shape[1:], bias=layer.bias is not None)
     slid.weight = nn.Parameter(layer.weight.detach().view(-1, *shape), requires_grad=False)
     if layer.bias is not None:
         slid.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
     return slid
 
 
-def _last_map(model: nn.Module, cell: Shape) -> tuple[int, ...]:
+def _last_map(model: nn.Module, cell: Shape) -> MapShape:
     """Shape (C, d, h, w) of what is flattened."""
     weight = next(model.parameters())
     features: Tensor = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
         for _, layer in open_parts(model):
             if isinstance(layer, nn.Flatten):
-                return tuple(features.shape[1:])
+                channels, a, b, c = features.shape[1:]
+                return channels, a, b, c
             features = layer(features)
     raise UsageError("this network neither pools its last map nor flattens it; a grid cannot be shown to it.")
 

@@ -35,7 +35,7 @@ def local_layers(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
     UsageError
         Naming the first layer whose locality cannot be promised.
     """
-    layers = []
+    layers: list[tuple[str, nn.Module]] = []
     for name, layer in open_parts(model):
         if pools_globally(layer):
             return tuple(layers)
@@ -66,7 +66,7 @@ def _not_local(name: str, layer: nn.Module) -> UsageError:
 
 
 def reach(layers: Sequence[tuple[str, nn.Module]]) -> Triple:
-    """Edge of the receptive field of a feature, less one voxel, per axis: evidence reaches no farther, in any direction.
+    """Edge of the receptive field of a feature less one voxel, per axis: evidence reaches no farther.
 
     Examples
     --------

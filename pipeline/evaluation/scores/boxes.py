@@ -63,7 +63,7 @@ def box_iou(a: Box, b: Box) -> float:
     0.3333333333333333
     """
     shared = math.prod(max(0, min(p.stop, q.stop) - max(p.start, q.start)) for p, q in zip(a, b, strict=True))
-    return shared / (box_voxels(a) + box_voxels(b) - shared)
+    return float(shared / (box_voxels(a) + box_voxels(b) - shared))
 
 
 def box_voxels(box: Box) -> int:

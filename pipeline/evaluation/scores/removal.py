@@ -26,6 +26,7 @@ from pipeline.run.work.seeds import generator
 Score = Callable[[Tensor], Tensor]
 """Value (B,) of volumes (B, 1, D, H, W); volumes of a batch do not influence each other."""
 Floats = NDArray[np.float64]
+Edges = NDArray[np.signedinteger]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ def removal_curve(
     return Curve(changed[edges] / changed[-1], scores.double().cpu().numpy())
 
 
-def _scores(score: Score, start: Tensor, end: Tensor, when: Tensor, edges: Floats) -> Tensor:
+def _scores(score: Score, start: Tensor, end: Tensor, when: Tensor, edges: Edges) -> Tensor:
     """Scores of volumes in which the first `edge` parts have changed."""
     limits = torch.as_tensor(edges, device=when.device)[:, None, None, None]
     kept = (when[None] >= limits).to(start.dtype)
@@ -137,6 +138,6 @@ def _scores(score: Score, start: Tensor, end: Tensor, when: Tensor, edges: Float
         return score(mixed(start[None], kept, end[None])[:, None])
 
 
-def _chunks(edges: NDArray[np.int64], batch: int) -> Iterator[Floats]:
+def _chunks(edges: Edges, batch: int) -> Iterator[Edges]:
     for first in range(0, len(edges), batch):
         yield edges[first : first + batch]
