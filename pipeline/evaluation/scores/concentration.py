@@ -26,7 +26,7 @@ def gini(values: NDArray[np.floating]) -> float:
     n, total = part.size, part.sum()
     if not total > 0:
         return math.nan
-    return float((2 * np.arange(1, n + 1) - n - 1) @ (part / total) / n)
+    return float(max(0.0, (2 * np.arange(1, n + 1) - n - 1) @ (part / total) / n))
 
 
 def entropy(values: NDArray[np.floating]) -> float:
