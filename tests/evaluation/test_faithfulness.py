@@ -229,7 +229,7 @@ def test_max_sensitivity_written_out() -> None:
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 0.0])
 def test_undefined_maps_cost_nothing_and_are_counted(broken: float) -> None:
-    values = torch.full(SHAPE, broken) if broken == 0 else torch.where(SCAN < SCAN.max(), SCAN, broken)
+    values = torch.full(SHAPE, broken) if broken == 0 else torch.full(SHAPE, broken).where(REGIONS == 3, SCAN)
 
     def refuses(volumes: Tensor) -> Tensor:
         raise AssertionError("no pass of the network is needed")

@@ -64,7 +64,7 @@ def test_stability_as_captum() -> None:
     own = max_sensitivity(watched, scan[0], explain(scan[0]), torch.ones(SHAPE), samples=5, radius=0.2)
     drawn = iter(noises)
     found = metrics.sensitivity_max(
-        lambda xs: weight * (xs[0] if isinstance(xs, tuple) else xs) ** 2,
+        lambda xs: (weight * xs[0] ** 2,) if isinstance(xs, tuple) else weight * xs**2,
         scan, perturb_func=lambda xs: torch.stack([x + next(drawn) for x in xs]), n_perturb_samples=5,
     )  # fmt: skip
     assert own == pytest.approx(float(found), rel=1e-12)

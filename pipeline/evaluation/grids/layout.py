@@ -7,6 +7,7 @@ a cell is the positive attribution in it as part of all of it (Rao, Böhle & Sch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,10 +62,14 @@ class Layout:
         """Put cells (n, C, d, h, w) together to one grid (1, C, ...)."""
         if len(cells) != self.cells:
             raise BadInputError(f"a grid of {self.counts} needs {self.cells} cells and gets {len(cells)}.")
-        whole = cells.new_empty((1, cells.shape[1], *self.shape(_shape(cells))))
-        for number, cell in enumerate(cells):
-            whole[0][:, *self.box(number, _shape(cells))] = cell
-        return whole
+        return self.join([cell[None] for cell in cells])
+
+    def join(self, cells: Sequence[Tensor]) -> Tensor:
+        """Put a batch (B, C, d, h, w) for each cell together to grids (B, C, ...); differentiable."""
+        a, b, c = self.counts
+        rows = [torch.cat(list(cells[n : n + c]), dim=4) for n in range(0, a * b * c, c)]
+        planes = [torch.cat(rows[n : n + b], dim=3) for n in range(0, a * b, b)]
+        return torch.cat(planes, dim=2)
 
     def cell(self, whole: Tensor, number: int) -> Tensor:
         """One cell (B, C, d, h, w) of grids (B, C, D, H, W)."""

@@ -21,15 +21,15 @@ Source: Rao, Böhle & Schiele 2022.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.methods import Method, Propagation, attribute
-from pipeline.attribution.network_view import explaining, split_layers
-from pipeline.attribution.upsampling import to_input_grid
+from pipeline.attribution.network_view import split_layers
+from pipeline.attribution.upsampling import interpolated
 from pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.evaluation.grids.locality import require_seen_alike
@@ -54,13 +54,25 @@ class Crop(nn.Module):
 class PerCell(nn.Module):
     """Layers applied to each cell alone, their features put together again; one cell at a time, so bitwise local."""
 
-    def __init__(self, layout: Layout, layers: list[nn.Module]) -> None:
+    def __init__(self, layout: Layout, layers: Sequence[tuple[str, nn.Module]]) -> None:
         super().__init__()
-        self._layout, self._layers = layout, nn.Sequential(*layers)
+        self._layout, self._layers = layout, layers
+        self._modules_of = nn.ModuleList([layer for _, layer in layers])
 
     def forward(self, x: Tensor) -> Tensor:
-        cells = [self._layers(self._layout.cell(x, number).contiguous()) for number in range(self._layout.cells)]
-        return self._layout.compose(torch.cat(cells))
+        cells = []
+        for number in range(self._layout.cells):
+            features = self._layout.cell(x, number).contiguous()
+            for _, layer in self._layers:
+                features = layer(features)
+            cells.append(features)
+        return self._layout.join(cells)
+
+    def to_input(self, maps: Tensor, shape: Sequence[int]) -> Tensor:
+        """Maps (B, 1, d, h, w) of the features on the grid of the input, cell by cell."""
+        sides = [side // n for side, n in zip(shape, self._layout.counts, strict=True)]
+        cells = [self._layout.cell(maps, number) for number in range(self._layout.cells)]
+        return self._layout.join([interpolated(cell, self._layers, sides) for cell in cells])
 
 
 def network_of(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting) -> StagedModel:
@@ -127,18 +139,6 @@ def grid_map(
     if stage == 0:
         network = network_of(model, layout, cells, cell, setting)
         return attribute(network, layout.compose(cells), target, method, 0).values[0, 0]
-    return _map_of_stitched_features(model, layout, cells, target, cell, method, stage)
-
-
-def _map_of_stitched_features(
-    model: nn.Module, layout: Layout, cells: Tensor, target: int, cell: int, method: Method, stage: int | str
-) -> Tensor:
-    """DiFull at a later stage: features of all cells, put together, of which the rest of the network reads one."""
     before, after = split_layers(model, stage)
-    network = nn.Sequential(
-        PerCell(layout, [layer for _, layer in before]), Crop(layout, cell), *[layer for _, layer in after]
-    ).eval()
-    with explaining(network, layout.compose(cells), target, 1) as view:
-        maps = method.maps(view).detach()
-    of_cell = replace(view, volumes=cells, before=before)
-    return layout.compose(to_input_grid(layout.split(maps), of_cell))[0, 0]
+    network = StagedModel([PerCell(layout, before), nn.Sequential(Crop(layout, cell), *[layer for _, layer in after])])
+    return attribute(network.eval(), layout.compose(cells), target, method, 1).values[0, 0]
