@@ -52,10 +52,10 @@ def test_difull_is_local_bit_by_bit(name: str, cell: int) -> None:
         assert torch.equal(network(LAYOUT.compose(other_cells_changed(cells, cell, seed))), network(whole))
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize(("network", "stage"), [("pooled", 0), ("pooled", 1), ("pooled", 2), ("flattened", 1)])
 @pytest.mark.parametrize("name", LOCAL)
-def test_difull_methods_that_follow_the_network_mark_one_cell_only(name: str, stage: int) -> None:
-    cells, model = scans(), pooled()
+def test_difull_methods_that_follow_the_network_mark_one_cell_only(name: str, network: str, stage: int) -> None:
+    cells, model = scans(), pooled() if network == "pooled" else flattened(padding=0)
     for cell in (0, 3):
         values = grid_map(model, LAYOUT, cells, 1, cell, LOCAL[name], stage)
         assert values.shape == LAYOUT.shape(CELL)
@@ -118,6 +118,18 @@ def test_dipart_conserves_relevance() -> None:
     assert ledger is not None
     assert float(ledger.residual) == pytest.approx(0, abs=1e-12)
     assert float(ledger.map_sum) != 0
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("method", [Lrp(), Lrp(rules="focus"), Lrp(rules="composite"), InputTimesGradient()], ids=repr)
+def test_the_sign_of_the_logit_does_not_turn_the_map(method: Method, setting: Setting) -> None:
+    shares = []
+    for bias in (-50, 50):
+        model = pooled()
+        nn.init.constant_(model.stages[2][3].bias, bias)  # type: ignore[index]
+        shares.append(LAYOUT.shares(grid_map(model, LAYOUT, scans(), 1, 0, method, 0, setting)).tolist())
+    assert sum(shares[0]) == pytest.approx(1)
+    assert shares[0] == pytest.approx(shares[1])
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from pipeline.attribution.methods import Method, Propagation, attribute
 from pipeline.attribution.network_view import split_layers
+from pipeline.attribution.records import Attribution
 from pipeline.attribution.upsampling import interpolated
 from pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
 from pipeline.evaluation.grids.layout import Layout
@@ -96,13 +97,27 @@ def network_of(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setti
     """
     if setting == "GridPG":
         a, b, c = cells.shape[-3:]
-        return convolved(model, (a, b, c))
+        network = convolved(model, (a, b, c))
+        _require_any_size(network, layout.compose(cells))
+        return network
     if setting == "DiPart":
         require_seen_alike(model, layout, cells)
         return looking_at_cell(model, layout, cell)
     if setting == "DiFull":
         return StagedModel([Crop(layout, cell), *stages_of(model)]).eval()
     raise UsageError(f"grids: setting {setting!r}; known are {', '.join(SETTINGS)}.")
+
+
+def _require_any_size(network: StagedModel, whole: Tensor) -> None:
+    """Refuse a network that cannot take a volume as large as a grid."""
+    try:
+        with torch.no_grad():
+            network(whole)
+    except RuntimeError as error:
+        raise UsageError(
+            f"GridPG shows the whole grid to the network, which cannot take {tuple(whole.shape[-3:])} voxels ({error}). "
+            "DiFull is defined for every network."
+        ) from error
 
 
 def grid_map(
@@ -130,15 +145,24 @@ def grid_map(
     """
     if setting != "DiFull":
         network = network_of(model, layout, cells, cell, setting)
-        return attribute(network, layout.compose(cells), target, method, stage).values[0, 0]
+        return _speaking_for(attribute(network, layout.compose(cells), target, method, stage))[0, 0]
     if isinstance(method, Propagation):
-        alone = attribute(model, cells[cell : cell + 1], target, method, stage).values
-        return layout.compose(torch.cat([alone if n == cell else torch.zeros_like(alone) for n in range(len(cells))]))[
-            0, 0
-        ]
+        alone = _speaking_for(attribute(model, cells[cell : cell + 1], target, method, stage))
+        return layout.join([alone if n == cell else torch.zeros_like(alone) for n in range(layout.cells)])[0, 0]
     if stage == 0:
         network = network_of(model, layout, cells, cell, setting)
         return attribute(network, layout.compose(cells), target, method, 0).values[0, 0]
     before, after = split_layers(model, stage)
     network = StagedModel([PerCell(layout, before), nn.Sequential(Crop(layout, cell), *[layer for _, layer in after])])
     return attribute(network.eval(), layout.compose(cells), target, method, 1).values[0, 0]
+
+
+def _speaking_for(answer: Attribution) -> Tensor:
+    """The map, positive where it speaks for the target.
+
+    Relevance is in proportion to the logit it starts from, so a negative logit turns all its signs. In a grid most
+    cells speak against the target, and its logit is often negative.
+    """
+    if answer.ledger is None:
+        return answer.values
+    return torch.where(answer.start_value.view(-1, 1, 1, 1, 1) < 0, -answer.values, answer.values)
