@@ -19,6 +19,7 @@ from pipeline.evaluation.grids.heads import convolved, looking_at_cell
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.evaluation.grids.locality import local_layers, reach
 from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_map, network_of
+from pipeline.models.contract import StagedModel
 from pipeline.models.families.founding import FoundingCNN
 from pipeline.run.errors import UsageError
 
@@ -61,8 +62,9 @@ def test_difull_methods_that_follow_the_network_mark_one_cell_only(name: str, ne
         assert values.shape == LAYOUT.shape(CELL)
         elsewhere = torch.cat([LAYOUT.cell(values[None, None], n) for n in CELLS if n != cell])
         assert not elsewhere.any()
-        alone = attribute(model, cells[cell : cell + 1], 1, LOCAL[name], stage).values
-        torch.testing.assert_close(LAYOUT.cell(values[None, None], cell), alone, rtol=1e-9, atol=1e-12)
+        alone = attribute(model, cells[cell : cell + 1], 1, LOCAL[name], stage)
+        sign = 1 if alone.ledger is None else torch.sign(alone.start_value)
+        torch.testing.assert_close(LAYOUT.cell(values[None, None], cell), alone.values * sign, rtol=1e-9, atol=1e-12)
 
 
 def test_difull_exposes_maps_that_mark_what_the_head_cannot_see() -> None:
@@ -187,6 +189,24 @@ def test_all_methods_run_in_all_settings_at_every_stage(name: str, stage: int, s
 def test_dipart_of_a_network_that_is_not_local_is_refused(model: object, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         grid_map(model(), LAYOUT, scans(), 1, 0, Gradient(), 0, "DiPart")  # type: ignore[operator]
+
+
+class Places(nn.Module):
+    """Adds a weight per voxel of one size, as embeddings of places do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(CELL, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+def test_gridpg_of_a_network_for_one_size_is_refused_and_difull_is_not() -> None:
+    model = StagedModel([Places(), *pooled().stages]).eval()
+    with pytest.raises(UsageError, match="cannot take .* DiFull is defined"):
+        grid_map(model, LAYOUT, scans(), 1, 0, Gradient(), 0, "GridPG")
+    assert LAYOUT.shares(grid_map(model, LAYOUT, scans(), 1, 0, Gradient(), 0, "DiFull"))[0] == 1
 
 
 def test_dipart_of_cells_that_strides_do_not_divide_is_refused() -> None:

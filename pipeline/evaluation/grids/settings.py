@@ -115,8 +115,8 @@ def _require_any_size(network: StagedModel, whole: Tensor) -> None:
             network(whole)
     except RuntimeError as error:
         raise UsageError(
-            f"GridPG shows the whole grid to the network, which cannot take {tuple(whole.shape[-3:])} voxels ({error}). "
-            "DiFull is defined for every network."
+            f"GridPG shows the whole grid to the network, which cannot take {tuple(whole.shape[-3:])} voxels "
+            f"({error}). DiFull is defined for every network."
         ) from error
 
 
