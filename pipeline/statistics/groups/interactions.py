@@ -74,10 +74,7 @@ def _of_variable(
 ) -> pd.DataFrame:
     """Rows of one variable.
 
-    Raises
-    ------
-    BadInputError
-        If too few participants are in all but one of the subgroups, or the interaction cannot be told apart.
+    BadInputError if fewer than two subgroups have enough participants, or the interaction cannot be estimated.
     """
     settings = inputs.config.statistics
     levels = subgroup_levels(inputs, variable).of_rows(two.rows)

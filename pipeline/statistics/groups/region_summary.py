@@ -45,13 +45,7 @@ REGION_SUMMARY_TABLE = Table(
 def region_summary(
     values: RelevanceValues, cohort: CohortConfig, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """One row per map, bilateral group and group of scans.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `SUMMARY_COLUMNS`; groups without scans have rows too.
-    """
+    """One row per map, bilateral group and group of scans, also for groups without scans."""
     negative, positive = cohort.negative, cohort.positive
     controls = _mean(values.sums[values.members(negative, negative, positive)])
     blocks = []

@@ -112,18 +112,9 @@ HARMONISATION_TABLES = (
 
 
 def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Harmonise densities and volumes over sites, fold by fold, and test what site does before and after.
+    """Harmonise densities and volumes over sites, fold by fold, and test the effect of site before and after.
 
-    Returns
-    -------
-    mapping
-        ``harmonised_relevance``, ``harmonised_volumes``, ``harmonisation_models``, ``site_effects``.
-
-    Raises
-    ------
-    BadInputError
-        If the settings name a column that is not there or tells the class, or no model of any source and fold can be
-        fitted (one site only, a site refused); the message says why. Where some can, the rows of others say it.
+    BadInputError if a setting names a missing column or one that holds the class, or if no model can be fitted.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)
