@@ -61,16 +61,7 @@ MCNEMAR_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run to be compared.
-
-    Parameters
-    ----------
-    name : str
-    config : Config
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    values : RelevanceValues
-    """
+    """One run to be compared."""
 
     name: str
     config: Config

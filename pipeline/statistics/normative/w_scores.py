@@ -89,17 +89,7 @@ W_FINGERPRINTS_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of one source of features.
-
-    Parameters
-    ----------
-    features : RegionFeatures
-    w, z : array, shape (scans, groups)
-    notes : tuple of (str or None)
-        Of each scan: why it has none.
-    norms : mapping of str to (Norm, CovariateColumns)
-        By fold.
-    """
+    """Scores w and z (scans, groups) of one source; `notes` say why a scan has none; `norms` are by fold."""
 
     features: RegionFeatures
     w: Floats
@@ -109,13 +99,7 @@ class Scores:
 
 
 def score(features: RegionFeatures, scans: FoldedScans, config: Config) -> Scores:
-    """Norms and scores, fold by fold.
-
-    Raises
-    ------
-    BadInputError
-        If the covariates name a column that is not there.
-    """
+    """Norms and scores, fold by fold; BadInputError if the covariates name a missing column."""
     settings = config.statistics.normative
     formula = settings.volume_covariates if features.source == VOLUME else settings.relevance_covariates
     w, z = np.full_like(features.values, np.nan), np.full_like(features.values, np.nan)
@@ -197,13 +181,7 @@ def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.D
 
 
 def fingerprint_table(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        From `score_table`.
-    """
+    """Means of `score_table` per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`."""
     known = table[table["z"].notna()]
     keys = ["participant_id", "label", "source", "group"]
     grouped = known.groupby(keys, sort=False, dropna=False)

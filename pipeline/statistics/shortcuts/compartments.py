@@ -68,12 +68,7 @@ SHORTCUTS_TABLE = Table(
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """One row per map and compartment; columns of `SHORTCUT_COLUMNS`.
-
-    Raises
-    ------
-    BadInputError
-        If the run has no audit, or it lacks a column.
+    """Table ``shortcuts``: a row per map and compartment; BadInputError if the run has no audit or it lacks a column.
     """
     audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
     facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
