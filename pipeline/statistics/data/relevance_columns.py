@@ -26,14 +26,9 @@ METRIC_MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class RelevanceColumns:
-    """Columns of relevance.
+    """Columns of relevance: values (scans, columns), NaN where there is none.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        ``map``, ``group``, ``metric`` of each column.
-    values : array, shape (scans, columns)
-        NaN where there is no value.
+    `table` has ``map``, ``group`` and ``metric`` of each column.
     """
 
     table: pd.DataFrame
@@ -41,13 +36,7 @@ class RelevanceColumns:
 
     @classmethod
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
-        """Metric by metric, within it map by map.
-
-        Raises
-        ------
-        BadInputError
-            For a metric that there is not.
-        """
+        """Metric by metric, and within it map by map; BadInputError for an unknown metric."""
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:
             raise BadInputError(f"metric {unknown[0]}: not known; known are {', '.join(METRIC_MEANINGS)}.")
@@ -86,12 +75,8 @@ def map_totals(relevance: pd.DataFrame) -> pd.Series:
 def shares(sums: Floats) -> Floats:
     """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
 
-    Absolute, since with beta > 0 positive and negative relevance would cancel in the total.
-
-    Parameters
-    ----------
-    sums : array, shape (..., groups)
-        NaN for groups without a voxel.
+    Absolute, since positive and negative relevance would cancel in the total. Sums have shape (..., groups), NaN for
+    groups without a voxel.
 
     Examples
     --------

@@ -42,10 +42,7 @@ class RelevanceValues:
     ) -> RelevanceValues:
         """Arrays of ``relevance_bilateral.tsv`` (or of the table of applied networks, named in messages).
 
-        Raises
-        ------
-        BadInputError
-            If a scan has no prediction, or a scan, map and group have two rows.
+        BadInputError if a scan has no prediction, or a scan, map and group have two rows.
         """
         relevance_in = predicted_in.replace("predictions", "relevance").replace(".tsv", "_bilateral.tsv")
         for table, keys, frame in (

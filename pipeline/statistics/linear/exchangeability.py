@@ -62,15 +62,9 @@ class Permutations:
 
 @dataclass(frozen=True, eq=False)
 class Exchangeability:
-    """A scheme of exchange for the rows of a table.
+    """A scheme of exchange for the rows of a table; codes (rows,) are participants 0..P-1.
 
-    Parameters
-    ----------
-    scheme : {"free", "means", "whole", "within"}
-    codes : array of int, shape (rows,)
-        Participant 0..P-1 of each row.
-    blocks : array of int, shape (rows,), or None
-        Block of each row; a participant with rows in several is in that of most of them. No part in *within*.
+    With blocks (rows,), someone with rows in several is in that of most of them; they have no part in *within*.
     """
 
     scheme: Scheme
@@ -124,16 +118,9 @@ class Exchangeability:
         return Exchangeability(self.scheme, codes, None if self.blocks is None else self.blocks[rows])
 
     def reduce(self, values: Floats) -> Floats:
-        """Bring values of rows to the units of analysis.
+        """Bring values (rows, columns) to the units of analysis (units, columns).
 
-        Parameters
-        ----------
-        values : array, shape (rows, columns)
-
-        Returns
-        -------
-        array, shape (units, columns)
-            Means of participants; or rows of participants with several, centred within; or the values as they are.
+        Means of participants; or rows of participants with several, centred within; or the values as they are.
         """
         if self.scheme in ("free", "whole"):
             return values
@@ -172,12 +159,7 @@ class Exchangeability:
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
         """Random permutations of the units, or all distinct ones where there are no more than ``count``.
 
-        Parameters
-        ----------
-        count : int
-        rng : numpy.random.Generator
-        alike : sequence of int, optional
-            Per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
+        Units with equal numbers in `alike` (units of `reduce`) have equal model rows; by default all differ.
         """
         blocks = self._blocks()
         n_units = sum(block.size for block in blocks)
@@ -275,14 +257,10 @@ def _arrangements(labels: Indices) -> Iterator[Indices]:
 
 
 def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    """Independent uniform orders of 0..n-1.
+    """Independent uniform orders of 0..n-1, shape (count, n).
 
-    `numpy.random.Generator.permuted` does the same in three times the time. A position is a 32-bit draw scaled to its
-    range (Lemire 2019 without rejection), so no order is likelier than another by more than n^2 / 2^32.
-
-    Returns
-    -------
-    array of int, shape (count, n)
+    `numpy.random.Generator.permuted` takes three times as long. A position is a 32-bit draw scaled to its range (Lemire
+    2019 without rejection), so no order is likelier than another by more than n^2 / 2^32.
     """
     orders = np.empty((count, n), np.int32)
     orders[:] = np.arange(n, dtype=np.int32)

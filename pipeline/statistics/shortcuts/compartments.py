@@ -68,8 +68,7 @@ SHORTCUTS_TABLE = Table(
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``shortcuts``: a row per map and compartment; BadInputError if the run has no audit or it lacks a column.
-    """
+    """Table ``shortcuts``: a row per map and compartment; BadInputError if the audit or a column is missing."""
     audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
     facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
     known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
