@@ -61,7 +61,16 @@ MCNEMAR_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run to be compared."""
+    """One run to be compared.
+
+    Parameters
+    ----------
+    name : str
+    config : Config
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    values : RelevanceValues
+    """
 
     name: str
     config: Config

@@ -267,7 +267,13 @@ def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence
 
 
 def read_relevance(path: Path) -> pd.DataFrame:
-    """Read a table of relevance per bilateral group; BadInputError if a column is missing or a cell is invalid."""
+    """Read a table of relevance per bilateral group.
+
+    Raises
+    ------
+    BadInputError
+        If it lacks a column or has a cell that no run writes.
+    """
     table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
     require_whole(path)
     require_filled(path, table, ["scan_id", "map", "group"])

@@ -26,9 +26,14 @@ METRIC_MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class RelevanceColumns:
-    """Columns of relevance: values (scans, columns), NaN where there is none.
+    """Columns of relevance.
 
-    `table` has ``map``, ``group`` and ``metric`` of each column.
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        ``map``, ``group``, ``metric`` of each column.
+    values : array, shape (scans, columns)
+        NaN where there is no value.
     """
 
     table: pd.DataFrame
@@ -36,7 +41,13 @@ class RelevanceColumns:
 
     @classmethod
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
-        """Metric by metric, and within it map by map; BadInputError for an unknown metric."""
+        """Metric by metric, within it map by map.
+
+        Raises
+        ------
+        BadInputError
+            For a metric that there is not.
+        """
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:
             raise BadInputError(f"metric {unknown[0]}: not known; known are {', '.join(METRIC_MEANINGS)}.")
@@ -75,8 +86,12 @@ def map_totals(relevance: pd.DataFrame) -> pd.Series:
 def shares(sums: Floats) -> Floats:
     """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
 
-    Absolute, since positive and negative relevance would cancel in the total. Sums have shape (..., groups), NaN for
-    groups without a voxel.
+    Absolute, since with beta > 0 positive and negative relevance would cancel in the total.
+
+    Parameters
+    ----------
+    sums : array, shape (..., groups)
+        NaN for groups without a voxel.
 
     Examples
     --------

@@ -42,7 +42,10 @@ class RelevanceValues:
     ) -> RelevanceValues:
         """Arrays of ``relevance_bilateral.tsv`` (or of the table of applied networks, named in messages).
 
-        BadInputError if a scan has no prediction, or a scan, map and group have two rows.
+        Raises
+        ------
+        BadInputError
+            If a scan has no prediction, or a scan, map and group have two rows.
         """
         relevance_in = predicted_in.replace("predictions", "relevance").replace(".tsv", "_bilateral.tsv")
         for table, keys, frame in (

@@ -59,9 +59,18 @@ class CovariateColumns:
 
     @classmethod
     def of(cls, formula: str, training: pd.DataFrame) -> CovariateColumns:
-        """Learn the columns of a formula, such as ``age + sex``, on training rows without missing covariates.
+        """Learn the columns on training rows; rows with a missing covariate do not count.
 
-        An empty formula has no columns. BadInputError if it cannot be used or names a missing column.
+        Parameters
+        ----------
+        formula : str
+            Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
+        training : pandas.DataFrame
+
+        Raises
+        ------
+        BadInputError
+            If the formula cannot be used or names a column that is not there.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
         table = _plain(training, variables)
@@ -85,7 +94,15 @@ class CovariateColumns:
         return cls(formula, variables, kept, dropped, levels, spec)
 
     def matrix(self, frame: pd.DataFrame) -> tuple[Floats, list[str | None]]:
-        """Columns for any rows (rows, columns), NaN in rows without a value, and why a row has none."""
+        """Columns for any rows.
+
+        Returns
+        -------
+        array, shape (rows, columns)
+            NaN in rows that have no value.
+        list of str or None
+            Why a row has none.
+        """
         table = _plain(frame, self.variables)
         reasons: list[str | None] = [None] * len(frame)
         for name in self.variables:

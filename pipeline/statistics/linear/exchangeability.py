@@ -62,9 +62,15 @@ class Permutations:
 
 @dataclass(frozen=True, eq=False)
 class Exchangeability:
-    """A scheme of exchange for the rows of a table; codes (rows,) are participants 0..P-1.
+    """A scheme of exchange for the rows of a table.
 
-    With blocks (rows,), someone with rows in several is in that of most of them; they have no part in *within*.
+    Parameters
+    ----------
+    scheme : {"free", "means", "whole", "within"}
+    codes : array of int, shape (rows,)
+        Participant 0..P-1 of each row.
+    blocks : array of int, shape (rows,), or None
+        Block of each row; a participant with rows in several is in that of most of them. No part in *within*.
     """
 
     scheme: Scheme
@@ -118,9 +124,16 @@ class Exchangeability:
         return Exchangeability(self.scheme, codes, None if self.blocks is None else self.blocks[rows])
 
     def reduce(self, values: Floats) -> Floats:
-        """Bring values (rows, columns) to the units of analysis (units, columns).
+        """Bring values of rows to the units of analysis.
 
-        Means of participants; or rows of participants with several, centred within; or the values as they are.
+        Parameters
+        ----------
+        values : array, shape (rows, columns)
+
+        Returns
+        -------
+        array, shape (units, columns)
+            Means of participants; or rows of participants with several, centred within; or the values as they are.
         """
         if self.scheme in ("free", "whole"):
             return values
@@ -159,7 +172,12 @@ class Exchangeability:
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
         """Random permutations of the units, or all distinct ones where there are no more than ``count``.
 
-        Units with equal numbers in `alike` (units of `reduce`) have equal model rows; by default all differ.
+        Parameters
+        ----------
+        count : int
+        rng : numpy.random.Generator
+        alike : sequence of int, optional
+            Per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
         """
         blocks = self._blocks()
         n_units = sum(block.size for block in blocks)

@@ -65,10 +65,20 @@ class Controls:
 def comparable_controls(
     values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, themselves: str, label: str
 ) -> Controls | None:
-    """Controls of the person's fold if they are enough, else all; None where even these are too few.
+    """Controls of the person's own fold where they are enough, else all; None where even these are too few.
 
-    `values` are those of all controls, as in `Controls`; `fold` is None for someone whom no fold tests; the person
-    (`themselves`) is excluded; `label` is the class of the controls.
+    Parameters
+    ----------
+    values : DataFrame
+        Of all controls, as `Controls` has them.
+    fold_of : mapping of str to object
+        Test fold of each control.
+    fold : object
+        Of the person; None where no fold tests them.
+    themselves : str
+        The person, excluded from the controls.
+    label : str
+        Name of the class of the controls.
     """
     others = values[values.index != themselves]
     same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
