@@ -91,7 +91,8 @@ def _of_variable(
         if left_out:
             notes.append(f"fewer than {settings.subgroups.minimum_participants} of a class in {', '.join(left_out)}")
         spread = 1.0
-        own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(_ranked(names)))
+        ranked = {name: f"{i} {name}" for i, name in enumerate(names)}  # sorts in natural order
+        own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(ranked))
     others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
     formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
     of_class = own["_positive"].tolist()
@@ -115,11 +116,6 @@ def _of_variable(
         covariates=", ".join(held) or None,
         note=np.array([joined(problem, shared) for problem in test.problems], dtype=object),
     )
-
-
-def _ranked(names: tuple[str, ...]) -> dict[str, str]:
-    """Level names that sort in their natural order, so that the first is the reference."""
-    return {name: f"{i} {name}" for i, name in enumerate(names)}
 
 
 def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tuple[str, ...], list[str]]:

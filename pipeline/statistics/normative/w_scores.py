@@ -17,17 +17,12 @@ from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import CLASSES, Table
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
+from pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
 
-_SCAN = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
-}
 W_SCORE_COLUMNS = {
-    **_SCAN,
+    **SCAN_COLUMNS,
     "label": "Class in the contrast of this run; n/a outside the contrast",
     "fold": "Test fold of the participant: the norm is made of controls outside it; all: of all controls",
     "source": "Relevance map (densities), or volume",
