@@ -83,19 +83,8 @@ ASSOCIATIONS_TABLE = Table(
 class Points:
     """One row per participant.
 
-    Parameters
-    ----------
-    relevance : array, shape (participants, columns)
-    biomarker : array, shape (participants, 1) or (participants, groups)
-    nuisance : array, shape (participants, q)
-        Intercept, fold and covariates.
-    covariates : tuple of str
-        Names of what `nuisance` holds beside the intercept.
-    exchange : Exchangeability
-        Of the rows: free, or within folds.
-    n_scans : int
-    note : str or None
-        What was left out.
+    Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
+    intercept first. `covariates` names the other columns of nuisance, `note` says what was left out.
     """
 
     relevance: Floats
@@ -156,12 +145,9 @@ def _points(
     members: NDArray[np.bool_],
     covariates: str,
 ) -> Points:
-    """Means over participants of everything, for the scans with all values.
+    """Means over participants, for the scans with all values.
 
-    Raises
-    ------
-    BadInputError
-        If too few participants remain, or the biomarker is constant or follows from the covariates.
+    BadInputError if too few participants remain, or the biomarker is constant or follows from the covariates.
     """
     if not members.any():
         raise BadInputError("no such scan")

@@ -21,14 +21,9 @@ VOLUME_OF = "volume of "
 
 @dataclass(frozen=True, eq=False)
 class Biomarker:
-    """A number per scan, or one per scan and bilateral group.
+    """A number per scan (scans,), or per scan and bilateral group (scans, groups); NaN where not known.
 
-    Parameters
-    ----------
-    name : str
-    values : array, shape (scans,) or (scans, groups)
-        In the order of `StatisticsInputs.values`; NaN where not known. With groups: each is compared with the
-        relevance of the same group only.
+    With groups, each is compared with the relevance of the same group.
     """
 
     name: str
@@ -40,18 +35,9 @@ class Biomarker:
 
 
 def biomarker_of(name: str, inputs: StatisticsInputs) -> Biomarker:
-    """Find a biomarker.
+    """Find a biomarker: a column, ``a/b``, ``own volume`` or ``volume of GROUP``.
 
-    Parameters
-    ----------
-    name : str
-        A column, ``a/b``, ``own volume`` or ``volume of GROUP``; ``hippocampus`` and ``tiv`` need no ``_mm3``.
-    inputs : StatisticsInputs
-
-    Raises
-    ------
-    BadInputError
-        If a column is not there, holds text, or has no value at all.
+    BadInputError if a column is missing, holds text, or has no value.
     """
     part, divisor = parts_of(name, inputs.frame)
     values = _part(part, inputs)
@@ -110,12 +96,9 @@ def column_of(name: str, frame: pd.DataFrame) -> Floats:
 
 
 def group_volumes(inputs: StatisticsInputs) -> Floats:
-    """Volume of each bilateral group in each scan in mm³, shape (scans, groups); both sides together.
+    """Volume of each bilateral group in each scan in mm³, both sides together; shape (scans, groups).
 
-    Raises
-    ------
-    BadInputError
-        If the run has no volumes: its scans came in template space and were not registered.
+    BadInputError if the run has no volumes, since its scans came in template space.
     """
     sources = {one.source: one for one in region_features(inputs.values, inputs.volumes)}
     if VOLUME not in sources:

@@ -25,17 +25,9 @@ def is_constant(values: Floats) -> NDArray[np.bool_]:
 
 
 def weighted_pearson(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Pearson correlation of rows that count several times, or not at all.
+    """Pearson correlation of weighted rows, shape (draws,); NaN where x or y is constant.
 
-    Parameters
-    ----------
-    x, y : array, shape (rows,) or (draws, rows)
-    weights : array, shape (draws, rows)
-
-    Returns
-    -------
-    array, shape (draws,)
-        NaN where x or y is constant among the rows that count.
+    x and y have shape (rows,) or (draws, rows), weights (draws, rows).
     """
     x, y = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -49,18 +41,7 @@ def weighted_pearson(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def weighted_midranks(x: Floats, weights: Floats) -> Floats:
-    """Ranks of rows that count several times, ties at their mean rank.
-
-    Parameters
-    ----------
-    x : array, shape (rows,)
-    weights : array of counts, shape (draws, rows)
-
-    Returns
-    -------
-    array, shape (draws, rows)
-        Rank of each row among the weighted rows of its draw.
-    """
+    """Ranks of weighted rows (draws, rows) for x (rows,) and counts (draws, rows), ties at their mean rank."""
     _, level, sizes = np.unique(x, return_inverse=True, return_counts=True)
     starts = np.cumsum(sizes) - sizes
     per_level = np.add.reduceat(weights[:, np.argsort(level, kind="stable")], starts, axis=1)
@@ -77,22 +58,11 @@ def weighted_spearman(x: Floats, y: Floats, weights: Floats) -> Floats:
 def weighted_partial_correlation(
     x: Floats, y: Floats, which: NDArray[np.intp], covariates: Floats, weights: Floats
 ) -> Floats:
-    """Correlation of each column of y with its column of x, covariates taken out of both, for rows that count often.
+    """Partial correlation of weighted rows, of each column of y with its column of x; shape (draws, columns).
 
-    Parameters
-    ----------
-    x : array, shape (rows, regressors)
-    y : array, shape (rows, columns)
-    which : array of int, shape (columns,)
-        Column of x that a column of y is compared with.
-    covariates : array, shape (rows, q)
-        With the intercept; an intercept alone gives Pearson's r.
-    weights : array, shape (draws, rows)
-
-    Returns
-    -------
-    array, shape (draws, columns)
-        NaN where nothing is left of x or y among the rows that count, or no degree of freedom is.
+    Shapes: x (rows, regressors), y (rows, columns), which (columns,) with the column of x for each column of y,
+    covariates (rows, q) with the intercept, weights (draws, rows). NaN where nothing of x or y, or no degree of
+    freedom, is left.
     """
     basis = np.linalg.qr(covariates / np.linalg.norm(covariates, axis=0))[0]  # well conditioned, whatever the units
     x, y = _left_of(x, basis), _left_of(y, basis)
@@ -152,19 +122,9 @@ ESTIMATORS: Mapping[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def permuted_correlations(x: Floats, y: Floats, rows: NDArray[np.integer], estimator: str) -> Floats:
-    """Correlation of y with every rearrangement of x.
+    """Correlation of y with x rearranged by each of `rows` (m, rows); shape (m,).
 
-    Parameters
-    ----------
-    x, y : array, shape (rows,)
-        Not constant.
-    rows : array of int, shape (m, rows)
-    estimator : {"pearson", "spearman"}
-        Ranks do not change when rows move, so Spearman is Pearson on ranks made once.
-
-    Returns
-    -------
-    array, shape (m,)
+    x and y (rows,) are not constant. Ranks do not change when rows move, so Spearman is Pearson on ranks made once.
     """
     if estimator == "spearman":
         x, y = rankdata(x), rankdata(y)

@@ -35,18 +35,10 @@ class MatchedTest:
 def matched_test(
     values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations
 ) -> MatchedTest:
-    """Partial correlation of every column of values with its regressor, under permutation of participants.
+    """Partial correlation of every column of values with its regressor, permuting participants.
 
-    Parameters
-    ----------
-    values : array, shape (participants, columns)
-    regressors : array, shape (participants, regressors)
-    which : array of int, shape (columns,)
-        Regressor of each column.
-    nuisance : array, shape (participants, q)
-        Covariates, full rank, the intercept first.
-    permutations : Permutations
-        Of participants.
+    Shapes: values (participants, columns), regressors (participants, regressors), which (columns,) with the regressor
+    of each column, nuisance (participants, q) of full rank, intercept first.
     """
     basis = np.linalg.qr(nuisance)[0]
     left, size, why_not = _residuals(values, basis, "relevance")

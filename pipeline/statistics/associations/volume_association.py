@@ -152,22 +152,10 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
 def volume_association(
     points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """Correlations for every map, both volumes, all units and their estimators.
+    """Correlations for every map, both volumes, all units and their estimators; columns of `ASSOCIATION_COLUMNS`.
 
-    Parameters
-    ----------
-    points : pandas.DataFrame
-        From `volume_points`.
-    maps : sequence of str
-    has_region : bool
-        Whether the atlas has the bilateral group `REGION`.
-    settings : StatisticsConfig
-    seed : int
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `ASSOCIATION_COLUMNS`; a row that could not be computed says why.
+    `points` come from `volume_points`; `has_region` says whether the atlas has the bilateral group `REGION`. A row
+    without a value says why.
     """
     rows = []
     for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):

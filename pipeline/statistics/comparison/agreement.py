@@ -27,19 +27,9 @@ AT_ONCE = 500
 class Agreement:
     """Agreement of k rankings of n regions.
 
-    Parameters
-    ----------
-    w : float
-        Kendall's coefficient of concordance.
-    w_p : float
-        Share of permutations with a W at least as large, (b+1)/(m+1).
-    top : int
-        Regions counted at the top.
-    overlap : float
-        Mean share of them that two rankings have in common.
-    chance : float
-        Its expectation for rankings that know nothing of each other: top / n.
-    overlap_p : float
+    w: Kendall's coefficient of concordance; w_p: its p, (b+1)/(m+1); top: regions counted at the top; overlap: mean
+    share of them that two rankings have in common; chance: top / n, its expectation for unrelated rankings; overlap_p:
+    its p.
     """
 
     w: float
@@ -51,12 +41,7 @@ class Agreement:
 
 
 def kendall_w(values: Floats) -> float:
-    """Kendall's W of k rankings, corrected for ties; NaN where a ranking is all ties.
-
-    Parameters
-    ----------
-    values : array, shape (k, n)
-        What each ranking orders by.
+    """Kendall's W of k rankings by values (k, n), corrected for ties; NaN where a ranking is all ties.
 
     Examples
     --------
@@ -77,17 +62,7 @@ def tops(values: Floats, count: int) -> NDArray[np.bool_]:
 
 
 def mean_overlap(chosen: NDArray[np.bool_]) -> Floats:
-    """Mean over pairs of rankings of the share of the top that both have.
-
-    Parameters
-    ----------
-    chosen : array of bool, shape (..., k, n)
-        As from `tops`.
-
-    Returns
-    -------
-    array, shape (...)
-    """
+    """Mean over pairs of rankings of the share of the top in common; shape (...) for chosen (..., k, n)."""
     k, count = chosen.shape[-2], chosen[..., 0, :].sum(axis=-1)
     times = chosen.sum(axis=-2)
     common: Floats = (times * (times - 1) / 2).sum(axis=-1) / (k * (k - 1) / 2) / count
@@ -95,17 +70,7 @@ def mean_overlap(chosen: NDArray[np.bool_]) -> Floats:
 
 
 def agreement(values: Floats, top: int, permutations: int, rng: np.random.Generator) -> Agreement:
-    """All measures of agreement.
-
-    Parameters
-    ----------
-    values : array, shape (k, n)
-        k of 2 or more, no NaN.
-    top : int
-        At most n.
-    permutations : int
-    rng : numpy.random.Generator
-    """
+    """All measures of agreement of k >= 2 rankings by values (k, n) without NaN; top is at most n."""
     k, n = values.shape
     ranks, chosen = np.asarray(rankdata(values, axis=1)), tops(values, top)
     spread, overlap = _spread(ranks[None])[0], float(mean_overlap(chosen))

@@ -53,17 +53,7 @@ RANKING_AGREEMENT_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Rankings:
-    """Rankings to be compared.
-
-    Parameters
-    ----------
-    between, scans, metric : str
-    map : str or None
-    values : mapping of str to array, shape (groups,)
-        What each ranking orders by; NaN for groups without a value.
-    n_participants, n_scans : int
-    note : str or None
-    """
+    """Rankings to be compared; each of `values` (groups,) is what a ranking orders by, NaN for none."""
 
     between: str
     map: str | None

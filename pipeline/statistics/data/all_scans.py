@@ -26,14 +26,8 @@ _NUMBERS = (
 class AllScans:
     """All scans with relevance: those of the contrast, and below them those outside it (MCI).
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Facts of each scan; `TEST_COLUMNS` are NaN where no fold tested it.
-    labelled : array of bool, shape (scans,)
-        Scans of the contrast, with an out-of-fold prediction.
-    values : RelevanceValues
-        Maps and groups of the contrast's table; NaN where the other table has none.
+    `frame` holds facts of each scan, `TEST_COLUMNS` NaN where no fold tested it; `labelled` (scans,) marks scans of the
+    contrast; `values` has the maps and groups of the contrast's table, NaN where the other table has none.
     """
 
     frame: pd.DataFrame

@@ -236,13 +236,7 @@ def read_inputs(
 
 
 def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Checked predictions with the columns that analyses read; of a number with its target as it is.
-
-    Raises
-    ------
-    BadInputError
-        As `require_predictions`.
-    """
+    """Checked predictions with the columns that analyses read; BadInputError as of `require_predictions`."""
     if not task.is_number:
         predictions = with_outcomes(predictions)
         require_predictions(path, predictions, (0, 1) if len(task.outputs) == 2 else (0, 1, -1))

@@ -23,6 +23,12 @@ VOLUME = "volume"
 """Name of the volumes where a table names its source; maps go by their own."""
 NO_FOLD = "all"
 """Fold of scans that no fold tests: what is applied to them is fitted on everybody with a label."""
+SCAN_COLUMNS = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+}
+"""Columns that name a scan, in tables with a row per scan and group."""
 
 
 @dataclass(frozen=True, eq=False)

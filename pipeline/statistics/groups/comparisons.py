@@ -119,16 +119,10 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Rows of one comparison and the participants behind them.
+    """Rows of one comparison, and the participants behind them.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Columns of `COMPARISONS_COLUMNS` without the comparison's name; gains are empty.
-    means : array, shape (participants, columns)
-    of_first : array of bool, shape (participants,)
-    tested : bool
-        Whether both groups have enough participants.
+    `table` has the columns of `COMPARISONS_COLUMNS` but the name, gains empty; means (participants, columns); of_first
+    (participants,); `tested` if both groups have enough participants.
     """
 
     table: pd.DataFrame
@@ -140,16 +134,9 @@ class Compared:
 def compare(
     inputs: StatisticsInputs, columns: RelevanceColumns, first: str, second: str, settings: StatisticsConfig
 ) -> Compared:
-    """Differences, their tests and intervals.
+    """Differences, their tests and intervals between two groups (positive, negative, TP, FP, TN or FN).
 
-    Parameters
-    ----------
-    inputs : StatisticsInputs
-    columns : RelevanceColumns
-    first, second : str
-        ``positive``, ``negative``, TP, FP, TN or FN.
-    settings : StatisticsConfig
-        An empty ``covariates`` leaves the adjusted test out.
+    Without covariates in the settings there is no adjusted test.
     """
     two = TwoGroups.of(inputs, first, second)
     frame = inputs.frame.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)

@@ -27,16 +27,7 @@ def with_gains(
 ) -> pd.DataFrame:
     """Add ratio, log-gain, its interval, and the shrunken log-gain of every map.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        With ``map``, ``metric``, ``mean_first``, ``mean_second`` and ``note``; a row per column of means.
-    means : array, shape (participants, columns)
-    of_first : array of bool, shape (participants,)
-    second : str
-        Name of the second group, the denominator.
-    settings : StatisticsConfig
-    rng : numpy.random.Generator
+    The table has a row per column of means (participants, columns); `second` names the group in the denominator.
     """
     keys = table["metric"] + "\t" + table["map"]
     floors = keys.map(

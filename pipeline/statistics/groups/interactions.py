@@ -74,10 +74,7 @@ def _of_variable(
 ) -> pd.DataFrame:
     """Rows of one variable.
 
-    Raises
-    ------
-    BadInputError
-        If too few participants are in all but one of the subgroups, or the interaction cannot be told apart.
+    BadInputError if fewer than two subgroups have enough participants, or the interaction cannot be estimated.
     """
     settings = inputs.config.statistics
     levels = subgroup_levels(inputs, variable).of_rows(two.rows)
@@ -94,7 +91,8 @@ def _of_variable(
         if left_out:
             notes.append(f"fewer than {settings.subgroups.minimum_participants} of a class in {', '.join(left_out)}")
         spread = 1.0
-        own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(_ranked(names)))
+        ranked = {name: f"{i} {name}" for i, name in enumerate(names)}  # sorts in natural order
+        own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(ranked))
     others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
     formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
     of_class = own["_positive"].tolist()
@@ -118,11 +116,6 @@ def _of_variable(
         covariates=", ".join(held) or None,
         note=np.array([joined(problem, shared) for problem in test.problems], dtype=object),
     )
-
-
-def _ranked(names: tuple[str, ...]) -> dict[str, str]:
-    """Level names that sort in their natural order, so that the first is the reference."""
-    return {name: f"{i} {name}" for i, name in enumerate(names)}
 
 
 def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tuple[str, ...], list[str]]:

@@ -38,17 +38,9 @@ LEVEL_IS = (
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Subgroups of one variable.
+    """Subgroups of one variable; `names` in their natural order.
 
-    Parameters
-    ----------
-    variable : str
-    of_scan : pandas.Series
-        Level of each scan, None where it is not known; aligned with the frame.
-    names : tuple of str
-        Levels in their natural order.
-    is_number : bool
-        Whether the variable is a number that was cut into bands.
+    `of_scan` is aligned with the frame, None where unknown; `is_number` if a number was cut into bands.
     """
 
     variable: str
@@ -60,13 +52,7 @@ class Levels:
         return (self.of_scan == level).to_numpy(bool)
 
     def of_rows(self, rows: NDArray[np.intp]) -> Levels:
-        """The same subgroups, of some of the scans.
-
-        Raises
-        ------
-        BadInputError
-            If none of them is in any.
-        """
+        """The same subgroups for some of the scans; BadInputError if none of them has a level."""
         own = self.of_scan.iloc[rows].reset_index(drop=True)
         if own.isna().all():
             raise BadInputError(f"{self.variable}: no scan has a value.")
@@ -91,22 +77,10 @@ def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
 def levels_of(
     variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: NDArray[np.bool_] | None = None
 ) -> Levels:
-    """Subgroups by a column.
+    """Subgroups by a column of a frame with one row per scan, or by ``course``.
 
-    Parameters
-    ----------
-    variable : str
-        A column of the frame, or ``course``.
-    frame : pandas.DataFrame
-        One row per scan, with ``participant_id``.
-    settings : SubgroupsConfig
-    cut_over : array of bool, shape (rows,), optional
-        Scans whose participants the tertiles are cut over; all by default, and where none of them has a value.
-
-    Raises
-    ------
-    BadInputError
-        If there is no such column, or no value in it.
+    Tertiles are cut over the participants of `cut_over` (rows,), or over all if none of those has a value.
+    BadInputError if there is no such column, or no value in it.
     """
     if variable == COURSE:
         return _ordered(variable, course_of(frame), COURSES, False)

@@ -20,13 +20,7 @@ MIN_REGIONS = 3
 
 
 def gain_floor(reference: Floats, share: float) -> float:
-    """Smallest mean that counts as itself: a share of the mean absolute relevance of the map's regions.
-
-    Parameters
-    ----------
-    reference : array, shape (regions,)
-        Means of the reference group; NaN for regions without a voxel.
-    share : float
+    """Smallest mean that counts as itself: a share of the mean absolute relevance over regions (NaN: no voxel).
 
     Examples
     --------
@@ -52,16 +46,9 @@ def log_gain(first: Floats, second: Floats, floor: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Shrunken:
-    """Estimates drawn towards their common mean.
+    """Estimates (regions,) drawn towards their common mean `centre`, with posterior intervals.
 
-    Parameters
-    ----------
-    estimate, low, high : array, shape (regions,)
-        Posterior mean and interval, the variance between regions taken as known.
-    centre : float
-        Common mean.
-    variance : float
-        Variance between regions; 0 where their differences are no larger than their errors.
+    `variance` is that between regions; 0 where they differ no more than their errors.
     """
 
     estimate: Floats
@@ -72,22 +59,10 @@ class Shrunken:
 
 
 def shrink(log_gains: Floats, draws: Floats, confidence: float) -> Shrunken:
-    """Shrink the log-gains of a map's regions towards their common mean.
+    """Shrink log-gains (regions,) towards their mean, by the error in bootstrap draws (draws, regions).
 
-    What all regions of a map share (more relevance in all of it) is in the mean, and its error is in every interval;
-    what is drawn in is each region's deviation from it, by the error of the deviation.
-
-    Parameters
-    ----------
-    log_gains : array, shape (regions,)
-        NaN for a region without one.
-    draws : array, shape (draws, regions)
-        The same in bootstrap draws of participants.
-    confidence : float
-
-    Notes
-    -----
-    Deviations of different regions are taken as independent. The variance between regions is taken as known.
+    Only each region's deviation from the mean shrinks; the error of the mean is in every interval. Deviations count as
+    independent, and the variance between regions as known.
     """
     shrunk, low, high = (np.full(len(log_gains), np.nan) for _ in range(3))
     own = np.isfinite(log_gains) & np.isfinite(draws).all(axis=0)

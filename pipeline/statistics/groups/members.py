@@ -37,15 +37,8 @@ def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
 class TwoGroups:
     """Scans of two groups without a participant in common.
 
-    Parameters
-    ----------
-    rows : array of int
-        Positions of the scans used.
-    is_first : array of bool, shape (rows,)
-    n_both : int
-        Participants with scans of both groups.
-    note : str or None
-        What happened to them.
+    `rows` are positions of the scans used, is_first has shape (rows,), `n_both` counts participants with scans of both
+    groups, and `note` says what happened to them.
     """
 
     rows: Indices
@@ -133,15 +126,7 @@ def hedges_g(values: Floats, is_first: Flags, fold: Indices | None = None) -> Fl
 
 
 def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, list[str | None]]:
-    """`hedges_g` as tables give it, and why it is missing: n/a below `MIN_FREEDOM_OF_G`, or without spread.
-
-    Parameters
-    ----------
-    values : array, shape (participants, columns)
-        NaN columns have no g, and no note of their own.
-    is_first : array of bool, shape (participants,)
-    fold : array of int, shape (participants,)
-    """
+    """`hedges_g` as tables give it (participants, columns), and why it is missing; columns with NaN have no note."""
     known = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
     freedom = _freedom(fold)
     if freedom < MIN_FREEDOM_OF_G:

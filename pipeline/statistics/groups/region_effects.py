@@ -51,13 +51,7 @@ REGION_EFFECTS_TABLE = Table(
 
 
 def region_effects(inputs: StatisticsInputs) -> pd.DataFrame:
-    """One row per map and bilateral group.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `EFFECT_COLUMNS`; a row that could not be computed says why.
-    """
+    """Table ``region_effects``: a row per map and bilateral group."""
     settings = dataclasses.replace(inputs.config.statistics, covariates="")
     table = compare(inputs, RelevanceColumns.of(inputs.values, ["density"]), *CLASSES, settings).table
     n_tests = int(np.isfinite(table["p"].to_numpy(float)).sum())

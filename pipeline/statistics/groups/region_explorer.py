@@ -132,7 +132,10 @@ def _bilateral(
     ]
     table = table.merge(pd.concat(shares, ignore_index=True), on=["map", "group", "scan_group"], how="left")
     table["lobe"] = table["group"].map(_lobe_by_group(regions))
-    table["n_voxels"] = np.nan if relevance is None else table["group"].map(_voxels_by_group(relevance))
+    table["n_voxels"] = np.nan
+    if relevance is not None:
+        n_voxels = relevance.drop_duplicates(["region"]).groupby("group")["n_voxels"].sum()
+        table["n_voxels"] = table["group"].map(n_voxels)
     if effects is None:
         return table.assign(tested=None, **dict.fromkeys(_EFFECTS, np.nan))
     return table.merge(effects[["map", "group", "tested", *_EFFECTS]], on=["map", "group"], how="left")
@@ -176,7 +179,3 @@ def _lobe_by_group(regions: RegionTable) -> dict[str, str]:
     """Lobe of each bilateral group whose regions agree on it."""
     lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
     return {group: next(iter(names)) for group, names in lobes.items() if len(names) == 1}
-
-
-def _voxels_by_group(relevance: pd.DataFrame) -> pd.Series:
-    return relevance.drop_duplicates(["region"]).groupby("group")["n_voxels"].sum()

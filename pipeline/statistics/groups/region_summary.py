@@ -45,13 +45,7 @@ REGION_SUMMARY_TABLE = Table(
 def region_summary(
     values: RelevanceValues, cohort: CohortConfig, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """One row per map, bilateral group and group of scans.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `SUMMARY_COLUMNS`; groups without scans have rows too.
-    """
+    """One row per map, bilateral group and group of scans, also for groups without scans."""
     negative, positive = cohort.negative, cohort.positive
     controls = _mean(values.sums[values.members(negative, negative, positive)])
     blocks = []
@@ -85,6 +79,7 @@ def _block(
     shape = (len(values.maps), len(values.groups))
     intervals = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
     mean_density = _mean(densities)
+    why_empty = "the group has no voxel on this grid" if names else "no such scan"
     spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
     columns = {
         "map": np.repeat(values.maps, shape[1]),
@@ -101,16 +96,12 @@ def _block(
         "scan_mean_density": _mean(values.densities[members]).ravel(),
         "ratio_of_means": np.divide(scan_sums, controls, out=np.full(shape, np.nan), where=controls > 0).ravel(),
         "note": [
-            _why_empty(len(names)) if empty else flat
+            why_empty if empty else flat
             for empty, flat in zip(np.isnan(mean_density.ravel()), intervals.notes, strict=True)
         ],
     }
     table = pd.DataFrame(columns).astype({"map": str, "group": str})
     return table.assign(scan_group=scan_group, n_participants=len(names), n_scans=int(members.sum()))
-
-
-def _why_empty(n_participants: int) -> str:
-    return "the group has no voxel on this grid" if n_participants else "no such scan"
 
 
 def _mean(values: Floats) -> Floats:

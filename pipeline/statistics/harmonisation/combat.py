@@ -32,29 +32,13 @@ WhatWithSmall = Literal["refuse", "pooled"]
 
 @dataclass(frozen=True, eq=False)
 class ComBatModel:
-    """A fitted model; nothing in it is changed by `transform`.
+    """A fitted model; `transform` changes nothing in it.
 
-    Parameters
-    ----------
-    sites : tuple of str
-        Sites with parameters; `POOL` among them if small sites were joined.
-    counts : mapping of str to int
-        Rows of each of them.
-    members : tuple of str
-        Sites joined in `POOL`.
-    left_out : tuple of str
-        Small sites that even together were too few: they took no part and count as unseen.
-    alpha, sigma : array, shape (features,)
-        Grand mean and residual standard deviation within sites (n in the denominator, as neuroCombat).
-    beta : array, shape (covariates, features)
-    gamma_hat, delta_hat, gamma, delta : array, shape (sites, features)
-        Location and variance of each site in units of `sigma`: as estimated, and as used (with empirical Bayes drawn
-        towards the site's mean). NaN for features not adjusted.
-    unadjusted : mapping of int to str
-        Features that are given back unchanged, with the reason.
-    reference : str or None
-        Site that stays as it is.
-    unseen_site : {"refuse", "pooled"}
+    Shapes: alpha, sigma (features,); beta (covariates, features); gamma_hat, delta_hat, gamma, delta (sites, features):
+    location and variance of each site in units of sigma, as estimated and as used, NaN for features not adjusted. sigma
+    has n in the denominator, as in neuroCombat. `sites` holds `POOL` if small sites (`members`) were joined; sites
+    `left_out` were too few even together and count as unseen. `unadjusted` features stay as they are, each with the
+    reason, and so does the `reference` site.
     """
 
     sites: tuple[str, ...]
@@ -73,12 +57,9 @@ class ComBatModel:
     unseen_site: WhatWithSmall
 
     def treated_as(self, site: str) -> str | None:
-        """The site whose parameters serve for another: itself, the pool, or None for no change.
+        """The site whose parameters are used for a site: itself, the pool, or None for no change.
 
-        Raises
-        ------
-        BadInputError
-            For a site that training did not see, unless unseen sites are pooled.
+        BadInputError for a site that training did not see, unless unseen sites are pooled.
         """
         if site in self.sites:
             return site
@@ -90,23 +71,11 @@ class ComBatModel:
         return POOL if POOL in self.sites else None
 
     def transform(self, values: Floats, site: Sequence[str], covariates: Floats | None = None) -> Floats:
-        """Harmonised values of any rows.
+        """Harmonised values of any rows; n/a (NaN) stays n/a, and a row with NaN in a covariate becomes n/a.
 
-        A site without parameters is given those of the pool of small sites; if there is none its values stay as they
-        are, since nothing is known of it.
-
-        Parameters
-        ----------
-        values : array, shape (rows, features)
-            n/a (NaN) stays n/a.
-        site : sequence of str, length rows
-        covariates : array, shape (rows, covariates)
-            Same columns as in `fit`; a row with NaN becomes n/a.
-
-        Raises
-        ------
-        BadInputError
-            For an unseen site, or another number of features or covariates than in training.
+        Shapes: values (rows, features), covariates (rows, covariates) as in `fit`. A site without parameters is given
+        those of the pool; without a pool its values stay as they are. BadInputError for a refused site, or other
+        numbers of features or covariates than in training.
         """
         design = as_columns(covariates, len(values))
         if values.shape[1] != len(self.alpha) or design.shape[1] != len(self.beta):

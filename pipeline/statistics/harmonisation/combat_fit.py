@@ -25,15 +25,9 @@ COLLINEAR = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRows:
-    """Which rows take part, and the site each counts for.
+    """Rows that take part (rows,), and the site of each: membership (used rows, sites) is 1 where a row is of a site.
 
-    Parameters
-    ----------
-    used : array of bool, shape (rows,)
-    membership : array, shape (used rows, sites)
-        1 where a row is of a site.
-    sites, members, left_out : tuple of str
-        As of `ComBatModel`.
+    `sites`, `members` and `left_out` as in `ComBatModel`.
     """
 
     used: NDArray[np.bool_]
@@ -83,34 +77,14 @@ def fit(
     unseen_site: WhatWithSmall = "refuse",
     covariate_names: Sequence[str] = (),
 ) -> ComBatModel:
-    """Fit ComBat on training rows, which should be one per participant.
+    """Fit ComBat on training rows, one per participant; values (rows, features) with NaN for none.
 
-    Parameters
-    ----------
-    values : array, shape (rows, features)
-        NaN where there is none.
-    site : sequence of str, length rows
-    covariates : array, shape (rows, covariates), optional
-        What they explain is kept. Without NaN, and without intercept.
-    training_covariates : array, shape (rows, more), optional
-        Accounted for while sites are estimated, and not needed by `transform`: the diagnosis, say, where sites differ
-        in how many patients they have.
-    empirical_bayes : bool
-        Draw a site's parameters towards their mean over features; otherwise each feature stands alone.
-    reference : str, optional
-        Site that stays as it is; the others become like it.
-    min_rows : int
-        Rows below which a site is small; at least 2, since one person has no spread.
-    small_site, unseen_site : {"refuse", "pooled"}
-        Join small sites to one called "pooled"; let unseen sites be treated like it.
-    covariate_names : sequence of str
-        For messages.
-
-    Raises
-    ------
-    BadInputError
-        Naming the site or covariate: small sites (unless pooled), an unknown reference, covariates that follow from
-        others or from the site, fewer than two sites or features, n/a in covariates.
+    Effects of `covariates` (rows, covariates), without NaN or intercept, are kept. `training_covariates` (rows, more),
+    such as the diagnosis, are held while sites are estimated, and `transform` does not need them. With
+    `empirical_bayes`, parameters of a site shrink towards their mean over features. The `reference` site stays as it
+    is. Sites with fewer than `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to
+    refuse or pool. BadInputError names the site or covariate at fault: small sites, an unknown reference, collinear
+    covariates, n/a in covariates, fewer than two sites or features.
     """
     kept, fitted_only = as_columns(covariates, len(values)), as_columns(training_covariates, len(values))
     names = [*covariate_names, *(f"covariate {i + 1}" for i in range(len(covariate_names), 10**3))]

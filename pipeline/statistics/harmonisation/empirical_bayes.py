@@ -18,16 +18,7 @@ FLAT_PRIOR = 1e-24
 
 
 def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
-    """Shape and rate of the inverse gamma distribution with the moments of the site's variances over features.
-
-    Parameters
-    ----------
-    delta_hat : array, shape (features,)
-
-    Returns
-    -------
-    tuple of float
-        Infinite if the variances do not differ.
+    """Shape and rate of the inverse gamma with the moments of variances (features,); infinite if they are equal.
 
     Examples
     --------
@@ -41,24 +32,11 @@ def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
 
 
 def posterior(gamma_hat: Floats, delta_hat: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Location and scale of one site, drawn towards its mean over features.
+    """Location and scale (features,) of one site, shrunk towards its mean over features.
 
-    The conditional posterior means of either given the other (Johnson et al. 2007, equation 3.1) are taken in turn
-    until nothing changes. The published programs stop at a change of 1e-4; this one goes on to convergence.
-
-    Parameters
-    ----------
-    gamma_hat : array, shape (features,)
-        Mean of the standardised values of the site.
-    delta_hat : array, shape (features,)
-        Their variance (n - 1 in the denominator).
-    counts : array, shape (features,)
-        Values behind them.
-
-    Returns
-    -------
-    tuple of array, shape (features,)
-        Posterior location and variance.
+    Takes mean, variance (n - 1) and number of the site's standardised values, each (features,). The conditional
+    posterior means (Johnson et al. 2007, equation 3.1) are iterated to convergence; published programs stop at a change
+    of 1e-4.
     """
     centre, spread = float(gamma_hat.mean()), float(gamma_hat.var(ddof=1))
     a, b = inverse_gamma_prior(delta_hat)

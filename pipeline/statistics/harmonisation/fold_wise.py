@@ -26,15 +26,7 @@ from pipeline.statistics.linear.covariates import CovariateColumns
 
 @dataclass(frozen=True, eq=False)
 class FoldModel:
-    """What is applied to the scans of one fold.
-
-    Parameters
-    ----------
-    combat : ComBatModel
-    covariates : CovariateColumns
-    left_out : mapping of str to int
-        Training participants that took no part, by reason.
-    """
+    """What is applied to the scans of one fold; `left_out` counts training participants left out, by reason."""
 
     combat: ComBatModel
     covariates: CovariateColumns
@@ -43,20 +35,9 @@ class FoldModel:
 
 @dataclass(frozen=True, eq=False)
 class Harmonised:
-    """One source of features, harmonised fold by fold.
+    """One source of features, harmonised fold by fold; values (scans, groups), NaN where that was not possible.
 
-    Parameters
-    ----------
-    features : RegionFeatures
-        As they were.
-    values : array, shape (scans, groups)
-        Harmonised; NaN where that could not be done.
-    notes : tuple of (str or None)
-        Of each scan: why not, or that its site was not known to the model.
-    models : mapping of str to FoldModel
-        By fold.
-    problems : mapping of str to str
-        Why a fold has none.
+    `features` are as measured; `notes` give the reason for each scan; `models` and `problems` are by fold.
     """
 
     features: RegionFeatures
@@ -87,13 +68,7 @@ def harmonise(features: RegionFeatures, scans: FoldedScans, settings: Harmonisat
 
 
 def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig) -> FoldModel:
-    """Fit on the first scans of the people outside a fold.
-
-    Raises
-    ------
-    BadInputError
-        See `pipeline.statistics.harmonisation.combat_fit.fit`.
-    """
+    """Fit on the first scans of people outside a fold; BadInputError as of `fit`."""
     rows = np.flatnonzero(scans.training(fold))
     if not len(rows):
         raise BadInputError(

@@ -35,33 +35,11 @@ def site_effect(
     rng: np.random.Generator,
     hold_fold: bool = False,
 ) -> tuple[PermutationTest, FoldModel]:
-    """Test of site in every column of values.
+    """Test the effect of site in every column of values (participants, columns), and the model of the test.
 
-    Parameters
-    ----------
-    effect : {"location", "scale"}
-    values : array, shape (participants, columns)
-        One row per participant.
-    site : sequence of str
-    covariates : str
-        Formula over `frame`.
-    frame : pandas.DataFrame
-        One row per participant.
-    permutations : int
-    rng : numpy.random.Generator
-    hold_fold : bool
-        Whether the values come from networks that differ between folds.
-
-    Returns
-    -------
-    PermutationTest
-    FoldModel
-        Of the test.
-
-    Raises
-    ------
-    BadInputError
-        If there is one site only (for scale: with participants enough), or it follows from the covariates or from fold.
+    `covariates` is a formula over `frame` (one row per participant); `hold_fold` for values of networks that differ
+    between folds. BadInputError if there is one site only (for scale: one with enough participants), or site follows
+    from the covariates or fold.
     """
     # Without participant_id every row counts as a person; with a word before it, site 990 is a name and no number.
     names = [f"site {name}" for name in site]

@@ -40,26 +40,11 @@ def of_some_size(site: Sequence[str]) -> NDArray[np.bool_]:
 def spread_test(
     values: Floats, model: Floats, site: Sequence[str], fold: NDArray[np.intp], m: int, rng: np.random.Generator
 ) -> PermutationTest:
-    """Test of site in the spread of every column.
+    """Test whether sites differ in spread, in every column of values (participants, columns).
 
-    Parameters
-    ----------
-    values : array, shape (participants, columns)
-        A column with NaN has no test.
-    model : array, shape (participants, q)
-        Site among the covariates, with the intercept; full rank.
-    site : sequence of str
-        Two or more.
-    fold : array of int, shape (participants,)
-        Participants change places within it, and values are brought to one scale in each.
-    m : int
-        Permutations.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    PermutationTest
-        ``statistic`` is F, ``partial_r`` the root of the share of the distances' variance that is between sites.
+    `model` (participants, q) holds site and intercept, full rank; participants change places within `fold`
+    (participants,), and values are scaled in each. A column with NaN has no test. `statistic` is F, `partial_r` the
+    root of the share of the variance of distances between sites.
     """
     names, numbers = np.unique(np.asarray(site, dtype=str), return_inverse=True)
     codes: NDArray[np.int32] = np.array(numbers.ravel(), dtype=np.int32)

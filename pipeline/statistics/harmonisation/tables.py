@@ -19,7 +19,7 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined as joined_notes
 from pipeline.statistics.data.notes import so_many
-from pipeline.statistics.data.region_features import VOLUME, FoldedScans
+from pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
@@ -29,9 +29,7 @@ from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.linear.freedman_lane import PermutationTest
 
 _SCAN = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **SCAN_COLUMNS,
     "fold": "Test fold of the participant, whose model was fitted without them; all: tested by none, model of all",
     "site": "Site, by statistics.harmonisation.site_column",
 }
@@ -112,18 +110,9 @@ HARMONISATION_TABLES = (
 
 
 def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Harmonise densities and volumes over sites, fold by fold, and test what site does before and after.
+    """Harmonise densities and volumes over sites, fold by fold, and test the effect of site before and after.
 
-    Returns
-    -------
-    mapping
-        ``harmonised_relevance``, ``harmonised_volumes``, ``harmonisation_models``, ``site_effects``.
-
-    Raises
-    ------
-    BadInputError
-        If the settings name a column that is not there or tells the class, or no model of any source and fold can be
-        fitted (one site only, a site refused); the message says why. Where some can, the rows of others say it.
+    BadInputError if a setting names a missing column or one that holds the class, or if no model can be fitted.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)

@@ -246,14 +246,10 @@ def _full_rank(
 
 
 def new_direction(column: Floats, basis: Floats) -> Floats | None:
-    """What a column adds to an orthonormal basis, as a unit vector; None if it adds nothing.
+    """What a column (rows,) adds to an orthonormal basis (rows, q), as a unit vector; None if it adds nothing.
 
-    Parameters
-    ----------
-    column : array, shape (rows,)
-    basis : array, shape (rows, q)
-        The first vector is the constant one, if the model has an intercept: the size of what is left is judged
-        against the spread of the column, not against its mean.
+    With an intercept the first vector is the constant one: what is left is judged against the spread of the column, not
+    its mean.
     """
     norm = float(np.linalg.norm(column))
     if norm == 0:

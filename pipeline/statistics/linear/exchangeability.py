@@ -275,14 +275,10 @@ def _arrangements(labels: Indices) -> Iterator[Indices]:
 
 
 def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    """Independent uniform orders of 0..n-1.
+    """Independent uniform orders of 0..n-1, shape (count, n).
 
-    `numpy.random.Generator.permuted` does the same in three times the time. A position is a 32-bit draw scaled to its
-    range (Lemire 2019 without rejection), so no order is likelier than another by more than n^2 / 2^32.
-
-    Returns
-    -------
-    array of int, shape (count, n)
+    `numpy.random.Generator.permuted` takes three times as long. A position is a 32-bit draw scaled to its range (Lemire
+    2019 without rejection), so no order is likelier than another by more than n^2 / 2^32.
     """
     orders = np.empty((count, n), np.int32)
     orders[:] = np.arange(n, dtype=np.int32)

@@ -34,14 +34,7 @@ _ALLOWED_NODES = (
 
 @dataclass(frozen=True)
 class Terms:
-    """The right-hand side of a formula, split into what is tested and what is adjusted for.
-
-    Parameters
-    ----------
-    tested, nuisance : tuple of Term
-    columns : tuple of str
-        Columns of the table that the formula refers to, tested ones first.
-    """
+    """Terms of a formula: tested, adjusted for, and the columns of the table that they name, tested ones first."""
 
     tested: tuple[Term, ...]
     nuisance: tuple[Term, ...]
@@ -49,22 +42,10 @@ class Terms:
 
 
 def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
-    """Read a formula and find the tested term in it.
+    """Read a formula such as ``age + sex + site`` and find the tested term in it.
 
-    Parameters
-    ----------
-    formula : str
-        ``age + sex + site``; a left-hand side (``relevance ~``) is allowed and has no meaning here.
-    term : str
-        A term of the formula, e.g. ``age``, ``age:sex``, ``hippocampus_mm3/tiv_mm3``.
-    columns : sequence of str
-        Those of the table.
-
-    Raises
-    ------
-    BadInputError
-        If the formula is no formula, names an unknown column, calls what is not allowed, has no intercept, or if the
-        term is none of its terms or is part of an interaction in it.
+    A left-hand side (``relevance ~``) is ignored. BadInputError if the formula cannot be read, names an unknown column,
+    calls a function that is not allowed or has no intercept, or if the term is missing or part of an interaction.
     """
     terms, wanted = _terms(formula, columns), [one for one in _terms(term, columns) if one.degree]
     if not any(one.degree == 0 for one in terms):

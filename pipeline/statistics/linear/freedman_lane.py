@@ -43,24 +43,11 @@ NO_SPREAD = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """A design in the units of analysis, as orthonormal bases.
+    """A design in the units of analysis, as orthonormal bases tested (units, k) and nuisance (units, q).
 
-    Parameters
-    ----------
-    tested : array, shape (units, k)
-        Orthonormal basis of the tested columns, residualised for the nuisance columns.
-    nuisance : array, shape (units, q)
-        Orthonormal basis of the nuisance columns.
-    to_coefficients : array, shape (k, k)
-        Coefficients of the tested columns = this @ coordinates in ``tested``.
-    alike : array of int, shape (units,)
-        Equal for units with equal model rows (and variance group).
-    df : int
-        Residual degrees of freedom.
-    stays : array of bool, shape (q,)
-        Nuisance directions that no permutation moves.
-    groups : array of int, shape (units,), or None
-        Variance group of each unit.
+    `tested` is residualised for nuisance, and to_coefficients (k, k) turns coordinates in it into coefficients. alike
+    (units,) is equal for units with equal model rows and variance group; `df` are residual degrees of freedom; stays
+    (q,) marks nuisance directions that no permutation moves; groups (units,) are variance groups.
     """
 
     tested: Floats
@@ -79,22 +66,10 @@ class LinearModel:
         variance_groups: Sequence[Any] | None = None,
         transform: Callable[[Floats], Floats] = np.asarray,
     ) -> LinearModel:
-        """Reduce a design to the units of an exchange scheme.
+        """Reduce a design to the units of an exchange scheme for its rows (not those of the table).
 
-        Parameters
-        ----------
-        design : Design
-        exchange : Exchangeability
-            For the rows of the design (not of the table).
-        variance_groups : sequence, optional
-            Group of each row of the design.
-        transform : callable, optional
-            Applied to the columns in the units of analysis, e.g. ranks.
-
-        Raises
-        ------
-        BadInputError
-            If nothing of the tested term is left in these units, or no residual degrees of freedom are.
+        `variance_groups` has one group per row of the design; `transform`, such as ranks, is applied in the units of
+        analysis. BadInputError if nothing of the tested term, or no residual degree of freedom, is left.
         """
         term = ", ".join(design.names[: design.tested.shape[1]])
         if exchange.scheme == "within" and not exchange.n_participants:
@@ -226,16 +201,7 @@ def freedman_lane(
 
 
 def permutation_test(values: Floats, model: LinearModel, permutations: Permutations) -> PermutationTest:
-    """The test for given permutations.
-
-    Parameters
-    ----------
-    values : array, shape (units, columns)
-        In the units of the model; NaN columns and columns without residual variance have no test.
-    model : LinearModel
-    permutations : Permutations
-        Of the rows of the model.
-    """
+    """The test of values (units, columns) for given permutations of the model's rows; NaN columns have none."""
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
     known = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
     residuals = known - model.nuisance @ (model.nuisance.T @ known)

@@ -43,14 +43,7 @@ product."""
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Directions that are constant in cells of rows.
-
-    Parameters
-    ----------
-    cell : array of int, shape (units,)
-        0..K-1.
-    values : array, shape (directions, K)
-    """
+    """Directions that are constant in cells of rows: cell 0..K-1 of each unit (units,), values (directions, K)."""
 
     cell: NDArray[np.int32]
     values: Floats
@@ -66,18 +59,9 @@ class Cells:
 class _Work:
     """What one test needs in other precisions.
 
-    Parameters
-    ----------
-    dense : array, shape (p, units)
-        Directions of the matrix product.
-    data : array, shape (units, columns)
-        Residuals.
-    integers : array, shape (units, columns)
-        Residuals times the scale of the cells.
-    off : array, shape (columns,)
-        Norm of what they are off.
-    by_column : array, shape (columns, units)
-        Residuals in double precision.
+    Shapes: dense (p, units), directions of the matrix product; data (units, columns), residuals; integers, the same
+    times the scale of the cells; off (columns,), norm of their rounding; by_column (columns, units), residuals in
+    double precision.
     """
 
     dense: Singles
@@ -103,16 +87,9 @@ class _Work:
 
 @dataclass(frozen=True, eq=False)
 class HomoscedasticModel:
-    """The tested directions of a model and the nuisance directions that a permutation can move.
+    """Tested directions of a model (units, k), and the nuisance directions that a permutation can move (units, q).
 
-    Parameters
-    ----------
-    tested : array, shape (units, k)
-        Orthonormal, and orthogonal to all nuisance directions.
-    nuisance : array, shape (units, q)
-        Orthonormal, and orthogonal to what no permutation moves (the constant).
-    df : int
-        Residual degrees of freedom.
+    All are orthonormal, and orthogonal to what no permutation moves (the constant).
     """
 
     tested: Floats
@@ -134,39 +111,20 @@ class HomoscedasticModel:
         return statistic, np.full(residuals.shape[1], float(self.df))
 
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
-        """Partial R^2 of permuted data.
+        """Partial R^2 of permuted data, shape (permutations, columns).
 
-        Parameters
-        ----------
-        rows : array of int, shape (permutations, units)
-            Rearrangements of the model's rows.
-        residuals : array, shape (units, columns)
-            Of the values on the nuisance directions, each column of norm 1.
-
-        Returns
-        -------
-        array, shape (permutations, columns)
+        rows (permutations, units) rearrange the model's rows; residuals (units, columns) of the values on the nuisance
+        directions have norm 1.
         """
         return self._r_squared(self.basis[:, rows] @ residuals)
 
     def tally(
         self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
     ) -> tuple[NDArray[np.intp], Floats]:
-        """How many permutations reach the threshold of their column, and the largest value of each permutation.
+        """Permutations that reach the threshold of each column (columns,), and the largest value of each permutation.
 
-        Parameters
-        ----------
-        rows, residuals
-            As of `size`.
-        threshold : array, shape (columns,)
-        chunk_bytes : int
-            Size of the largest array made on the way.
-
-        Returns
-        -------
-        counts : array of int, shape (columns,)
-        largest : array, shape (permutations,)
-            On the right side of every threshold; otherwise of single precision.
+        rows and residuals as of `size`; `chunk_bytes` bounds the largest array. Largest values are on the right side of
+        every threshold, and otherwise of single precision.
         """
         n, columns = residuals.shape
         counts, largest = np.zeros(columns, np.intp), np.zeros(len(rows))

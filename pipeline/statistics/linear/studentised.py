@@ -29,22 +29,9 @@ NO_SPREAD = 1e-12
 class StudentisedModel:
     """Wald statistic of the tested directions with one residual variance per group.
 
-    Parameters
-    ----------
-    tested : array, shape (units, k)
-        Orthonormal, and orthogonal to `nuisance`.
-    nuisance : array, shape (units, q)
-        Orthonormal.
-    groups : array of int, shape (units,)
-        0..G-1.
-    stays : array of bool, shape (q,)
-        Nuisance directions that no permutation moves: residuals have nothing along them, so only the degrees of
-        freedom know of them.
-
-    Raises
-    ------
-    BadInputError
-        If a group has no residual degrees of freedom.
+    tested (units, k) and nuisance (units, q) are orthonormal, and orthogonal to each other; groups (units,) are 0..G-1;
+    `stays` (q,) marks nuisance directions that no permutation moves, which only count in the degrees of freedom.
+    BadInputError if a group has no residual degree of freedom.
     """
 
     tested: Floats
@@ -89,19 +76,7 @@ class StudentisedModel:
         return np.concatenate([within, self.members[:-1]])
 
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
-        """|t| or F of permuted data.
-
-        Parameters
-        ----------
-        rows : array of int, shape (permutations, units)
-            Rearrangements of the model's rows.
-        residuals : array, shape (units, columns)
-            Of the values on the nuisance directions, each column of norm 1.
-
-        Returns
-        -------
-        array, shape (permutations, columns)
-        """
+        """|t| or F of permuted data; arguments and shape as of `HomoscedasticModel.size`."""
         coordinates, variances = self._fit(rows, residuals)
         if self.tested.shape[1] == 1:
             return np.abs(self._t(coordinates, variances))
@@ -110,10 +85,7 @@ class StudentisedModel:
     def tally(
         self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
     ) -> tuple[NDArray[np.intp], Floats]:
-        """How many permutations reach the threshold of their column, and the largest value of each permutation.
-
-        Arguments as of `HomoscedasticModel.tally`.
-        """
+        """As `HomoscedasticModel.tally`, in double precision."""
         counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(rows))
         if not len(threshold):
             return counts, largest

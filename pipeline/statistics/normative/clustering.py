@@ -27,18 +27,7 @@ AMBIGUOUS = (0.1, 0.9)
 
 
 def ward_labels(points: Floats, numbers: Sequence[int]) -> Labels:
-    """Groups by Ward's method, for several numbers of groups.
-
-    Parameters
-    ----------
-    points : array, shape (participants, features)
-    numbers : sequence of int
-
-    Returns
-    -------
-    array, shape (participants, len(numbers))
-        Numbered from 1; participants who are alike in everything are not told apart.
-    """
+    """Ward's groups of points (participants, features), numbered from 1; shape (participants, numbers)."""
     return _cut(linkage(points, "ward"), numbers)
 
 
@@ -58,14 +47,10 @@ def within_squares(points: Floats, numbers: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """Gap statistic for 1, 2, ... groups, and the number it gives.
+    """Gap statistic and its error for 1, 2, ... groups, and the number of groups it gives.
 
-    Parameters
-    ----------
-    gap, error : array, shape (numbers,)
-        Mean log W of reference data minus log W; standard deviation of the reference times sqrt(1 + 1/references).
-    number : int
-        The smallest k with gap(k) >= gap(k + 1) - error(k + 1).
+    gap: mean log W of reference data minus log W; error: standard deviation of the reference times sqrt(1 +
+    1/references). `number` is the smallest k with gap(k) >= gap(k + 1) - error(k + 1).
     """
 
     gap: Floats
@@ -76,17 +61,8 @@ class Gap:
 def gap_statistic(points: Floats, largest: int, references: int, rng: np.random.Generator) -> Gap:
     """Compare the tightness of groups with data that have none (Tibshirani, Walther & Hastie 2001).
 
-    Reference data are uniform over the box along the principal axes of the points, so that a long cloud, such as more
-    and less ill people, does not count as groups.
-
-    Parameters
-    ----------
-    points : array, shape (participants, features)
-    largest : int
-        Largest number of groups considered; one more is looked at, for the rule.
-    references : int
-        Reference data sets.
-    rng : numpy.random.Generator
+    Points have shape (participants, features). Reference data are uniform over the box along the principal axes, so
+    that a long cloud, such as one of disease severity, does not count as groups.
     """
     numbers = list(range(1, largest + 2))
     left, singular, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
@@ -101,18 +77,11 @@ def gap_statistic(points: Floats, largest: int, references: int, rng: np.random.
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """Groups that hold over subsamples of participants, for one number of groups.
+    """Groups that hold over subsamples of participants, for one number of groups; 1 is the largest group.
 
-    Parameters
-    ----------
-    labels : array, shape (participants,)
-        1 for the largest group, and so on.
-    together : array, shape (participants, participants)
-        Share of subsamples holding both in which both were in one group.
-    ambiguous : float
-        Proportion of pairs that were neither nearly always together nor nearly always apart (PAC).
-    area : float
-        Under the distribution function of `together` over pairs; its growth with k is Monti's delta.
+    `together` (participants, participants): share of subsamples with both in which both were in one group; `ambiguous`:
+    proportion of pairs neither nearly always together nor nearly always apart (PAC); `area`: under the distribution
+    function of `together`, whose growth with k is Monti's delta.
     """
 
     labels: Labels
@@ -130,15 +99,9 @@ class Consensus:
 
 
 def consensus(points: Floats, numbers: Sequence[int], resamples: int, rng: np.random.Generator) -> list[Consensus]:
-    """Consensus clustering (Monti et al. 2003), the same subsamples of participants for every number of groups.
+    """Consensus clustering (Monti et al. 2003) of points (participants, features).
 
-    Parameters
-    ----------
-    points : array, shape (participants, features)
-    numbers : sequence of int
-        2 or more each, and no more than the subsamples have participants.
-    resamples : int
-    rng : numpy.random.Generator
+    All numbers of groups, 2 or more each, see the same subsamples.
     """
     n = len(points)
     size = max(round(SUBSAMPLE * n), max(numbers))
@@ -163,20 +126,9 @@ def _consensus_of(together: Floats, number: int) -> Consensus:
 
 
 def stability(points: Floats, groups: Sequence[Labels], resamples: int, rng: np.random.Generator) -> Floats:
-    """Adjusted Rand index between given groups and those of bootstrap samples of participants.
+    """Adjusted Rand index between given groups and those of bootstrap samples; shape (resamples, groups).
 
-    Parameters
-    ----------
-    points : array, shape (participants, features)
-    groups : sequence of array, shape (participants,)
-        Labels from 1, for several numbers of groups.
-    resamples : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    array, shape (resamples, len(groups))
-        Over the participants drawn, each counted once.
+    Each of `groups` holds labels (participants,) from 1. Each participant drawn counts once.
     """
     numbers = [len(np.unique(labels)) for labels in groups]
     agreement = np.empty((resamples, len(groups)))

@@ -23,20 +23,11 @@ NO_SPREAD = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """Regression of features on covariates among controls.
+    """Regression of features on covariates among controls; NaN and a problem for a feature without a norm.
 
-    Parameters
-    ----------
-    coefficients : array, shape (1 + covariates, features)
-        The intercept first; NaN where there is no norm.
-    inverse : array, shape (features, 1 + covariates, 1 + covariates)
-        (X'X)^-1 of the controls with a value.
-    deviation : array, shape (features,)
-        Residual standard deviation, over `freedom`.
-    controls, freedom : array, shape (features,)
-        Controls with a value, and residual degrees of freedom.
-    problems : tuple of (str or None)
-        Why a feature has no norm.
+    Shapes: coefficients (1 + covariates, features), intercept first; inverse (features, 1 + covariates, 1 +
+    covariates), (X'X)^-1 of the controls with a value; deviation (features,), the residual standard deviation;
+    controls, freedom (features,), controls with a value and residual degrees of freedom.
     """
 
     coefficients: Floats
@@ -47,16 +38,9 @@ class Norm:
     problems: tuple[str | None, ...]
 
     def scores(self, values: Floats, covariates: Floats) -> tuple[Floats, Floats]:
-        """Both scores of any rows, w and z; NaN where value, covariate or norm is missing.
+        """Scores w and z (rows, features) of values (rows, features) with covariates (rows, covariates).
 
-        Parameters
-        ----------
-        values : array, shape (rows, features)
-        covariates : array, shape (rows, covariates)
-
-        Returns
-        -------
-        tuple of array, shape (rows, features)
+        NaN where value, covariate or norm is missing.
         """
         design = np.column_stack([np.ones(len(values)), covariates])
         w = (values - design @ self.coefficients) / self.deviation
@@ -66,16 +50,10 @@ class Norm:
 
 
 def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
-    """Fit on controls, one row each.
+    """Fit on controls, one row each: values (controls, features), covariates (controls, covariates).
 
-    Parameters
-    ----------
-    values : array, shape (controls, features)
-        NaN where there is none; those controls do not count for the feature.
-    covariates : array, shape (controls, covariates)
-        Without NaN, of full rank beside an intercept.
-    min_freedom : int
-        Residual degrees of freedom below which there is no norm.
+    Controls with NaN do not count for that feature. Covariates have no NaN and full rank beside an intercept. Features
+    with fewer than `min_freedom` residual degrees of freedom have no norm.
     """
     n_features = values.shape[1]
     design = np.column_stack([np.ones(len(values)), covariates])

@@ -89,20 +89,10 @@ SUBTYPE_COMPARISON_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Subtypes:
-    """What was found in one source.
+    """Subtypes found in one source; `numbers` has the columns of `NUMBER_COLUMNS`.
 
-    Parameters
-    ----------
-    source : str
-    participants : tuple of str
-    fingerprints : array, shape (participants, groups)
-        z, as given.
-    labels : array, shape (participants,)
-        From 1; all 1 without subtypes.
-    certainty : array, shape (participants,)
-        Consensus with the own group; NaN for one group.
-    numbers : pandas.DataFrame
-        Columns of `NUMBER_COLUMNS`.
+    Shapes: fingerprints (participants, groups), z; labels (participants,), from 1, all 1 without subtypes; certainty
+    (participants,), consensus with the participant's group, NaN for one group.
     """
 
     source: str
@@ -136,14 +126,8 @@ class Subtypes:
 def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str, str], config: Config) -> Subtypes:
     """Group the fingerprints of one source.
 
-    Parameters
-    ----------
-    fingerprints : pandas.DataFrame
-        Of the positive class, columns of `pipeline.statistics.normative.w_scores.FINGERPRINT_COLUMNS`.
-    source : str
-    fold_of : mapping of str to str
-        Test fold of every participant of the positive class.
-    config : Config
+    `fingerprints` are those of the positive class, with columns as in `FINGERPRINT_COLUMNS` of
+    `pipeline.statistics.normative.w_scores`; `fold_of` gives the test fold of each participant.
     """
     settings = config.statistics.normative
     table = fingerprints[fingerprints["source"] == source].pivot_table("z", "participant_id", "group", sort=True)
@@ -220,19 +204,7 @@ def compare_subtypes(
 ) -> pd.DataFrame:
     """Whether subtypes differ in severity, volumes and biomarkers, and whether sources agree.
 
-    Parameters
-    ----------
-    found : sequence of Subtypes
-    frame : pandas.DataFrame
-        Scans of the positive class; each participant's mean is compared.
-    fold_of : mapping of str to str
-        Test fold of each participant.
-    config : Config
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `COMPARISON_COLUMNS`.
+    Compares each participant's mean over the scans of the positive class in `frame`; columns of `COMPARISON_COLUMNS`.
     """
     codes, names = participant_codes(frame["participant_id"].tolist())
     facts = pd.DataFrame(index=pd.Index(names))

@@ -39,16 +39,8 @@ NORMATIVE_TABLES = (
 def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Score all scans against controls outside their fold, and look for subtypes among patients.
 
-    Returns
-    -------
-    mapping
-        ``w_scores``, ``w_norms``, ``w_calibration``, ``w_fingerprints``, ``subtypes``, ``subtype_numbers``,
-        ``subtype_comparison``.
-
-    Raises
-    ------
-    BadInputError
-        If the covariates name a column that is not there or tells the class, or no control outside any fold has values.
+    BadInputError if the covariates name a missing column or one that holds the class, or if no control outside any fold
+    has values.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)

@@ -17,17 +17,12 @@ from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import CLASSES, Table
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
+from pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
 
-_SCAN = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
-}
 W_SCORE_COLUMNS = {
-    **_SCAN,
+    **SCAN_COLUMNS,
     "label": "Class in the contrast of this run; n/a outside the contrast",
     "fold": "Test fold of the participant: the norm is made of controls outside it; all: of all controls",
     "source": "Relevance map (densities), or volume",
@@ -89,17 +84,7 @@ W_FINGERPRINTS_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of one source of features.
-
-    Parameters
-    ----------
-    features : RegionFeatures
-    w, z : array, shape (scans, groups)
-    notes : tuple of (str or None)
-        Of each scan: why it has none.
-    norms : mapping of str to (Norm, CovariateColumns)
-        By fold.
-    """
+    """Scores w and z (scans, groups) of one source; `notes` say why a scan has none; `norms` are by fold."""
 
     features: RegionFeatures
     w: Floats
@@ -109,13 +94,7 @@ class Scores:
 
 
 def score(features: RegionFeatures, scans: FoldedScans, config: Config) -> Scores:
-    """Norms and scores, fold by fold.
-
-    Raises
-    ------
-    BadInputError
-        If the covariates name a column that is not there.
-    """
+    """Norms and scores, fold by fold; BadInputError if the covariates name a missing column."""
     settings = config.statistics.normative
     formula = settings.volume_covariates if features.source == VOLUME else settings.relevance_covariates
     w, z = np.full_like(features.values, np.nan), np.full_like(features.values, np.nan)
@@ -197,13 +176,7 @@ def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.D
 
 
 def fingerprint_table(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        From `score_table`.
-    """
+    """Means of `score_table` per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`."""
     known = table[table["z"].notna()]
     keys = ["participant_id", "label", "source", "group"]
     grouped = known.groupby(keys, sort=False, dropna=False)

@@ -39,20 +39,7 @@ PRECISION_RECALL_TABLE = Table(
 
 
 def wilson_interval(share: Floats, n: Floats, confidence: float) -> tuple[Floats, Floats]:
-    """Interval of a proportion (Wilson 1927, J Am Stat Assoc 22:209-212).
-
-    Parameters
-    ----------
-    share : array
-        Observed proportions.
-    n : array
-        Independent observations behind each.
-    confidence : float
-
-    Returns
-    -------
-    tuple of array
-        Lower and upper bounds.
+    """Interval of proportions of n observations each (Wilson 1927, J Am Stat Assoc 22:209-212).
 
     Examples
     --------
@@ -69,19 +56,8 @@ def wilson_interval(share: Floats, n: Floats, confidence: float) -> tuple[Floats
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """Observed against predicted frequency of the positive class, in bins of probability.
 
-    A participant's scans in a bin share one vote, so that people with many visits do not count for more; bins without
-    scans have no row.
-
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    confidence : float
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `CALIBRATION_COLUMNS`.
+    A participant's scans in a bin share one vote, so that people with many visits do not count more; bins without scans
+    have no row.
     """
     edges = np.asarray(BINS)
     place = np.clip(

@@ -80,18 +80,9 @@ def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
 
 
 def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
-    """Precision averaged over the steps of recall, ties called together; its chance level is the positive share.
+    """Precision averaged over the steps of recall; NaN where the positive class has no weight.
 
-    Parameters
-    ----------
-    target : array of 0 and 1, shape (scans,)
-    score : array, shape (scans,)
-    weights : array, shape (draws, scans)
-
-    Returns
-    -------
-    array, shape (draws,)
-        NaN where the positive class has no weight.
+    Arguments as of `weighted_auc`. Ties are called together; the chance level is the positive share.
     """
     _, level, sizes = np.unique(-score, return_inverse=True, return_counts=True)
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
@@ -102,19 +93,9 @@ def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -
 
 
 def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Floats) -> dict[str, Floats]:
-    """All metrics, for scans that count several times.
+    """All metrics (draws,) of weighted scans; NaN where a class that the metric needs has no weight.
 
-    Parameters
-    ----------
-    target, predicted : array of 0 and 1, shape (scans,)
-    probability : array, shape (scans,)
-        Of class 1.
-    weights : array, shape (draws, scans)
-
-    Returns
-    -------
-    dict of str to array, shape (draws,)
-        NaN where a class that the metric needs has no weight.
+    target, predicted (0 or 1) and probability of class 1 have shape (scans,), weights (draws, scans).
     """
     right = (target == predicted).astype(float)
     sensitivity = ratio(weights @ (right * target), weights @ target)
@@ -131,20 +112,7 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
 
 
 def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All metrics, over all folds together and in each.
-
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    settings : StatisticsConfig
-    seed : int
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `PERFORMANCE_COLUMNS`.
-    """
+    """All metrics, over all folds together and in each; columns of `PERFORMANCE_COLUMNS`."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))

@@ -51,20 +51,7 @@ _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
 def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
-    """One row per class and variable.
-
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Those analysed.
-    cohort : CohortConfig
-        Names the classes.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `DEMOGRAPHICS_COLUMNS`; also for a class without scans.
-    """
+    """One row per class and variable, also for a class without scans."""
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     rows = []
     classes = () if cohort.target else tuple(reversed(cohort.labels))  # positive first
@@ -89,12 +76,7 @@ def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
     """Whether the classes differ in who they are: one row per variable, participants as the unit.
 
-    Someone with scans of both classes belongs to neither and is left out, counted in the note.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `TESTS_COLUMNS`.
+    Participants with scans of both classes are left out and counted in the note.
     """
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     classes = frame.groupby("participant_id")["label"].nunique()

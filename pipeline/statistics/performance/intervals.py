@@ -37,20 +37,9 @@ def by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def measured_by_fold(
     predictions: pd.DataFrame, measure: Measure, settings: StatisticsConfig, rng: np.random.Generator
 ) -> pd.DataFrame:
-    """One row per fold and metric.
+    """One row per fold and metric; columns of `MEASURE_COLUMNS`.
 
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-    measure : callable
-        Of predictions and weights (draws, scans); metrics of shape (draws,) by name.
-    settings : StatisticsConfig
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `MEASURE_COLUMNS`.
+    `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name.
     """
     rows = []
     for fold, frame in by_fold(predictions).items():

@@ -30,18 +30,10 @@ PERFORMANCE_NUMBER_TABLE = Table(
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
-    """All metrics, for scans that count several times.
+    """All metrics (draws,) of weighted scans; NaN where a metric does not exist, such as r without a spread.
 
-    Parameters
-    ----------
-    target, predicted, corrected : array, shape (scans,)
-        `corrected` are corrected gaps; NaN where there is none, and then so are the metrics of it.
-    weights : array, shape (draws, scans)
-
-    Returns
-    -------
-    dict of str to array, shape (draws,)
-        NaN where a metric does not exist, such as a correlation without a spread.
+    target, predicted and corrected gaps have shape (scans,), weights (draws, scans). Without corrected gaps (NaN) their
+    metrics are NaN.
     """
     gap = predicted - target
     mean = weighted_mean(target, weights)

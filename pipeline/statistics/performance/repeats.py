@@ -38,14 +38,7 @@ def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def repeats_table(predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """One row per repeat and metric, and the mean and standard deviation over repeats.
-
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-        ``predictions_repeats.tsv``.
-    task : Task
-    """
+    """One row per repeat and metric, and the mean and standard deviation over repeats."""
     rows = []
     for repeat, frame in predictions.groupby("repeat", sort=True):
         counts = (frame["participant_id"].nunique(), len(frame))

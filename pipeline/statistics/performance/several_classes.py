@@ -41,18 +41,9 @@ CONFUSION_TABLE = Table(
 def class_metrics(
     labels: Sequence[str], predicted: Sequence[str], classes: Sequence[str], weights: Floats
 ) -> dict[str, Floats]:
-    """Macro balanced accuracy, accuracy and recalls, for scans that count several times.
+    """Macro balanced accuracy, accuracy and recalls (draws,) of scans with weights (draws, scans).
 
-    Parameters
-    ----------
-    labels, predicted : sequence of str, length scans
-    classes : sequence of str
-    weights : array, shape (draws, scans)
-
-    Returns
-    -------
-    dict of str to array, shape (draws,)
-        NaN where a class that the metric needs has no weight.
+    NaN where a class that the metric needs has no weight.
     """
     true, right = np.asarray(labels), np.asarray(labels) == np.asarray(predicted)
     recalls = {}

@@ -46,21 +46,10 @@ def orders(predictor: Floats) -> Floats:
 
 
 def concordance(predictor: Floats, pairs: Pairs, weights: Floats | None = None) -> Floats:
-    """Share of pairs in which the higher predictor has the earlier event.
+    """Share of pairs in which the higher predictor has the earlier event, (draws,); NaN without a pair.
 
-    Parameters
-    ----------
-    predictor : array, shape (n,)
-        Higher means sooner.
-    pairs : array, shape (n, n)
-        From `comparable_pairs` or `class_pairs`.
-    weights : array, shape (draws, n), optional
-        How often each participant counts; once by default.
-
-    Returns
-    -------
-    array, shape (draws,)
-        NaN without a comparable pair.
+    `predictor` (n,): higher means sooner; `pairs` (n, n) from `comparable_pairs` or `class_pairs`; `weights` (draws,
+    n): how often each participant counts, once by default.
     """
     counted = np.ones((1, len(predictor))) if weights is None else weights
     right = ((counted @ (pairs * orders(predictor))) * counted).sum(axis=1)
@@ -70,12 +59,7 @@ def concordance(predictor: Floats, pairs: Pairs, weights: Floats | None = None) 
 
 
 def permuted_concordance(predictor: Floats, pairs: Pairs, rows: NDArray[np.integer]) -> Floats:
-    """Concordance of every rearrangement of the predictor.
-
-    Parameters
-    ----------
-    rows : array of int, shape (m, n)
-    """
+    """Concordance for the predictor in each order of `rows` (m, n)."""
     order, first, second = orders(predictor), *np.nonzero(pairs)
     result = np.full(len(rows), np.nan)
     if len(first):

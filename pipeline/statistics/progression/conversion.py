@@ -43,18 +43,10 @@ SOONER_WHEN_LOWER = frozenset({"hippocampus/tiv", "mmse"})
 
 @dataclass(frozen=True, eq=False)
 class Conversions:
-    """First MCI scans and what followed.
+    """First MCI scans and what followed, one row per participant; relevance (participants, maps, groups) holds sums.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per participant: facts of the scan, ``time`` (months), ``event``, ``competing`` (censored by a dementia
-        of another cause; NaN where the clinical table does not tell).
-    relevance : array, shape (participants, maps, groups)
-        Sums.
-    maps, groups : tuple of str
-    left_out : mapping of str to int
-        Participants without a time, by reason.
+    `frame` has the facts of the scan, ``time`` (months), ``event``, and ``competing`` (censored by a dementia of
+    another cause; NaN where unknown). `left_out` counts participants without a time, by reason.
     """
 
     frame: pd.DataFrame
@@ -97,10 +89,7 @@ class Conversions:
 def conversions(applied: AppliedScans | None) -> Conversions:
     """Take the first MCI scan of each participant and count the months from it.
 
-    Raises
-    ------
-    BadInputError
-        If the networks were not asked about any scan with MCI, or the clinical table has no times.
+    BadInputError if the networks saw no scan with MCI, or the clinical table has no times.
     """
     if applied is None:
         raise BadInputError(

@@ -58,18 +58,7 @@ def standardised(columns: Floats) -> Floats:
 
 
 def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Floats, confidence: float) -> Hazard:
-    """Hazard ratio of a predictor, adjusted.
-
-    Parameters
-    ----------
-    time : array, shape (n,)
-        Above 0.
-    event : array of bool, shape (n,)
-    predictor : array, shape (n,)
-    covariates : array, shape (n, q)
-        q may be 0.
-    confidence : float
-    """
+    """Hazard ratio of a predictor (n,), adjusted for covariates (n, q), q from 0; times (n,) are above 0."""
     x = standardised(predictor[:, None])
     if not x.any():
         return Hazard.none(CONSTANT)
@@ -90,18 +79,10 @@ def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Flo
 
 
 def martingale_residuals(time: Floats, event: Flags, covariates: Floats) -> Floats:
-    """Events observed less events expected of each participant, by the covariates alone (Breslow's cumulative hazard).
+    """Observed less expected events (n,) given covariates (n, q) alone (Breslow's cumulative hazard).
 
-    Parameters
-    ----------
-    time, event : array, shape (n,)
-    covariates : array, shape (n, q)
-        q may be 0: then the expectation is the Nelson-Aalen estimate.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If covariates are collinear or separate the events.
+    Without covariates the expectation is the Nelson-Aalen estimate. LinAlgError if covariates are collinear or separate
+    the events.
     """
     risk = np.ones(len(time))
     if covariates.shape[1]:
@@ -121,21 +102,10 @@ def martingale_residuals(time: Floats, event: Flags, covariates: Floats) -> Floa
 def score_statistics(
     residuals: Floats, predictors: Floats, covariates: Floats, rows: NDArray[np.integer]
 ) -> tuple[Floats, Floats]:
-    """Scores of predictors as they are and in every order of participants.
+    """Scores of predictors (n, k) as they are (k,) and in every order of participants, rows (m, n): (m, k).
 
-    Parameters
-    ----------
-    residuals : array, shape (n,)
-        From `martingale_residuals`.
-    predictors : array, shape (n, k)
-    covariates : array, shape (n, q)
-    rows : array of int, shape (m, n)
-
-    Returns
-    -------
-    array, shape (k,)
-        Correlations of residuals with what the covariates do not explain of each predictor; NaN where nothing is left.
-    array, shape (m, k)
+    They are correlations of `martingale_residuals` (n,) with what the covariates (n, q) do not explain of a predictor;
+    NaN where nothing is left.
     """
     design = np.column_stack([np.ones(len(residuals)), standardised(covariates)])
     basis, _ = np.linalg.qr(design)

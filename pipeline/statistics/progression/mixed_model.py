@@ -32,20 +32,10 @@ none."""
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """Slopes of groups over time.
+    """Slopes of groups per year (groups,), and their covariance (groups, groups).
 
-    Parameters
-    ----------
-    estimate : array, shape (groups,)
-        Per year.
-    covariance : array, shape (groups, groups)
-        Of the estimates.
-    df : int
-        Participants with repeated scans, less groups.
-    random : {"intercept and slope", "intercept", "none", "not converged"}
-        Where the fit did not converge, estimate and covariance are NaN: a simpler model would understate the error.
-    note : str or None
-        Why there is no random slope, none at all, or no estimate.
+    `df` is participants with repeated scans less groups. If the fit did not converge (`random`), both are NaN, since a
+    simpler model would understate the error. `note`: why there is no random slope, no random effect, or no estimate.
     """
 
     estimate: Floats
@@ -77,23 +67,11 @@ def slopes_by_group(
     levels: Floats,
     random_slope: bool,
 ) -> Slopes | str:
-    """Fit ``values ~ group + group:years + levels + (1 + years | participant)``.
+    """Fit ``values ~ group + group:years + levels + (1 + years | participant)``, or say why not.
 
-    Parameters
-    ----------
-    values, years : array, shape (scans,)
-    group : array of int, shape (scans,)
-        0..G-1, the same for all scans of a participant; each has participants with repeated scans.
-    participant : array of int, shape (scans,)
-    levels : array, shape (scans, q)
-        Further fixed effects on the level, of full rank beside the groups.
-    random_slope : bool
-        Whether to try one; it is given up where it has no variance.
-
-    Returns
-    -------
-    Slopes or str
-        Or why there is no fit.
+    All arrays have a row per scan; group 0..G-1 is the same for all scans of a participant, and each has participants
+    with repeated scans. `levels` (scans, q) are further fixed effects, full rank beside the groups. A random slope
+    without variance is dropped.
     """
     own = np.eye(int(group.max()) + 1)[group]
     fixed = np.column_stack([own, own * years[:, None], levels])

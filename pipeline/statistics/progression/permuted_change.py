@@ -38,14 +38,9 @@ ROUNDING = 1e-12
 class OwnLines:
     """Least-squares lines of the participants whose time varies.
 
-    Parameters
-    ----------
-    slopes : array, shape (participants, columns)
-    squares : array, shape (participants,)
-        Sum of squared years about their mean: the variance of a slope is that of its person + noise / squares.
-    noise : array, shape (columns,)
-        Residual variance about the lines, pooled; NaN if nobody has three visits.
-    group : array of int, shape (participants,)
+    Shapes: slopes (participants, columns); squares (participants,), the sum of squared years about their mean: the
+    variance of a slope is that of its person + noise / squares; noise (columns,), pooled residual variance, NaN if
+    nobody has three visits.
     """
 
     slopes: Floats
@@ -82,17 +77,9 @@ def change_test(
     values: Floats, years: Floats, participant: NDArray[np.intp], group: NDArray[np.intp], m: int,
     rng: np.random.Generator,
 ) -> ChangeTest:  # fmt: skip
-    """Of mean change over years in one group, or of a difference in change between several.
+    """Test of mean change over years in one group, or of a difference in change between several.
 
-    Parameters
-    ----------
-    values : array, shape (scans, columns)
-    years : array, shape (scans,)
-    participant, group : array of int, shape (scans,)
-        The group is the same for all scans of a participant.
-    m : int
-        Flips or permutations.
-    rng : numpy.random.Generator
+    values (scans, columns); years, participant and group (scans,), one group per participant; m flips or permutations.
     """
     lines = own_lines(values, years, participant, group)
     nothing = np.full(values.shape[1], np.nan)

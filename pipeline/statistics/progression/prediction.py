@@ -86,16 +86,7 @@ class _Question:
 
 
 def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int, horizon_months: int) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_COLUMNS`.
-
-    Parameters
-    ----------
-    cohort : Conversions
-    settings : StatisticsConfig
-    seed : int
-    horizon_months : int
-        Of pMCI and sMCI; named in the table.
-    """
+    """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
     table = pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
@@ -199,10 +190,7 @@ def _counts(events: Flags) -> dict[str, int]:
 def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Conversion from MCI to AD: ``cox`` and ``progression``.
 
-    Raises
-    ------
-    BadInputError
-        If nobody with MCI was seen by the networks, or nothing is known of conversion.
+    BadInputError if the networks saw nobody with MCI, or nothing is known of conversion.
     """
     cohort, settings = conversions(inputs.applied), inputs.config.statistics
     return {

@@ -99,18 +99,9 @@ def percentile_bounds(draws: Floats, confidence: float) -> tuple[Floats, Floats]
 
 
 def acceleration(jackknife: Floats, strata: Sequence[int]) -> Floats:
-    """Acceleration of the BCa interval (Efron 1987), from estimates with one participant left out.
+    """Acceleration (numbers,) of the BCa interval (Efron 1987), from a jackknife (participants, numbers).
 
-    With strata, each contributes its own influence values (Davison & Hinkley 1997, section 5.4).
-
-    Parameters
-    ----------
-    jackknife : array, shape (participants, numbers)
-    strata : sequence of int
-
-    Returns
-    -------
-    array, shape (numbers,)
+    With strata, each contributes its influence values (Davison & Hinkley 1997, section 5.4).
     """
     members = np.asarray(strata)
     cubes, squares = np.zeros(jackknife.shape[1]), np.zeros(jackknife.shape[1])
@@ -127,13 +118,7 @@ def bca_bounds(
 ) -> tuple[Floats, Floats]:
     """Bias-corrected and accelerated bounds; NaN where they are not defined.
 
-    Parameters
-    ----------
-    draws : array, shape (count, numbers)
-    estimates : array, shape (numbers,)
-    jackknife : array, shape (participants, numbers)
-    strata : sequence of int
-    confidence : float
+    draws (count, numbers), estimates (numbers,), jackknife (participants, numbers).
     """
     below = ((draws < estimates).mean(axis=0) + (draws <= estimates).mean(axis=0)) / 2
     defined = (below > 0) & (below < 1) & np.isfinite(jackknife).all(axis=0)

@@ -68,13 +68,7 @@ SHORTCUTS_TABLE = Table(
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """One row per map and compartment; columns of `SHORTCUT_COLUMNS`.
-
-    Raises
-    ------
-    BadInputError
-        If the run has no audit, or it lacks a column.
-    """
+    """Table ``shortcuts``: a row per map and compartment; BadInputError if the audit or a column is missing."""
     audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
     facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
     known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
@@ -98,7 +92,8 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         return row | {"note": "no voxels of this kind, or no relevance"}
     people = Exchangeability.participant_means(usable["participant_id"].tolist())
     share, voxels, enrichment = people.reduce(usable[["share", "voxel_share", "enrichment"]].to_numpy(float)).T
-    positive = _of_most_scans(usable["target"].to_numpy(float), people)
+    # Half and half counts as positive, as in the split.
+    positive = np.asarray(people.reduce(usable[["target"]].to_numpy(float))[:, 0] >= 0.5, dtype=bool)
     found = bootstrap_intervals(
         lambda weights: weights @ enrichment / weights.sum(axis=1),
         positive.astype(int).tolist(), settings.bootstrap_samples, settings.confidence, rng,
@@ -122,12 +117,6 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
     fold = people.groups_of_units(usable["fold"].tolist())
     compared = _difference(enrichment, positive, fold, settings, rng)
     return row | compared | {"note": joined(row["note"], compared.get("note"))}
-
-
-def _of_most_scans(target: Floats, people: Exchangeability) -> NDArray[np.bool_]:
-    """Class of each participant; half and half counts as positive, as in the split."""
-    means = people.reduce(target[:, None])[:, 0]
-    return np.asarray(means >= 0.5, dtype=bool)
 
 
 def _difference(

@@ -71,13 +71,7 @@ SITE_PREDICTION_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Scans:
-    """Scans whose site is predicted.
-
-    Parameters
-    ----------
-    codes, site, positive : array of int, shape (scans,)
-        Participant, site 0..S-1 and class of each.
-    """
+    """Scans whose site is predicted: participant, site 0..S-1 and class of each, shape (scans,)."""
 
     codes: Indices
     site: Indices
@@ -198,19 +192,9 @@ def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permut
 
 
 def assigned(features: Floats, scans: Scans, folds: list[Indices], rows: NDArray[Any]) -> NDArray[np.int16]:
-    """Out-of-fold site of each scan, for the labels in each of several orders.
+    """Out-of-fold site of each scan from features (scans, regions), shape (m, scans), for several orders of labels.
 
-    Parameters
-    ----------
-    features : array, shape (scans, regions)
-    scans : Scans
-    folds : list of array of int
-    rows : array of int, shape (m, scans)
-        ``scans.site[rows[i]]`` are the labels of the i-th order.
-
-    Returns
-    -------
-    array of int, shape (m, scans)
+    ``scans.site[rows[i]]`` are the labels of the i-th order; rows (m, scans).
     """
     result = np.empty(rows.shape, np.int16)
     weights, at_once = scans.weights, max(1, TARGETS_AT_ONCE // scans.n_sites)
