@@ -110,14 +110,7 @@ def load_atlas(name: str, grid: Grid) -> Atlas:
 
 
 def read_labels(path: Path) -> tuple[NDArray[np.int32], Grid]:
-    """Read a label image.
-
-    Raises
-    ------
-    BadInputError
-        If the file is no image, not one 3D volume, does not say where it lies, or holds anything but whole numbers
-        from 0.
-    """
+    """Read a label image: one 3D volume of whole numbers from 0 that says where it lies; any other is refused."""
     try:
         image = nib.load(path)
         if not isinstance(image, SpatialImage):

@@ -20,18 +20,11 @@ from pipeline.run.errors import BadInputError
 
 @dataclass(frozen=True)
 class ResampledLabels:
-    """Labels on a new grid, and what the new grid could not hold.
+    """Labels on a new grid, and what the new grid could not hold."""
 
-    Parameters
-    ----------
-    labels : ndarray of int32
-        On the target grid, 0 = unlabelled.
-    lost : tuple of int
-        Labels inside the target's field of view that fell between its voxels: structures thinner than the voxel
-        distance. Known, never silent.
-    """
-
-    labels: NDArray[np.int32]
+    labels: NDArray[np.int32]  # On the target grid, 0 = unlabelled
+    # Labels inside the target's field of view that fell between its voxels: structures thinner than the voxel distance.
+    # Known, never silent
     lost: tuple[int, ...]
 
 

@@ -114,24 +114,13 @@ class Scan:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """Follow-up of someone without dementia; months from the diagnosis at the scan.
+    """Follow-up of someone without dementia; months from the diagnosis at the scan."""
 
-    Parameters
-    ----------
-    converted : bool
-        Whether AD was diagnosed and is the last diagnosis (before a dementia of another cause).
-    months_to_conversion : float or None
-        Until the first diagnosis of AD; None if there was none.
-    months_followed : float
-        Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it.
-    other_dementia : bool
-        Whether a dementia of another cause, without AD before, ended it: a competing event.
-    """
-
-    converted: bool
-    months_to_conversion: float | None
+    converted: bool  # Whether AD was diagnosed and is the last diagnosis (before a dementia of another cause)
+    months_to_conversion: float | None  # Until the first diagnosis of AD; None if there was none
+    # Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it
     months_followed: float
-    other_dementia: bool = False
+    other_dementia: bool = False  # Whether a dementia of another cause, without AD before, ended it: a competing event
 
 
 @dataclass(frozen=True)

@@ -41,35 +41,18 @@ mm 0.594, 12.4 s."""
 
 @dataclass(frozen=True)
 class RegisteredScan:
-    """A scan in template space.
+    """A scan in template space."""
 
-    Parameters
-    ----------
-    t1w : numpy.ndarray
-        (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`.
-    brain_mask : numpy.ndarray
-        (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``).
-    log_jacobian : numpy.ndarray
-        (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
-        displacement is 0, it is the logarithm of the affine part alone.
-    grid : Grid
-        The template grid.
-    transforms : Transforms
-    quality : RegistrationQuality
-    brain : BrainMask
-        The brain in scan space.
-    orientation : str
-        See `pipeline.registration.images.t1w.T1wImage`.
-    """
-
-    t1w: np.ndarray
-    brain_mask: np.ndarray
+    t1w: np.ndarray  # (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`
+    brain_mask: np.ndarray  # (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``)
+    # (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
+    # displacement is 0, it is the logarithm of the affine part alone
     log_jacobian: np.ndarray
-    grid: Grid
+    grid: Grid  # The template grid
     transforms: Transforms
     quality: RegistrationQuality
-    brain: BrainMask
-    orientation: str
+    brain: BrainMask  # The brain in scan space
+    orientation: str  # See `pipeline.registration.images.t1w.T1wImage`
 
 
 def register_image(

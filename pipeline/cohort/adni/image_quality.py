@@ -42,30 +42,15 @@ UNUSABLE = 4
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What tables say about an image; None where unknown.
+    """What tables say about an image; None where unknown."""
 
-    Parameters
-    ----------
-    series : int or None
-        LONI's series number.
-    description : str or None
-        Of the sequence and its processing.
-    field_strength : float or None
-        Tesla.
-    accelerated, selected : bool or None
-    grade : int or None
-        1 (best) to 4 (unusable).
-    failed : str or None
-        Table and column that record the failure.
-    """
-
-    series: int | None = None
-    description: str | None = None
-    field_strength: float | None = None
+    series: int | None = None  # LONI's series number
+    description: str | None = None  # Of the sequence and its processing
+    field_strength: float | None = None  # Tesla
     accelerated: bool | None = None
     selected: bool | None = None
-    grade: int | None = None
-    failed: str | None = None
+    grade: int | None = None  # 1 (best) to 4 (unusable)
+    failed: str | None = None  # Table and column that record the failure
 
 
 @dataclass(frozen=True)
@@ -101,19 +86,7 @@ def loni_number(text: str | None) -> int | None:
 
 
 def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables, list[str]]:
-    """Read those of the four tables that exist.
-
-    Parameters
-    ----------
-    files : mapping of str to str
-        From `pipeline.cohort.adni.files.newest_tables`.
-
-    Returns
-    -------
-    tables : ImageTables
-    notes : list of str
-        Names tables that are not used because they are empty, damaged or lack columns.
-    """
+    """Read those of the four tables that exist; notes name tables that are empty, damaged or lack columns."""
     images: dict[int, ImageFacts] = {}
     series: dict[int, ImageFacts] = {}
     visits: dict[int, ImageRecord] = {}

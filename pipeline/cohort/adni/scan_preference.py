@@ -50,13 +50,7 @@ def preference(
     days_from_visit: int | None,
     config: CohortConfig,
 ) -> tuple[int, ...]:
-    """Sort key of an image among those of its visit; the smallest is used.
-
-    Parameters
-    ----------
-    description : str
-        Name of the folder or file; a table's description is added.
-    """
+    """Sort key of an image among those of its visit; the smallest is used."""
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))
     number = re.fullmatch(r"[A-Za-z]?(\d+)", image_id)

@@ -42,19 +42,7 @@ _USED_NAMES = (
 
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Read ADNIMERGE as text, with current column names and ISO dates.
-
-    Parameters
-    ----------
-    needed : sequence of str
-        Columns that must exist besides PTID and a visit code: EXAMDATE if scans can be matched only by date, DX if no
-        other table gives the diagnosis of the contrast.
-
-    Raises
-    ------
-    BadInputError
-        If columns are missing or there is no row.
-    """
+    """Read ADNIMERGE as text, with current column names and ISO dates; refuse it without rows or `needed` columns."""
     frame, notes = read_text_table(path, used=_USED_NAMES)
     frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
     code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"

@@ -33,36 +33,20 @@ _WHO_AND_WHEN = ("RID", "PTID", "VISCODE", "VISCODE2", *DATE_COLUMNS)
 
 @dataclass(frozen=True)
 class VisitRow:
-    """One visit of one person in a table.
-
-    Parameters
-    ----------
-    session_id : str
-    months : int or None
-        Since the first baseline.
-    exam_date : date or None
-    columns : mapping of str to str
-        Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``).
-    """
+    """One visit of one person in a table."""
 
     session_id: str
-    months: int | None
+    months: int | None  # Since the first baseline
     exam_date: date | None
+    # Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``)
     columns: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class VisitTable:
-    """Rows of a table by RID, in order of date.
+    """Rows of a table by RID, in order of date."""
 
-    Parameters
-    ----------
-    name : str
-        Of the file; empty without a file.
-    rows : mapping of int to tuple of VisitRow
-    """
-
-    name: str = ""
+    name: str = ""  # of the file; empty without a file
     rows: Mapping[int, tuple[VisitRow, ...]] | None = None
 
     def of(self, person: int) -> tuple[VisitRow, ...]:
@@ -113,22 +97,9 @@ def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, st
 def read_visit_table(
     root: Path, name: str | None, wanted: Sequence[str], persons: Collection[int]
 ) -> tuple[VisitTable, list[str]]:
-    """Read an optional table.
+    """Read an optional table, for the RIDs with images; empty, with a note, if it is missing or cannot be used.
 
-    Parameters
-    ----------
-    name : str or None
-        Path relative to `root`; None if the download has no such table.
-    wanted : sequence of str
-        Columns to read; at least one must exist.
-    persons : collection of int
-        RIDs of those with images; others are left out.
-
-    Returns
-    -------
-    table : VisitTable
-        Empty if it is missing or cannot be used.
-    notes : list of str
+    At least one of the `wanted` columns must exist.
     """
     if name is None:
         return VisitTable(), []

@@ -18,24 +18,9 @@ MOST_WILDCARDS = 10
 
 
 def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Split paths into those of the dataset and those excluded by its ``.bidsignore``.
+    """Split paths into those of the dataset and those excluded by its ``.bidsignore``, in their order.
 
-    Parameters
-    ----------
-    root : Path
-        Of the dataset.
-    paths : iterable of str
-        Relative to `root`, POSIX separators.
-
-    Returns
-    -------
-    used, ignored : list of str
-        In their order.
-
-    Raises
-    ------
-    BadInputError
-        If the file cannot be read or a pattern is malformed: images meant to be excluded must not be used.
+    A file that cannot be read and a malformed pattern are errors: images meant to be excluded must not be used.
     """
     patterns = read_patterns(root / BIDSIGNORE)
     used: list[str] = []

@@ -49,26 +49,7 @@ def enters(folder: str) -> bool:
 
 
 def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[Candidate], list[str]]:
-    """Read a BIDS dataset.
-
-    Parameters
-    ----------
-    files : InputFiles
-        What lies below the ``sub-*`` folders of `root`.
-    horizon_months : int
-        Time within which MCI that becomes AD counts as progressive.
-
-    Returns
-    -------
-    candidates : list of Candidate
-        One per T1-weighted image; images of other kinds are counted in a note.
-    notes : list of str
-
-    Raises
-    ------
-    BadInputError
-        If no table describes a participant, or ``participants.tsv`` or ``sessions.tsv`` cannot be read.
-    """
+    """Read a BIDS dataset: one candidate per T1-weighted image; images of other kinds are counted in a note."""
     used, ignored = split_ignored(root, files.images)
     matches = {path: _IMAGE.fullmatch(path) for path in used}
     t1w = {path: match for path, match in matches.items() if match is not None and match["suffix"] == "T1w"}
@@ -114,8 +95,6 @@ def read_shared_sidecar(root: Path) -> dict[str, object]:
 def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
     """Sort key of an image among those of its session; the smallest is used.
 
-    Examples
-    --------
     >>> preference({"run": "2"}, "scan") < preference({"acq": "fast", "run": "1"}, "scan")
     True
     >>> preference({"acq": "fast"}, "scan") < preference({"desc": "brain"}, "brain")

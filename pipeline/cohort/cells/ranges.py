@@ -93,8 +93,6 @@ _SEX = frozenset({"sex", "gender", "ptgender", "subjectsex"})
 def plain_name(column: str) -> str:
     """A column's name in lower case, letters and digits only.
 
-    Examples
-    --------
     >>> plain_name("CDR-SB"), plain_name("hippocampus_mm3")
     ('cdrsb', 'hippocampusmm3')
     """
@@ -127,19 +125,7 @@ def _problem(declared: str, text: str) -> tuple[str, bool] | None:
 
 
 def possible_cells(table: str, line: int | None, cells: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """Remove impossible numbers from a row; text that is not a number is only reported.
-
-    Parameters
-    ----------
-    table : str
-        Name of the file.
-    line : int or None
-        Line of the row; None for a file about one image.
-    cells : mapping of str to str
-        Filled cells by column, in any spelling.
-    problems : list of str
-        Impossible cells are appended here, by file, line, column and text.
-    """
+    """Remove impossible numbers from a row, adding them to `problems`; text that is not a number is only reported."""
     possible = dict(cells)
     for column, text in cells.items():
         declared = _declared(column)

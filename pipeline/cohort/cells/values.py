@@ -130,8 +130,6 @@ def diagnosis(text: str | None) -> str | None:
 def calendar_date(text: str | None) -> date | None:
     """A date: ISO as in ADNIMERGE and LONI's folders, or month/day/year as in LONI's collection tables.
 
-    Examples
-    --------
     >>> calendar_date("2006-04-18_08_20_30.0"), calendar_date("4/18/2006"), calendar_date("18.4.2006")
     (datetime.date(2006, 4, 18), datetime.date(2006, 4, 18), None)
     """

@@ -141,13 +141,7 @@ def image_path(person: Person, visit: Visit) -> Path:
 
 
 def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -> dict[str, dict[str, float]]:
-    """Write all images of one person.
-
-    Returns
-    -------
-    dict of str to dict
-        By code of each visit with an image: true volumes in mm3 by bilateral group and ``"intracranial"``.
-    """
+    """Write all images of one person; gives the true volumes in mm3 by visit code and bilateral group."""
     reference = reference_anatomy()
     shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
     volumes = {}
@@ -225,11 +219,8 @@ def _truth_row(person: Person, visit: Visit, true: Mapping[str, float]) -> dict[
 def severity_map(reference: ReferenceAnatomy) -> Any:
     """Where the disease is, on the 2 mm template grid, at severity 1 in every region.
 
-    Returns
-    -------
-    nibabel.Nifti1Image
-        Sum of the size of the local log volume change and of -log(tissue left in place): 0 where nothing
-        happens, 0.2 where either changes by about a fifth.
+    Sum of the size of the local log volume change and of -log(tissue left in place): 0.2 where either changes by a
+    fifth.
     """
     deformation = exponential(reference.disease_velocity((1.0,) * len(CHANGES)), SPACING_MM)
     size = np.abs(np.log(jacobian_determinant(deformation, SPACING_MM)))

@@ -18,20 +18,9 @@ def nifti_image(
     slope: float | None = None,
     qform_only: bool = False,
 ) -> Any:
-    """A NIfTI image with a description and the meaning of its affine.
+    """NIfTI image with a description (79 characters at most) and the meaning of its affine, "scanner" or "mni".
 
-    Parameters
-    ----------
-    stored : array
-        Written as it is.
-    description : str
-        At most 79 characters.
-    space : str
-        Meaning of the affine, ``"scanner"`` or ``"mni"``.
-    slope : float, optional
-        Value of one stored unit.
-    qform_only : bool
-        Leave the sform out.
+    `slope` is the value of one stored unit; `qform_only` leaves the sform out.
     """
     image: Any = nib.Nifti1Image(stored, affine)  # type: ignore[no-untyped-call]
     if slope is not None:

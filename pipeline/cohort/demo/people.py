@@ -106,18 +106,10 @@ class Person:
 
 
 def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
-    """Draw all people of the cohort.
+    """Draw all people: `participants` with AD or CN and a usable scan, then those with MCI, then two irregular cases.
 
-    Parameters
-    ----------
-    participants : int
-        People with AD or CN and a usable scan, half of them AD; one in six has a second scan.
-
-    Returns
-    -------
-    tuple of Person
-        Those people; then those with MCI, one scan each and visits over four years; then two irregular cases: a row
-        without a scan and a scan without a row.
+    Half of the first have AD, and one in six of them has a second scan. People with MCI have one scan and visits over
+    four years. The irregular cases are a row without a scan and a scan without a row.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)

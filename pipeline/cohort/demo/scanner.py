@@ -36,42 +36,20 @@ CONTRAST_SPREAD = 0.04
 
 @dataclass(frozen=True, eq=False)
 class Acquisition:
-    """One scanning session.
+    """One scanning session."""
 
-    Parameters
-    ----------
-    template_to_world : array, shape (4, 4)
-        Head position: template mm of the person's brain at reference size, to scanner mm.
-    voxel_to_world : array, shape (4, 4)
-        Affine of the image.
-    shape : tuple of int
-    gamma, gain : float
-        Contrast: intensity = gain * reference**gamma.
-    bias : array, shape (4, 4, 4)
-        Legendre coefficients of the log bias field, up to third order.
-    coil : float
-        Growth of log signal per mm towards the back of the head, from the site's receive coil.
-    blur_voxels : float
-    noise : float
-        Standard deviation of both channels, relative to white matter.
-    slope : float
-        Scaling of the stored integers.
-    qform_only : bool
-        No sform in the header, as with some converters.
-    noise_seed : int
-    """
-
+    # (4, 4): head position: template mm of the person's brain at reference size, to scanner mm
     template_to_world: NDArray[np.float64]
-    voxel_to_world: NDArray[np.float64]
+    voxel_to_world: NDArray[np.float64]  # (4, 4): affine of the image
     shape: tuple[int, int, int]
-    gamma: float
+    gamma: float  # Contrast: intensity = gain * reference**gamma
     gain: float
-    bias: NDArray[np.float64]
-    coil: float
+    bias: NDArray[np.float64]  # (4, 4, 4): legendre coefficients of the log bias field, up to third order
+    coil: float  # Growth of log signal per mm towards the back of the head, from the site's receive coil
     blur_voxels: float
-    noise: float
-    slope: float
-    qform_only: bool
+    noise: float  # Standard deviation of both channels, relative to white matter
+    slope: float  # Scaling of the stored integers
+    qform_only: bool  # No sform in the header, as with some converters
     noise_seed: int
 
 
@@ -102,15 +80,7 @@ def draw_acquisition(
     resolution_mm: float,
     coil: float = 0.0,
 ) -> Acquisition:
-    """Draw position, grid, contrast and noise of one scan.
-
-    Parameters
-    ----------
-    resolution_mm : float
-        Typical voxel size.
-    coil : float
-        As in `Acquisition`.
-    """
+    """Draw position, grid, contrast and noise of one scan."""
     angles = np.clip(rng.normal(0, 3.5, 3), -8, 8)
     pose = np.eye(4)
     pose[:3, :3] = Rotation.from_euler("xyz", angles, degrees=True).as_matrix() @ np.diag(person.scale)

@@ -51,15 +51,7 @@ class Slice:
 
 
 def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: float) -> str | None:
-    """Why slices of one series do not make one volume, or None.
-
-    Parameters
-    ----------
-    announced : int or None
-        How many images the header says there are.
-    max_voxel_mm : float
-        Largest voxel side.
-    """
+    """Why slices of one series do not make one volume, or None; `announced` is the number that the header gives."""
     if any(one.frames > 1 for one in slices):
         return None if len(slices) == 1 else f"mixed series: {len(slices)} files of several frames each"
     shapes = {one.shape for one in slices}
@@ -80,13 +72,7 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
 
 
 def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) -> str | None:
-    """Why slices are incomplete, uneven or overlap; None if they are not.
-
-    Parameters
-    ----------
-    distances : numpy.ndarray
-        Along the normal, mm, ascending.
-    """
+    """Why slices at ascending `distances` (mm) are incomplete, uneven or overlap; None if they are not."""
     count = len(distances)
     steps = np.diff(distances)
     whole = steps[steps > 1e-3]

@@ -43,12 +43,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     """Label each kept scan with its class or number, or None outside the contrast.
 
     Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped, because
-    no stage would use them.
-
-    Raises
-    ------
-    BadInputError
-        If no scan has the column, none has one of the classes, or a number is text; the message names what exists.
+    no stage would use them. A contrast that no scan fits is refused, naming what exists.
     """
     task = task_of(config)
     column = task.column
@@ -138,11 +133,6 @@ def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, st
     """Stratum of each labelled person, for balanced splits.
 
     The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
-
-    Parameters
-    ----------
-    names : mapping of str to str
-        The person behind each participant.
     """
     values: dict[str, list[float]] = {}
     for scan in scans:

@@ -65,8 +65,6 @@ class Visit:
 def visit_code(columns: Mapping[str, str]) -> str:
     """The visit code of a row: VISCODE2 where it is filled, otherwise VISCODE.
 
-    Examples
-    --------
     >>> visit_code({"VISCODE": "y1", "VISCODE2": "m132"}), visit_code({"VISCODE": "bl"})
     ('m132', 'bl')
     """
@@ -76,8 +74,6 @@ def visit_code(columns: Mapping[str, str]) -> str:
 def month_session(months: int) -> str:
     """Session name of a month.
 
-    Examples
-    --------
     >>> month_session(12)
     'ses-M012'
     """
@@ -88,8 +84,6 @@ def month_session(months: int) -> str:
 def visit_of(code: str) -> Visit:
     """Visit of an ADNI code or of LONI's visit text.
 
-    Examples
-    --------
     >>> visit_of("scmri").session_id, visit_of("m06").months, visit_of("ADNI1/GO Month 24").session_id
     ('ses-M000', 6, 'ses-M024')
     >>> visit_of("y2")

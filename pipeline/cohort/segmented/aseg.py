@@ -24,23 +24,7 @@ _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
 
 
 def read_aseg(path: Path) -> Volumes:
-    """Hippocampal and intracranial volumes of one subject.
-
-    Parameters
-    ----------
-    path : Path
-        File in the folder ``stats`` of a subject.
-
-    Returns
-    -------
-    Volumes
-        In mm³; the source names the program and, if known, its version.
-
-    Raises
-    ------
-    BadInputError
-        If it cannot be read, or holds no hippocampus.
-    """
+    """Hippocampal and intracranial volumes of one subject in mm³; the source names the program and its version."""
     try:
         text = read_regular(path).decode("utf-8", errors="replace")
     except OSError as error:
@@ -63,8 +47,6 @@ def read_aseg(path: Path) -> Volumes:
 def structure_volumes(text: str) -> dict[int, float]:
     """Volume in mm³ by label number; rows without numbers are skipped.
 
-    Examples
-    --------
     >>> header = "# ColHeaders Index SegId NVoxels Volume_mm3 StructName"
     >>> structure_volumes(f"{header}{chr(10)} 9 17 4166 3987.2 Left-Hippocampus")
     {17: 3987.2}
@@ -85,8 +67,6 @@ def structure_volumes(text: str) -> dict[int, float]:
 def intracranial_volume(text: str) -> float | None:
     """Intracranial volume in mm³ of the ``# Measure`` lines.
 
-    Examples
-    --------
     >>> intracranial_volume("# Measure EstimatedTotalIntraCranialVol, eTIV, Estimated TIV, 1500000.5, mm^3")
     1500000.5
     """

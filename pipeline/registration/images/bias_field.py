@@ -15,17 +15,8 @@ FIELD_VOXEL_MM = 4.0
 def correct_bias_field(volume: Volume, mask: np.ndarray) -> np.ndarray:
     """Divide an image by its bias field, estimated inside a mask.
 
-    N4 (Tustison et al. 2010, doi:10.1109/TMI.2010.2046908) with the default parameters of ANTs.
-
-    Parameters
-    ----------
-    mask : numpy.ndarray
-        bool, shape of the image.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32; voxels outside the mask are divided by the same smooth field.
+    N4 (Tustison et al. 2010, doi:10.1109/TMI.2010.2046908) with the default parameters of ANTs; voxels outside the mask
+    are divided by the same smooth field.
     """
     require_one_thread()
     import ants

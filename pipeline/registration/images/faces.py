@@ -75,25 +75,10 @@ def convert_without_face(
     mask: Path,
     model: str,
 ) -> Mapping[str, Any]:
-    """Job: convert one series and keep only voxels near its brain.
+    """Job: convert one series and keep only voxels near its brain; nothing is kept if no brain is found.
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        image, sidecar and brain_mask.
-    root, file, source, max_voxel_mm
-        As `pipeline.cohort.images.conversion.convert_one`.
-    method : str
-        As `RegistrationConfig.brain_extraction`.
-    mask : Path
-        Path of a mask given for this scan, existing or not.
-    model : str
-        Weights of SynthStrip; empty for none.
-
-    Raises
-    ------
-    BadInputError
-        If the series cannot be converted, or no brain is found; nothing is kept then.
+    `outputs` are image, sidecar and brain_mask; `mask` may exist or not, and `model` (SynthStrip's weights) may be
+    empty.
     """
     result = convert_one(outputs, root, file, source, max_voxel_mm)
     path = outputs["image"]

@@ -40,25 +40,7 @@ def require_synthstrip(model: Path) -> None:
 
 
 def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
-    """Brain mask of a scan by SynthStrip.
-
-    Parameters
-    ----------
-    model : Path
-        Weights file.
-
-    Returns
-    -------
-    numpy.ndarray
-        bool, on the voxels of the scan.
-
-    Raises
-    ------
-    BadInputError
-        If the command fails or writes no mask.
-    MissingDataError
-        If command or weights are missing.
-    """
+    """Brain mask of a scan by SynthStrip, on the voxels of the scan; `model` holds the weights."""
     require_synthstrip(model)
     with tempfile.TemporaryDirectory(prefix="synthstrip_") as name:
         scan, mask = Path(name) / "scan.nii.gz", Path(name) / "mask.nii.gz"

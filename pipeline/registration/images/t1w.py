@@ -29,24 +29,12 @@ MIN_GREY_VALUES = 16
 
 @dataclass(frozen=True)
 class T1wImage:
-    """A checked T1-weighted image.
+    """A checked T1-weighted image."""
 
-    Parameters
-    ----------
-    path : Path
-        File it was read from.
-    data : numpy.ndarray
-        (I, J, K), float32, scaled intensities, axes as stored.
-    affine : numpy.ndarray
-        4x4, voxel indices to world RAS+ in mm; invertible, without shear.
-    orientation : str
-        Part of the header that gave the affine, and corrections of the header, if any.
-    """
-
-    path: Path
-    data: np.ndarray
-    affine: np.ndarray
-    orientation: str
+    path: Path  # File it was read from
+    data: np.ndarray  # (I, J, K), float32, scaled intensities, axes as stored
+    affine: np.ndarray  # 4x4, voxel indices to world RAS+ in mm; invertible, without shear
+    orientation: str  # Part of the header that gave the affine, and corrections of the header, if any
 
 
 def load_t1w(path: Path) -> T1wImage:

@@ -18,24 +18,10 @@ THRESHOLD = 1.3
 
 
 def dark_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.ndarray, voxel_mm: float) -> float:
-    """Volume of the largest connected part that is much darker than the template.
+    """Volume in ml of template space of the largest connected part that is much darker than the template.
 
     The intensities of the brain are first matched to those of the template by rank, so that contrast and scanner do not
     matter.
-
-    Parameters
-    ----------
-    brain, template_brain : numpy.ndarray
-        (X, Y, Z), intensities in template space.
-    mask : numpy.ndarray
-        (X, Y, Z), bool, mask of the template brain.
-    voxel_mm : float
-        Edge of a voxel.
-
-    Returns
-    -------
-    float
-        In ml of template space.
     """
     expected = template_brain[mask]
     spread = float(expected.std())

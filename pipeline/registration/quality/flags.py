@@ -98,17 +98,8 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
 
 
 def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
-    """Distances from the median in robust standard deviations.
+    """Distances from the median in robust standard deviations, of which `smallest_spread` is the lower bound.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Without missing values.
-    smallest_spread : float
-        Lower bound of the robust standard deviation.
-
-    Examples
-    --------
     >>> robust_distance(np.array([1.0, 2.0, 3.0, 4.0, 100.0]), 0.0).round(2).tolist()
     [-1.35, -0.67, 0.0, 0.67, 65.43]
     """

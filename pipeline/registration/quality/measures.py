@@ -58,22 +58,10 @@ def assess(
     linear: np.ndarray,
     voxel_mm: float,
 ) -> RegistrationQuality:
-    """All quality numbers of one registered scan.
+    """All quality numbers of one registered scan, on one template grid of voxels of `voxel_mm`.
 
-    Parameters
-    ----------
-    brain, template_brain : numpy.ndarray
-        (X, Y, Z), intensities on one grid, background 0.
-    mask, template_mask : numpy.ndarray
-        (X, Y, Z), bool.
-    determinant : numpy.ndarray
-        (X, Y, Z), Jacobian determinant of the warp.
-    displacement : numpy.ndarray
-        (X, Y, Z, 3), displacement of the warp in mm.
-    linear : numpy.ndarray
-        3x3, linear part of the affine map template -> scan.
-    voxel_mm : float
-        Edge of a voxel of the grid.
+    `determinant` (X, Y, Z) is the Jacobian determinant of the warp, `displacement` (X, Y, Z, 3) its displacement in mm,
+    and `linear` the 3x3 linear part of the affine map template -> scan.
     """
     inside = determinant[template_mask]
     seen, expected = brain[template_mask], template_brain[template_mask]
@@ -101,8 +89,6 @@ def mutual_information(first: np.ndarray, second: np.ndarray) -> float:
     scikit-image's ``normalized_mutual_information`` has bins of equal width, nearly all of which are empty if one
     vessel is bright.
 
-    Examples
-    --------
     >>> values = np.arange(3200.0)
     >>> round(mutual_information(values, values**3), 6)
     2.0
@@ -147,13 +133,7 @@ def dice(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def rotation_angle(linear: np.ndarray) -> float:
-    """Angle in degrees of the rotation in a linear map, from its polar decomposition.
-
-    Parameters
-    ----------
-    linear : numpy.ndarray
-        3x3; a reflection is taken out first, so that the result is a proper rotation.
-    """
+    """Angle in degrees of the rotation in a 3x3 map, by polar decomposition, after any reflection is taken out."""
     left, _, right = np.linalg.svd(np.asarray(linear, dtype=np.float64))
     rotation = left @ np.diag([1, 1, np.linalg.det(left @ right)]) @ right
     return float(np.degrees(np.arccos(np.clip((np.trace(rotation) - 1) / 2, -1, 1))))

@@ -16,43 +16,20 @@ from pipeline.registration.quality.measures import correlation
 
 @dataclass(frozen=True)
 class VolumeStability:
-    """Agreement of the region volumes of two scans.
+    """Agreement of the region volumes of two scans."""
 
-    Parameters
-    ----------
-    correlation : float
-        Pearson correlation over regions of the log volume relative to the template's. Volumes
-        themselves always correlate, since large regions are large in everyone.
-    mean_difference_percent : float
-        Mean over regions of the absolute difference, in percent of the mean of the two.
-    regions : int
-        Number of regions with a volume in both.
-    """
-
+    # Pearson correlation over regions of the log volume relative to the template's. Volumes themselves always
+    # correlate, since large regions are large in everyone
     correlation: float
-    mean_difference_percent: float
-    regions: int
+    mean_difference_percent: float  # Mean over regions of the absolute difference, in percent of the mean of the two
+    regions: int  # Number of regions with a volume in both
 
 
 def volume_stability(
     first: Mapping[int, float], second: Mapping[int, float], template: Mapping[int, float]
 ) -> VolumeStability:
-    """Compare the Jacobian-weighted volumes of two scans.
+    """Compare the Jacobian-weighted volumes (mm³ by region) of two scans; ValueError if they share no region.
 
-    Parameters
-    ----------
-    first, second : mapping of int to float
-        mm³ in each scan, by region (`pipeline.registration.volumes.region_volumes.region_volumes`).
-    template : mapping of int to float
-        mm³ of the same regions in the template.
-
-    Raises
-    ------
-    ValueError
-        If no region has a volume in both.
-
-    Examples
-    --------
     >>> template = {1: 100.0, 2: 200.0, 3: 400.0}
     >>> volume_stability({1: 90.0, 2: 220.0, 3: 400.0}, {1: 99.0, 2: 242.0, 3: 440.0}, template)
     VolumeStability(correlation=1.0, mean_difference_percent=9.523809523809524, regions=3)

@@ -110,15 +110,7 @@ def measure_volumes(
 def measure_one(
     outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float
 ) -> Mapping[str, Any]:
-    """Job: volumes of one scan.
-
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        volumes, and columns: its data dictionary.
-    log_jacobian, t1w : Path
-        Images on the template grid.
-    """
+    """Job: volumes of one scan (volumes, and columns, its data dictionary), from images on the template grid."""
     atlas = _atlas(atlas_name, resolution_mm)
     change, intensities = (_read(path) for path in (log_jacobian, t1w))
     labels = np.asarray(atlas.labels)
@@ -176,18 +168,7 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
 
 
 def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
-    """Stability between each two scans of a participant that follow each other.
-
-    Parameters
-    ----------
-    volumes : pandas.DataFrame
-        Columns of `VOLUME_COLUMNS`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `RETEST_COLUMNS`. Over months or years it includes true change.
-    """
+    """Stability between each two scans of a participant that follow each other; it includes true change over time."""
     rows = []
     for participant, scans in volumes.groupby("participant_id", sort=True):
         sessions = sorted(scans["session_id"].dropna().unique())

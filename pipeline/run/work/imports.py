@@ -19,22 +19,9 @@ PACKAGES = ("atlases", "pipeline", "reports", "workflows")
 
 
 def import_closure(modules: Iterable[str]) -> frozenset[str]:
-    """Modules of the program on which a computation depends.
+    """These modules of the program and all that they import directly or indirectly, without plumbing.
 
-    Parameters
-    ----------
-    modules : iterable of str
-        Modules of the computation; a package means all its modules.
-
-    Returns
-    -------
-    frozenset of str
-        These and all that they import directly or indirectly, without plumbing.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If one of `modules` has no source.
+    A package means all its modules; a module without source raises ModuleNotFoundError.
     """
     waiting = [name for module in modules for name in _with_submodules(module)]
     found: set[str] = set()

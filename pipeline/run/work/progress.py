@@ -78,19 +78,8 @@ class Progress:
 
 
 def progress_line(description: str, done: int, total: int, failed: int, unchanged: int, seconds: float) -> str:
-    """Progress of the work, and the time left at the pace so far.
+    """Progress of the work, and the time left at the pace so far; `done` includes `failed` and `unchanged` units.
 
-    Parameters
-    ----------
-    done, total : int
-        Number of finished units, failed ones included, and of all units.
-    failed, unchanged : int
-        Number of finished units that failed, or that needed no work.
-    seconds : float
-        Since the start.
-
-    Examples
-    --------
     >>> progress_line("registration", 12, 40, 1, 2, 100.0)
     'registration: 12 of 40, 1 failed, 5 min left'
     >>> progress_line("training", 0, 5, 0, 0, 7260.0)
