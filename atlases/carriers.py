@@ -23,10 +23,10 @@ CARRIED_FILES = Path(__file__).parent / "tables" / "carried_files.tsv"
 class CarriedFile:
     """A file inside an installed package."""
 
-    package: str  # The release whose file is meant
+    package: str  # the release whose file is meant
     version: str
-    path: str  # Inside the package folder
-    size: int  # Bytes
+    path: str  # inside the package folder
+    size: int  # bytes
     sha256: str
 
     @property

@@ -25,12 +25,12 @@ CATALOGUE = Path(__file__).parent / "tables" / "catalogue.tsv"
 class AtlasSource:
     """An atlas as its files give it."""
 
-    name: str  # `note` says what a reader must know about its placement; may be empty
+    name: str
     title: str
     credit: str
-    note: str
-    image: Path  # Label image
-    read_table: Callable[[], RegionTable]  # Reads its region table
+    note: str  # what a reader must know about its placement; may be empty
+    image: Path  # label image
+    read_table: Callable[[], RegionTable]  # reads its region table
     # Whether it comes from the catalogue (labels in or near template space, to be masked by the template brain) rather
     # than from the user
     carried: bool

@@ -40,8 +40,6 @@ class Atlas:
 
     Parameters
     ----------
-    name, title : str
-    grid : Grid
     labels : ndarray of int32
         On `grid`; 0 = unlabelled. Read-only.
     regions : RegionTable
@@ -81,10 +79,6 @@ def load_atlas(name: str, grid: Grid) -> Atlas:
         `atlases.catalogue.atlas_names`, or the path of a label image with its ``.tsv`` beside it.
     grid : Grid
         In template space.
-
-    Returns
-    -------
-    Atlas
 
     Raises
     ------

@@ -33,7 +33,6 @@ class Template:
 
     Parameters
     ----------
-    grid : Grid
     t1w : ndarray of float32
         T1-weighted brain, background 0, intensities of the 1 mm template (8 to 98).
     brain_mask : ndarray of bool

@@ -81,15 +81,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read(folder: Path, name: str, target: Path) -> Run:
-    """Read one run; every error names the run.
-
-    Raises
-    ------
-    UsageError
-        If it is no run, or the tables are to be written into its input.
-    BadInputError
-        If a table is missing or has a cell that no run writes.
-    """
+    """Read one run; every error names the run."""
     layout = RunLayout(folder)
     try:
         source = read_run_input(layout).input

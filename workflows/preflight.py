@@ -34,8 +34,8 @@ HIPPOCAMPUS = "Hippocampus"
 class Ready:
     """Result of `preflight`."""
 
-    split: Split  # Without folds if nothing is trained
-    notes: tuple[str, ...] = ()  # Settings that will have no effect on some scans
+    split: Split  # without folds if nothing is trained
+    notes: tuple[str, ...] = ()  # settings that will have no effect on some scans
 
 
 def stages_until(last: str) -> tuple[str, ...]:

@@ -23,9 +23,9 @@ class Candidate:
     scan: Scan
     # All filled cells of the source tables at the scan's visit; a contrast may use any of them
     columns: Mapping[str, str] = field(default_factory=dict)
-    preference: tuple[int | str, ...] = ()  # The image with the smallest value in its session is used
-    criteria: tuple[str, ...] = ()  # The criteria of `preference` in words; may be shorter
-    follow_up: FollowUp | None = None  # Follow-up of someone without dementia after the scan, if known
+    preference: tuple[int | str, ...] = ()  # the image with the smallest value in its session is used
+    criteria: tuple[str, ...] = ()  # the criteria of `preference` in words; may be shorter
+    follow_up: FollowUp | None = None  # follow-up of someone without dementia after the scan, if known
 
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))

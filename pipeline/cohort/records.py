@@ -116,11 +116,11 @@ class Scan:
 class FollowUp:
     """Follow-up of someone without dementia; months from the diagnosis at the scan."""
 
-    converted: bool  # Whether AD was diagnosed and is the last diagnosis (before a dementia of another cause)
-    months_to_conversion: float | None  # Until the first diagnosis of AD; None if there was none
+    converted: bool  # whether AD was diagnosed and is the last diagnosis (before a dementia of another cause)
+    months_to_conversion: float | None  # until the first diagnosis of AD; None if there was none
     # Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it
     months_followed: float
-    other_dementia: bool = False  # Whether a dementia of another cause, without AD before, ended it: a competing event
+    other_dementia: bool = False  # whether a dementia of another cause, without AD before, ended it: a competing event
 
 
 @dataclass(frozen=True)

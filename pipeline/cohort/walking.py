@@ -29,10 +29,10 @@ class InputFiles:
     # begin as DICOM does
     dicom: Mapping[str, tuple[str, ...]]
     metadata: tuple[str, ...]  # XML files
-    linked_folders: tuple[str, ...]  # Links to folders; not followed, so that loops are impossible
-    unreadable: tuple[str, ...]  # Folders that could not be listed
-    foreign: tuple[str, ...]  # Images of other formats, and archives, which may contain images
-    irregular: tuple[str, ...] = ()  # Names of tables or XML files that are a named pipe, a socket or a device
+    linked_folders: tuple[str, ...]  # links to folders; not followed, so that loops are impossible
+    unreadable: tuple[str, ...]  # folders that could not be listed
+    foreign: tuple[str, ...]  # images of other formats, and archives, which may contain images
+    irregular: tuple[str, ...] = ()  # names of tables or XML files that are a named pipe, a socket or a device
     # Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped
     unwritable: tuple[str, ...] = ()
 

@@ -31,10 +31,10 @@ class PlacedScan:
 
     t1w: np.ndarray  # (X, Y, Z) on the template grid, float32, intensities of the image; 0 outside `brain_mask`
     brain_mask: np.ndarray  # (X, Y, Z), bool
-    grid: Grid  # The template grid
-    brain: BrainMask  # On the voxels of the image
-    source_grid: Grid  # Grid of the image as given
-    correlation: float  # As `pipeline.registration.quality.measures.RegistrationQuality`
+    grid: Grid  # the template grid
+    brain: BrainMask  # on the voxels of the image
+    source_grid: Grid  # grid of the image as given
+    correlation: float  # as `pipeline.registration.quality.measures.RegistrationQuality`
     dice: float
 
     @property

@@ -48,11 +48,11 @@ class RegisteredScan:
     # (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
     # displacement is 0, it is the logarithm of the affine part alone
     log_jacobian: np.ndarray
-    grid: Grid  # The template grid
+    grid: Grid  # the template grid
     transforms: Transforms
     quality: RegistrationQuality
-    brain: BrainMask  # The brain in scan space
-    orientation: str  # See `pipeline.registration.images.t1w.T1wImage`
+    brain: BrainMask  # the brain in scan space
+    orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
 
 
 def register_image(

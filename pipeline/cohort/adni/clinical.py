@@ -44,7 +44,7 @@ _CDR_COLUMNS = ("CDGLOBAL", "CDR")
 class AdniClinical:
     """The tables of an ADNI download, by RID."""
 
-    ptids: tuple[str, ...]  # In the order of ADNIMERGE; a person's first PTID is used as their name
+    ptids: tuple[str, ...]  # in the order of ADNIMERGE; a person's first PTID is used as their name
     visits: Mapping[int, Sequence[VisitRow]]
     histories: Mapping[int, tuple[Diagnosis, ...]]
     cdr: VisitTable
@@ -54,21 +54,9 @@ class AdniClinical:
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
     ) -> tuple[Scan, dict[str, str], FollowUp | None]:
-        """Fill in all that is known about a scan at its visit.
+        """Fill in all that is known about the scan of a person (RID) at its visit; identifiers are kept.
 
-        Parameters
-        ----------
-        scan : Scan
-            Its identifiers are kept; other values are replaced where a table has them.
-        person : int
-            RID.
-
-        Returns
-        -------
-        scan : Scan
-        columns : dict of str to str
-            Filled cells of the visit, so that any column can be a contrast.
-        later : FollowUp or None
+        Gives the scan, the filled cells of the visit, so that any column can be a contrast, and the follow-up.
         """
         row = dict(visit.columns)
         history = self.histories.get(person, ())

@@ -45,12 +45,12 @@ class ImageFacts:
     """What tables say about an image; None where unknown."""
 
     series: int | None = None  # LONI's series number
-    description: str | None = None  # Of the sequence and its processing
-    field_strength: float | None = None  # Tesla
+    description: str | None = None  # of the sequence and its processing
+    field_strength: float | None = None  # tesla
     accelerated: bool | None = None
     selected: bool | None = None
     grade: int | None = None  # 1 (best) to 4 (unusable)
-    failed: str | None = None  # Table and column that record the failure
+    failed: str | None = None  # table and column that record the failure
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,7 @@ class ImageTables:
     visits: Mapping[int, ImageRecord]
 
     def of(self, image_id: str, path: str) -> ImageFacts:
-        """Facts of an image, completed by those of its series.
-
-        Parameters
-        ----------
-        image_id : str
-            ``I118671``, or another identifier without a number.
-        path : str
-            May contain the series number: ``.../S13408/...``, ``..._S13408_I118671.nii``.
-        """
+        """Facts of an image (``I118671``), completed by those of its series, whose number may be in the path."""
         number = loni_number(image_id) if image_id[:1] in "I0123456789" else None
         image = self.by_image.get(number, ImageFacts()) if number is not None else ImageFacts()
         in_path = re.search(r"(?:^|[/_])S(\d+)(?=[/_.])", path)

@@ -33,12 +33,12 @@ class ImageRecord:
 
     ptid: str | None = None  # ADNI participant, in capitals
     sex: str | None = None  # F or M
-    age: float | None = None  # Years, at the scan
+    age: float | None = None  # years, at the scan
     visit: Visit | None = None
     date: date | None = None  # of the acquisition
     modality: str | None = None  # ``MRI``, ``PET``
-    sequence: str | None = None  # What the scanner, or ADNI's processing, calls the image
-    field_strength: float | None = None  # Tesla
+    sequence: str | None = None  # what the scanner, or ADNI's processing, calls the image
+    field_strength: float | None = None  # tesla
 
 
 SILENT = ImageRecord()
@@ -184,8 +184,6 @@ def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> lis
 def participant(text: str | None) -> str | None:
     """PTID of an ADNI participant in capitals; None for any other text.
 
-    Examples
-    --------
     >>> participant(" 002_s_0295 "), participant("Doe^John")
     ('002_S_0295', None)
     """

@@ -59,8 +59,6 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
 def agreed(records: Sequence[ImageRecord]) -> tuple[ImageRecord, list[str]]:
     """Combine several descriptions of one image: a field they contradict each other on is None, and is named.
 
-    Examples
-    --------
     >>> agreed([ImageRecord(sex="F", age=70.0), ImageRecord(sex="F", age=71.0), ImageRecord(modality="MRI")])[1]
     ['age']
     """

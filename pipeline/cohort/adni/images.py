@@ -38,15 +38,15 @@ _DERIVED = re.compile(r"mask|label|(^|_)seg|harp", re.IGNORECASE)
 class AdniImage:
     """What the path of an image and, for a DICOM series, its header say."""
 
-    path: str  # Relative to the input folder; of a series, its first file
+    path: str  # relative to the input folder; of a series, its first file
     ptid: str
-    sequence: str | None  # Folder that LONI names after the sequence or the processing
-    date: date | None  # Of the scan: from its folder or, failing that, from the header of a series
+    sequence: str | None  # folder that LONI names after the sequence or the processing
+    date: date | None  # of the scan: from its folder or, failing that, from the header of a series
     image_id: str
-    problem: str | None = None  # Why the image cannot be used, regardless of the tables
-    description: str = ""  # Sequence according to the DICOM header; free text that must never be written anywhere
+    problem: str | None = None  # why the image cannot be used, regardless of the tables
+    description: str = ""  # sequence according to the DICOM header; free text that must never be written anywhere
     patient: str = ""  # PatientID of a DICOM header, for comparison; must never be written anywhere
-    field_strength: float | None = None  # Tesla, from a DICOM header
+    field_strength: float | None = None  # tesla, from a DICOM header
 
     @property
     def sequence_or_name(self) -> str:

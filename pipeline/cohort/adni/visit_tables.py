@@ -36,7 +36,7 @@ class VisitRow:
     """One visit of one person in a table."""
 
     session_id: str
-    months: int | None  # Since the first baseline
+    months: int | None  # since the first baseline
     exam_date: date | None
     # Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``)
     columns: Mapping[str, str]
@@ -61,8 +61,6 @@ def person_number(ptid: str) -> int:
 def contradiction(columns: Mapping[str, str]) -> str:
     """RID and PTID of a row if they belong to different people; empty if they agree or one is missing.
 
-    Examples
-    --------
     >>> contradiction({"RID": "296", "PTID": "002_S_0295"}), contradiction({"RID": "295.0", "PTID": "002_S_0295"})
     ('RID 296, PTID 002_S_0295', '')
     """

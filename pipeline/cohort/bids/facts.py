@@ -54,7 +54,7 @@ class ScanFacts:
     """A scan filled in from its tables."""
 
     scan: Scan
-    brain_stands_in: bool = False  # Whether the intracranial volume is a brain volume
+    brain_stands_in: bool = False  # whether the intracranial volume is a brain volume
     # Whether the scan is after month 0 and its age comes from ``participants.tsv``
     age_of_participant_later: bool = False
 

@@ -42,12 +42,12 @@ Cells = Mapping[str, str]
 class BidsTables:
     """What the tables of a dataset say, and what is wrong with them."""
 
-    participants: dict[str, Cells] = field(default_factory=dict)  # By ``sub-`` name
-    sessions: dict[tuple[str, str], Cells] = field(default_factory=dict)  # By ``sub-`` and ``ses-`` name
-    scans: dict[str, Cells] = field(default_factory=dict)  # By path of the image relative to the dataset
+    participants: dict[str, Cells] = field(default_factory=dict)  # by ``sub-`` name
+    sessions: dict[tuple[str, str], Cells] = field(default_factory=dict)  # by ``sub-`` and ``ses-`` name
+    scans: dict[str, Cells] = field(default_factory=dict)  # by path of the image relative to the dataset
     # By ``sub-`` name, what is wrong with a table of that person; only their scans are dropped
     unreadable: dict[str, str] = field(default_factory=dict)
-    impossible: list[str] = field(default_factory=list)  # Cells with impossible values, by table, line, column and text
+    impossible: list[str] = field(default_factory=list)  # cells with impossible values, by table, line, column and text
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -23,25 +23,13 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Range:
-    """Possible values of a column.
-
-    Parameters
-    ----------
-    low, high : float
-        Smallest and largest possible value.
-    names : tuple of str
-        Other names of the column in sources, as `plain_name` spells them.
-    only : tuple of float
-        The possible values, if there are only a few.
-    read : callable
-        Reads the number in the text of a cell; None if there is none.
-    """
+    """Possible values of a column."""
 
     low: float
     high: float
-    names: tuple[str, ...] = ()
-    only: tuple[float, ...] = ()
-    read: Callable[[str], float | None] = values.number
+    names: tuple[str, ...] = ()  # other names of the column in sources, as `plain_name` spells them
+    only: tuple[float, ...] = ()  # the possible values, if there are only a few
+    read: Callable[[str], float | None] = values.number  # reads the number in the text of a cell; None if there is none
 
     def holds(self, value: float) -> bool:
         return value in self.only if self.only else self.low <= value <= self.high

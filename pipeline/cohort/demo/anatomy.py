@@ -50,7 +50,7 @@ class ReferenceAnatomy:
 
     origin: NDArray[np.float64]  # (3,): template coordinates (mm) of reference point (0, 0, 0); axes run R, A, S
     t1w: Array  # (193, 229, 193): intensity with white matter near 1, smoothed against aliasing, background 0
-    fluid: float  # Intensity of cerebrospinal fluid
+    fluid: float  # intensity of cerebrospinal fluid
     brain: NDArray[np.bool_]  # (193, 229, 193): brain mask
     box_start: NDArray[np.int64]  # (3,): first voxel of the box that holds all planted regions
     # (groups, ...): share of each voxel of the box that belongs to each group: those of `CHANGES` in that order, then
@@ -66,7 +66,7 @@ class ReferenceAnatomy:
         return velocity
 
     def region_shares(self, points: Array) -> tuple[NDArray[np.bool_], Array]:
-        """Which points (3, ...), in reference mm, lie in the box of planted regions, and the share of each group there."""
+        """Which points (3, ...), in mm, lie in the box of planted regions, and the share of each group there."""
         local = points - self.box_start.astype(np.float32).reshape(3, *[1] * (points.ndim - 1))
         last = np.asarray(self.regions.shape[1:]).reshape(local.shape[:1] + (1,) * (local.ndim - 1)) - 1
         inside: NDArray[np.bool_] = np.all((local >= 0) & (local <= last), axis=0)

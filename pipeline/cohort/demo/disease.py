@@ -44,9 +44,9 @@ LOSS_IN_PLACE = 2 / 3
 class PlantedChange:
     """What one unit of severity does to one bilateral group."""
 
-    group: str  # Name of the bilateral group in the region table
-    short: str  # The same in column names
-    volume_change: float  # Relative change of the volume of tissue (or of fluid, for a ventricle) per unit of severity
+    group: str  # name of the bilateral group in the region table
+    short: str  # the same in column names
+    volume_change: float  # relative change of the volume of tissue (or of fluid, for a ventricle) per unit of severity
     # True for grey matter, which contracts and is lost in place; False for a fluid space, which only widens
     tissue: bool
 
@@ -96,21 +96,11 @@ def severity_per_year(diagnosis: str) -> float:
 
 @dataclass(frozen=True)
 class Course:
-    """Course of the disease in one person.
+    """Course of the disease in one person."""
 
-    Parameters
-    ----------
-    baseline : float
-        Common severity at the first visit, without the effect of age.
-    per_year : float
-        Growth of severity.
-    region_factors : tuple of float
-        Individual emphasis per group, in the order of `CHANGES`, around 1.
-    """
-
-    baseline: float
-    per_year: float
-    region_factors: tuple[float, ...]
+    baseline: float  # common severity at the first visit, without the effect of age
+    per_year: float  # growth of severity
+    region_factors: tuple[float, ...]  # individual emphasis per group, in the order of `CHANGES`, around 1
 
     def mean_severity(self, age: float, years: float) -> float:
         """Severity averaged over the regions: the basis of clinical scores and conversion."""

@@ -25,13 +25,7 @@ FIRST_STEP_VOXELS = 0.25
 
 
 def sample(image: NDArray[np.generic], points: Array) -> Array:
-    """Trilinear interpolation at voxel coordinates; edge values outside.
-
-    Parameters
-    ----------
-    points : array, shape (3, ...)
-        Voxel coordinates.
-    """
+    """Trilinear interpolation at voxel coordinates, (3, ...); edge values outside."""
     places = np.ascontiguousarray(points.reshape(3, -1))
     values: Array = _trilinear(np.ascontiguousarray(image), places).reshape(points.shape[1:])
     return values
@@ -71,13 +65,7 @@ def voxel_indices(shape: tuple[int, ...]) -> Array:
 
 
 def exponential(velocity: Array, spacing_mm: float) -> Array:
-    """Displacement after flowing along a stationary velocity field for unit time.
-
-    Parameters
-    ----------
-    velocity : array, shape (3, X, Y, Z)
-        mm per unit time.
-    """
+    """Displacement after flowing along a stationary velocity field, (3, X, Y, Z) in mm per unit time, for unit time."""
     largest = float(np.sqrt(np.square(velocity).sum(axis=0)).max()) / spacing_mm
     squarings = 0 if largest == 0 else max(0, int(np.ceil(np.log2(largest / FIRST_STEP_VOXELS))))
     displacement = (velocity / 2.0**squarings).astype(np.float32)

@@ -42,35 +42,17 @@ MCI_FOLLOW_UPS = (("m06", 6), ("m12", 12), ("m24", 24), ("m36", 36), ("m48", 48)
 
 @dataclass(frozen=True)
 class Visit:
-    """One visit of one person.
+    """One visit of one person."""
 
-    Parameters
-    ----------
-    code : str
-        As ADNI spells it: ``bl``, ``sc``, ``m06``, ``y1`` ...
-    month : int
-    date : datetime.date
-        Of the examination.
-    scanned : datetime.datetime
-        Some days later.
-    image_number : int
-    sequence : str
-    compressed : bool
-        ``.nii.gz`` rather than ``.nii``.
-    diagnosis : str
-        At this visit.
-    in_table, has_image : bool
-        False for planted irregularities (a scan without a row, a row without a scan) and follow-up without scans.
-    """
-
-    code: str
+    code: str  # as ADNI spells it: ``bl``, ``sc``, ``m06``, ``y1``
     month: int
-    date: datetime.date
-    scanned: datetime.datetime
+    date: datetime.date  # of the examination
+    scanned: datetime.datetime  # some days later
     image_number: int
     sequence: str
-    compressed: bool
-    diagnosis: str
+    compressed: bool  # ``.nii.gz`` rather than ``.nii``
+    diagnosis: str  # at this visit
+    # False for planted irregularities (a scan without a row, a row without a scan) and follow-up without scans
     in_table: bool = True
     has_image: bool = True
 

@@ -42,35 +42,26 @@ class Acquisition:
     template_to_world: NDArray[np.float64]
     voxel_to_world: NDArray[np.float64]  # (4, 4): affine of the image
     shape: tuple[int, int, int]
-    gamma: float  # Contrast: intensity = gain * reference**gamma
+    gamma: float  # contrast: intensity = gain * reference**gamma
     gain: float
     bias: NDArray[np.float64]  # (4, 4, 4): legendre coefficients of the log bias field, up to third order
-    coil: float  # Growth of log signal per mm towards the back of the head, from the site's receive coil
+    coil: float  # growth of log signal per mm towards the back of the head, from the site's receive coil
     blur_voxels: float
-    noise: float  # Standard deviation of both channels, relative to white matter
-    slope: float  # Scaling of the stored integers
-    qform_only: bool  # No sform in the header, as with some converters
+    noise: float  # standard deviation of both channels, relative to white matter
+    slope: float  # scaling of the stored integers
+    qform_only: bool  # no sform in the header, as with some converters
     noise_seed: int
 
 
 @dataclass(frozen=True, eq=False)
 class Scanned:
-    """An image and its true volumes.
+    """An image and its true volumes."""
 
-    Parameters
-    ----------
-    image : nibabel.Nifti1Image
-        int16 with scaling, background 0.
-    volumes_mm3 : tuple of float
-        Volume of each group in the order of `CHANGES`, tissue left in grey matter, fluid in ventricles; then of the
-        group that differs between the sexes.
-    intracranial_mm3 : float
-        Volume inside the brain outline, which the disease does not change.
-    """
-
-    image: Any
+    image: Any  # int16 with scaling, background 0
+    # Volume of each group in the order of `CHANGES`, tissue left in grey matter, fluid in ventricles; then of the group
+    # that differs between the sexes
     volumes_mm3: tuple[float, ...]
-    intracranial_mm3: float
+    intracranial_mm3: float  # volume inside the brain outline, which the disease does not change
 
 
 def draw_acquisition(

@@ -43,15 +43,15 @@ _UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.
 class DicomSeries:
     """One series in one folder."""
 
-    files: tuple[str, ...]  # Paths relative to the input folder, in order of name; a slice stored twice is named once
+    files: tuple[str, ...]  # paths relative to the input folder, in order of name; a slice stored twice is named once
     number: int | None  # SeriesNumber
-    size: str  # Slices and matrix in words
-    problem: str | None  # Why it cannot be used; details follow a colon
+    size: str  # slices and matrix in words
+    problem: str | None  # why it cannot be used; details follow a colon
     # Sequence according to the header, to recognise a T1-weighted one; free text that must never be written anywhere
     description: str = ""
     patient: str = ""  # PatientID, to compare with the folder's participant; must never be written anywhere
-    field_strength: float | None = None  # Tesla
-    date: date | None = None  # Of the acquisition
+    field_strength: float | None = None  # tesla
+    date: date | None = None  # of the acquisition
 
     @property
     def name(self) -> str:

@@ -22,32 +22,15 @@ SAME_DIRECTION = 1e-3
 
 @dataclass(frozen=True)
 class Slice:
-    """Geometry of one DICOM file; lengths in mm, None where missing in the header.
-
-    Parameters
-    ----------
-    path : str
-    shape : tuple of int
-        Rows and columns.
-    position : tuple of float or None
-        ImagePositionPatient.
-    orientation : tuple of float or None
-        ImageOrientationPatient: directions of rows and columns.
-    spacing : tuple of float or None
-        PixelSpacing.
-    echo_time : float or None
-        ms.
-    frames : int
-        More than 1 for a file that holds a whole volume (enhanced MR).
-    """
+    """Geometry of one DICOM file; lengths in mm, None where missing in the header."""
 
     path: str
-    shape: tuple[int, int]
-    position: tuple[float, ...] | None
-    orientation: tuple[float, ...] | None
-    spacing: tuple[float, ...] | None
-    echo_time: float | None
-    frames: int
+    shape: tuple[int, int]  # rows and columns
+    position: tuple[float, ...] | None  # ImagePositionPatient
+    orientation: tuple[float, ...] | None  # ImageOrientationPatient: directions of rows and columns
+    spacing: tuple[float, ...] | None  # PixelSpacing
+    echo_time: float | None  # ms
+    frames: int  # more than 1 for a file that holds a whole volume (enhanced MR)
 
 
 def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: float) -> str | None:

@@ -28,7 +28,7 @@ _MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}
 class HeaderFinding:
     """What the header of an image says."""
 
-    problem: str | None  # Why the image cannot be used; details follow a colon
+    problem: str | None  # why the image cannot be used; details follow a colon
     # Errors of the header that will be corrected; see `pipeline.cohort.images.orientation`
     repairs: tuple[str, ...] = ()
 

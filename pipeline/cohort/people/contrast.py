@@ -73,13 +73,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
 
 
 def _numbered(candidate: Candidate, task: Task) -> Candidate:
-    """Label a kept scan with its number.
-
-    Raises
-    ------
-    BadInputError
-        If it is text.
-    """
+    """Label a kept scan with its number; text is refused."""
     if not candidate.scan.kept:
         return candidate
     found = contrast_values(candidate, task.column)

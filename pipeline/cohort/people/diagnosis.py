@@ -34,25 +34,13 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of a person at a visit.
+    """Diagnosis of a person at a visit."""
 
-    Parameters
-    ----------
-    value : str
-        CN, MCI, AD, or `OTHER_DEMENTIA`.
-    when : date or None
-    session_id : str
-    months : int or None
-        Since the first baseline.
-    source : str
-        Table and column.
-    """
-
-    value: str
+    value: str  # CN, MCI, AD, or `OTHER_DEMENTIA`
     when: date | None
     session_id: str
-    months: int | None
-    source: str
+    months: int | None  # since the first baseline
+    source: str  # table and column
 
 
 def dxsum_value(columns: Mapping[str, str]) -> tuple[str | None, str]:

@@ -42,24 +42,13 @@ _NEW_PARTICIPANTS = {"v04": 3, "v05": 6}
 
 @dataclass(frozen=True)
 class Visit:
-    """A visit by its code alone.
+    """A visit by its code alone."""
 
-    Parameters
-    ----------
-    session_id : str
-        With its ``ses-`` prefix; ``ses-M`` and three digits exactly where `months` is known.
-    months : int or None
-        Months since baseline; None if the code does not indicate a time (``nv``, ``uns1``).
-    within_phase : bool
-        True if the months count from entry into a study phase rather than from the first baseline.
-    known : bool
-        False for a code that is not one of ADNI's.
-    """
-
-    session_id: str
-    months: int | None = None
+    session_id: str  # with its ``ses-`` prefix; ``ses-M`` and three digits exactly where `months` is known
+    months: int | None = None  # months since baseline; None if the code does not indicate a time (``nv``, ``uns1``)
+    # True if the months count from entry into a study phase rather than from the first baseline
     within_phase: bool = False
-    known: bool = True
+    known: bool = True  # false for a code that is not one of ADNI's
 
 
 def visit_code(columns: Mapping[str, str]) -> str:

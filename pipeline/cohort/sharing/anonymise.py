@@ -76,9 +76,9 @@ def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
 class Disguise:
     """How records are anonymised."""
 
-    key: str = dataclasses.field(repr=False)  # The secret; never in an output or in the representation of this record
+    key: str = dataclasses.field(repr=False)  # the secret; never in an output or in the representation of this record
     pseudonyms: tuple[str, ...] = ()  # ``sites``, ``ids``, both or none
-    exposed: bool = False  # Whether others than its owner can read the key file
+    exposed: bool = False  # whether others than its owner can read the key file
 
     def days_back(self, participant_id: str) -> int:
         """Number of days that all dates of a participant are moved back by."""

@@ -50,8 +50,8 @@ class BrainMask:
     """The brain in a scan."""
 
     mask: np.ndarray  # (I, J, K), bool, on the voxels of the scan
-    source: str  # How it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet`` or ``synthstrip``
-    litres: float  # Volume of the mask
+    source: str  # how it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet`` or ``synthstrip``
+    litres: float  # volume of the mask
 
 
 def find_brain(

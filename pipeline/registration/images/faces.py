@@ -105,18 +105,5 @@ def convert_without_face(
 
 
 def near(mask: np.ndarray, sides_mm: np.ndarray, distance_mm: float) -> np.ndarray:
-    """Voxels of a mask, and those within a distance of it.
-
-    Parameters
-    ----------
-    mask : numpy.ndarray
-        (I, J, K), bool.
-    sides_mm : numpy.ndarray
-        (3,), of a voxel.
-
-    Returns
-    -------
-    numpy.ndarray
-        (I, J, K), bool.
-    """
+    """Voxels of a mask (I, J, K), and those within a distance of it, for voxels of these sides."""
     return np.asarray(scipy.ndimage.distance_transform_edt(~mask, sampling=sides_mm) <= distance_mm)

@@ -22,12 +22,7 @@ COMMAND = "mri_synthstrip"
 
 
 def require_synthstrip(model: Path) -> None:
-    """Check before any work that the command and its weights exist.
-
-    Raises
-    ------
-    MissingDataError
-    """
+    """Check before any work that the command and its weights exist."""
     if shutil.which(COMMAND) is None:
         raise MissingDataError(
             f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "

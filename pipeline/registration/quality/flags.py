@@ -29,27 +29,14 @@ MAX_ANISOTROPY = 1.3
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a registration and what counts as bad.
+    """One number of a registration and what counts as bad."""
 
-    Parameters
-    ----------
-    column : str
-        In the table of quality numbers.
-    words : str
-        Its name in messages.
-    bad : {"low", "high", "both"}
-        The side on which values are bad.
-    smallest_spread : float
-        Lower bound of the robust standard deviation, so that trifles in a uniform cohort are not flagged.
-    low, high : float
-        Limits for every scan, whatever its cohort.
-    """
-
-    column: str
-    words: str
-    bad: Literal["low", "high", "both"]
+    column: str  # in the table of quality numbers
+    words: str  # its name in messages
+    bad: Literal["low", "high", "both"]  # the side on which values are bad
+    # Lower bound of the robust standard deviation, so that trifles in a uniform cohort are not flagged
     smallest_spread: float
-    low: float = -math.inf
+    low: float = -math.inf  # limits for every scan, whatever its cohort
     high: float = math.inf
 
 

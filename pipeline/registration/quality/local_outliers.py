@@ -69,17 +69,9 @@ def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def worst_regions(table: pd.DataFrame) -> dict[str, str]:
-    """The regions in which each scan fits the template worst, with their correlations.
+    """The regions in which each scan fits the template worst, with their correlations, by ``scan_id``.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        ``region_quality.tsv``; ranked by ``distance`` or, in a small cohort, by ``correlation``.
-
-    Returns
-    -------
-    dict of str to str
-        By ``scan_id``.
+    Regions of ``region_quality.tsv`` are ranked by ``distance`` or, in a small cohort, by ``correlation``.
     """
     column = "distance" if table["distance"].notna().any() else "correlation"
     ordered = table[table[column].notna()].sort_values(["scan_id", column, "region"])

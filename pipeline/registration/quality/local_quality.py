@@ -18,9 +18,9 @@ import scipy.ndimage
 class RegionVoxels:
     """Voxels of each region of a label image, in one array."""
 
-    numbers: tuple[int, ...]  # Regions that have a voxel
-    counts: np.ndarray  # Voxels of each
-    voxels: np.ndarray  # Indices into the flattened image, region after region; regions may share voxels
+    numbers: tuple[int, ...]  # regions that have a voxel
+    counts: np.ndarray  # voxels of each
+    voxels: np.ndarray  # indices into the flattened image, region after region; regions may share voxels
 
     @property
     def starts(self) -> np.ndarray:

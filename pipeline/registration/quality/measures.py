@@ -114,8 +114,6 @@ def _entropy(shares: np.ndarray) -> float:
 def correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Pearson correlation of two sets of values; 0 if one of them is constant.
 
-    Examples
-    --------
     >>> round(correlation(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
     1.0
     """

@@ -21,8 +21,8 @@ class VolumeStability:
     # Pearson correlation over regions of the log volume relative to the template's. Volumes themselves always
     # correlate, since large regions are large in everyone
     correlation: float
-    mean_difference_percent: float  # Mean over regions of the absolute difference, in percent of the mean of the two
-    regions: int  # Number of regions with a volume in both
+    mean_difference_percent: float  # mean over regions of the absolute difference, in percent of the mean of the two
+    regions: int  # number of regions with a volume in both
 
 
 def volume_stability(

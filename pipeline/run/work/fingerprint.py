@@ -10,8 +10,6 @@ import secrets
 def fingerprint(key: str) -> str:
     """A salted digest of a secret, slow to compute, so that guessing is costly; differs each time.
 
-    Examples
-    --------
     >>> is_fingerprint_of(fingerprint("secret"), "secret"), is_fingerprint_of(fingerprint("secret"), "other")
     (True, False)
     """

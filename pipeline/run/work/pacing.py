@@ -13,10 +13,6 @@ class Paced:
     """Calls a function when called, but not too often.
 
     Calls are at least `SECONDS_BETWEEN` apart, from the start on, and take at most `LARGEST_SHARE` of the time.
-
-    Parameters
-    ----------
-    function : callable
     """
 
     def __init__(self, function: Callable[[], None]) -> None:

@@ -97,8 +97,6 @@ def progress_line(description: str, done: int, total: int, failed: int, unchange
 def duration(seconds: float) -> str:
     """A time span in words: seconds below 90, then whole minutes, from 90 minutes on hours and minutes.
 
-    Examples
-    --------
     >>> [duration(s) for s in (4.4, 89, 90, 5340, 5400)]
     ['4 s', '89 s', '2 min', '89 min', '1 h 30 min']
     """
