@@ -136,7 +136,11 @@ class ScanTable:
     scans: tuple[Scan, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scans", tuple(sorted(self.scans, key=_sort_key)))
+        object.__setattr__(
+            self,
+            "scans",
+            tuple(sorted(self.scans, key=lambda scan: (scan.participant_id, scan.session_id or "", scan.scan_id))),
+        )
         seen: set[str] = set()
         by_id: dict[str, Scan] = {}
         for scan in self.kept:
@@ -211,7 +215,3 @@ class ScanTable:
 
 def _described(scan: Scan) -> str:
     return f"{scan.name} ({scan.image or 'no image'})"
-
-
-def _sort_key(scan: Scan) -> tuple[str, str, str]:
-    return scan.participant_id, scan.session_id or "", scan.scan_id

@@ -16,7 +16,7 @@ from atlases.templates import Template
 from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.registration.ants_transform import Volume
 from pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
-from pipeline.registration.images.resolution import coarsen
+from pipeline.registration.images.preparation import coarsen
 from pipeline.registration.images.t1w import T1wImage
 from pipeline.registration.quality.measures import correlation, dice
 from pipeline.run.errors import BadInputError

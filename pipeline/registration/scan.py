@@ -2,7 +2,7 @@
 
 Registration runs on the box of the template that contains the brain (`atlases.brain_box`); outside it the displacement
 and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
-the transform is coarser (`pipeline.registration.images.resolution`).
+the transform is coarser (`pipeline.registration.images.preparation`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from pipeline.registration.ants_transform import (
     resample,
 )
 from pipeline.registration.entry_points import stated_brain
-from pipeline.registration.images.bias_field import correct_bias_field
 from pipeline.registration.images.brain_extraction import BrainMask, find_brain
-from pipeline.registration.images.resolution import around_brain, closest_ras, coarsen
-from pipeline.registration.images.t1w import T1wImage, load_t1w
+from pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
+from pipeline.registration.images.t1w import load_t1w
 from pipeline.registration.quality.measures import RegistrationQuality, assess
 from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
 from pipeline.run.config.settings import RegistrationConfig
@@ -87,7 +86,8 @@ def register_image(
         If no transform is found.
     """
     image = load_t1w(path)
-    brain = stated_brain(image) if entry == "brain" else _find_brain(image, config, mask_path)
+    model = Path(config.synthstrip_model) if config.synthstrip_model else None
+    brain = stated_brain(image) if entry == "brain" else find_brain(image, config.brain_extraction, mask_path, model)
     whole_mask = closest_ras(Volume(brain.mask, image.affine))
     mask = around_brain(whole_mask, whole_mask.data, BRAIN_MARGIN_MM)
     scan = around_brain(closest_ras(Volume(image.data, image.affine)), whole_mask.data, BRAIN_MARGIN_MM)
@@ -121,8 +121,3 @@ def register_image(
         brain=brain,
         orientation=image.orientation,
     )
-
-
-def _find_brain(image: T1wImage, config: RegistrationConfig, mask_path: Path | None) -> BrainMask:
-    model = Path(config.synthstrip_model) if config.synthstrip_model else None
-    return find_brain(image, config.brain_extraction, mask_path, model)

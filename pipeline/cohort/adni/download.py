@@ -26,9 +26,8 @@ from pipeline.cohort.adni.image_records import (
 )
 from pipeline.cohort.adni.image_xml import read_image_xmls
 from pipeline.cohort.adni.images import AdniImage, find_images
-from pipeline.cohort.adni.matching import match_visit
-from pipeline.cohort.adni.scan_preference import CRITERIA, days_between, preference
-from pipeline.cohort.adni.visit_tables import VisitRow, person_number
+from pipeline.cohort.adni.scan_preference import CRITERIA, preference
+from pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles

@@ -151,7 +151,7 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
 
 def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
     """Scans on which ADNIMERGE and the image's record disagree, which may indicate a mix-up."""
-    sex = [number for number, (scan, record) in said.items() if _differ(scan.sex, record.sex)]
+    sex = [number for number, (scan, record) in said.items() if scan.sex and record.sex and scan.sex != record.sex]
     age = [
         number
         for number, (scan, record) in said.items()
@@ -195,10 +195,6 @@ def image_id(text: str) -> str:
     """Image id with its letter: ``118690`` and ``I118690`` are the same."""
     cleaned = text.strip().upper()
     return cleaned if cleaned[:1].isalpha() else f"I{cleaned}"
-
-
-def _differ(first: str | None, second: str | None) -> bool:
-    return first is not None and second is not None and first != second
 
 
 def _differences(first: ImageRecord, second: ImageRecord) -> list[str]:

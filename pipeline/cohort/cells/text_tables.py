@@ -50,7 +50,9 @@ def read_text_table(
     notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
     if ignored:
         notes.append(f"{path.name}: columns with the same name differ, the first is used: {listed(ignored)}")
-    return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
+    if separator == ";" and len(frame):  # decimal commas
+        frame = frame.apply(lambda column: column.str.replace(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", regex=True))
+    return frame, notes
 
 
 def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
@@ -135,10 +137,6 @@ def _columns_once(
             )
         ignored.append(f"{header[kept]} (not {name})" if header[kept] != name else name)
     return list(first.values()), ignored
-
-
-def _with_decimal_points(column: pd.Series[str]) -> pd.Series[str]:
-    return column.str.replace(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", regex=True)
 
 
 def header_separator(header: str) -> str:

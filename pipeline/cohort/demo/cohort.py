@@ -23,9 +23,8 @@ from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shap
 from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
 from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
 from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
 from pipeline.cohort.demo.people import Person, Visit, draw_people
-from pipeline.cohort.demo.scanner import draw_acquisition, scan
+from pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from pipeline.run.errors import ResumableError, UsageError
 from pipeline.run.tables import write_json, write_table, write_text
 from pipeline.run.work.digests import unit_key

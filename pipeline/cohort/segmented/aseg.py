@@ -83,14 +83,11 @@ def _program(path: Path, text: str) -> str:
     header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     scripts = path.parent.parent / "scripts"
     stamp = scripts / "build-stamp.txt"
+    # such as freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460
     build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
     fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
     name = "FastSurfer" if fast else "FreeSurfer"
     named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
-    version = _VERSION.search(named[0] if named else "") or (None if fast else _VERSION.search(_after_system(build)))
+    after_system = "" if fast else build.split("x86_64", 1)[-1]
+    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
     return f"{name} {version[1]}" if version else f"{name}, version unknown"
-
-
-def _after_system(build: str) -> str:
-    """``freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460`` from the version on."""
-    return build.split("x86_64", 1)[-1]
