@@ -105,10 +105,10 @@ class AdniClinical:
 def read_clinical(
     root: Path, tables: Sequence[str], persons: set[int], config: CohortConfig, visits_known: bool
 ) -> tuple[AdniClinical, list[str]]:
-    """Read the tables of an ADNI download for the RIDs with images; refuse one without a source of diagnoses.
+    """Read the tables of an ADNI download for the RIDs with images.
 
-    The notes name what is missing, contradictory or left out. `visits_known` says whether scans can be matched to
-    visits without dates.
+    A download without a source of diagnoses is refused. The notes name what is missing, contradictory or left out.
+    `visits_known` says whether scans can be matched to visits without dates.
     """
     files, notes = adni_files.newest_tables(tables)
     dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)

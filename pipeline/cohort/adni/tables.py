@@ -42,7 +42,7 @@ _USED_NAMES = (
 
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Read ADNIMERGE as text, with current column names and ISO dates; refuse it without rows or `needed` columns."""
+    """Read ADNIMERGE as text, with current column names and ISO dates; it must have rows and the `needed` columns."""
     frame, notes = read_text_table(path, used=_USED_NAMES)
     frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
     code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"

@@ -85,7 +85,7 @@ def jacobian_determinant(displacement: Array, spacing_mm: float) -> Array:
 def random_velocity(
     rng: np.random.Generator, shape: tuple[int, int, int], spacing_mm: float, smoothness_mm: float, rms_mm: float
 ) -> Array:
-    """Smooth random velocity field: white noise, smoothed by a Gaussian, with this root mean square per component."""
+    """Smooth random velocity field: white noise, smoothed by a Gaussian and scaled to `rms_mm` per component."""
     noise = rng.standard_normal((3, *shape), dtype=np.float32)
     smooth = np.stack([ndimage.gaussian_filter(one, smoothness_mm / spacing_mm, mode="wrap") for one in noise])
     smooth *= rms_mm / np.sqrt(np.square(smooth).mean(axis=(1, 2, 3), keepdims=True))

@@ -80,8 +80,8 @@ def clinical_table(
 ) -> tuple[Clinical, list[str]]:
     """Gather the clinical columns of the scans that are used, and `further` columns of the source, copied unchanged.
 
-    A disguise shifts dates in further columns too. One that is empty, names people or places, or exists already is
-    refused. Notes name values set to a limit of detection, and participants without known times.
+    A disguise shifts dates in further columns too. A further column that is empty, names people or places, or exists
+    already is refused. Notes name values set to a limit of detection, and participants without known times.
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]

@@ -61,7 +61,7 @@ def _beside(image: Path) -> list[Path]:
 
 
 def read_mask(path: Path, image: T1wImage) -> np.ndarray:
-    """Read a mask on the voxels of a scan; one that is missing, empty or beside the scan is refused.
+    """Read a mask on the voxels of a scan; a missing or empty mask, or one outside the scan, is refused.
 
     A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
     """

@@ -20,7 +20,7 @@ NAMED = 3
 
 
 def region_distances(correlations: np.ndarray) -> np.ndarray:
-    """How far each region of each scan lies from the cohort, in robust standard deviations; < 0 is a worse fit.
+    """How far each region of each scan lies from the cohort, in robust standard deviations; < 0 is worse.
 
     Fisher's transform evens out the spread of `correlations`, (scans, regions), NaN where a region has no voxel. The
     robust standard deviation of a region is at least the median over regions, since some of 134 are small by chance.

@@ -131,7 +131,7 @@ def _distances(table: pd.DataFrame) -> pd.Series:
 def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: str, resolution_mm: float) -> None:
     """Job: local quality of one scan (regions, and columns, its data dictionary).
 
-    All that is given but ``t1w`` is missing for an image that came in template space.
+    Only ``t1w`` is given for an image that came in template space.
     """
     places = _places(atlas_name, resolution_mm)
     brain = places.box.crop(_read(given["t1w"]))
