@@ -78,7 +78,6 @@ def brain_box(template: Template, margin_mm: float = 6.0) -> Box:
 
     Parameters
     ----------
-    template : Template
     margin_mm : float
         Kept on every side, rounded up to whole voxels; room for registration error and for the few border voxels
         that unpadded convolutions do not see in full.

@@ -21,23 +21,12 @@ CARRIED_FILES = Path(__file__).parent / "tables" / "carried_files.tsv"
 
 @dataclass(frozen=True)
 class CarriedFile:
-    """A file inside an installed package.
+    """A file inside an installed package."""
 
-    Parameters
-    ----------
-    package, version : str
-        The release whose file is meant.
-    path : str
-        Inside the package folder.
-    size : int
-        Bytes.
-    sha256 : str
-    """
-
-    package: str
+    package: str  # the release whose file is meant
     version: str
-    path: str
-    size: int
+    path: str  # inside the package folder
+    size: int  # bytes
     sha256: str
 
     @property
@@ -65,13 +54,7 @@ def package_folder(package: str) -> Path | None:
 
 
 def verified_path(file: CarriedFile) -> Path:
-    """Path of a carried file whose bytes are the expected ones.
-
-    Raises
-    ------
-    MissingDataError
-        If the package is not installed, or the file is absent or altered; names package, version and remedy.
-    """
+    """Path of a carried file; MissingDataError with package, version and remedy if it is absent or altered."""
     folder = package_folder(file.package)
     if folder is None:
         raise MissingDataError(

@@ -23,31 +23,18 @@ CATALOGUE = Path(__file__).parent / "tables" / "catalogue.tsv"
 
 @dataclass(frozen=True)
 class AtlasSource:
-    """An atlas as its files give it.
-
-    Parameters
-    ----------
-    name, title, credit, note : str
-        `note` says what a reader must know about its placement; may be empty.
-    image : Path
-        Label image.
-    read_table : callable
-        Reads its region table.
-    carried : bool
-        Whether it comes from the catalogue (labels in or near template space, to be masked by the template brain)
-        rather than from the user.
-    digest : str
-        SHA-256 over the digests of label image and region table.
-    """
+    """An atlas as its files give it."""
 
     name: str
     title: str
     credit: str
-    note: str
-    image: Path
-    read_table: Callable[[], RegionTable]
+    note: str  # what a reader must know about its placement; may be empty
+    image: Path  # label image
+    read_table: Callable[[], RegionTable]  # reads its region table
+    # Whether it comes from the catalogue (labels in or near template space, to be masked by the template brain) rather
+    # than from the user
     carried: bool
-    digest: str
+    digest: str  # SHA-256 over the digests of label image and region table
 
 
 def atlas_names() -> tuple[str, ...]:

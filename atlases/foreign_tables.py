@@ -27,22 +27,10 @@ _SCHAEFER = re.compile(r"^\d+Networks_(LH|RH)_")
 
 
 def split_side(name: str) -> tuple[Hemisphere, str]:
-    """Take the side out of a region's name.
+    """Take the side (left, right or both) out of a region's name; the rest names the bilateral group.
 
-    Parameters
-    ----------
-    name : str
+    Schaefer's parcels keep their whole name: number 3 on the left is not the counterpart of number 3 on the right.
 
-    Returns
-    -------
-    hemisphere : {"left", "right", "both"}
-        ``both`` where the name has no side.
-    structure : str
-        The name without its side, first letter in upper case; the bilateral group. Schaefer's parcels keep their
-        whole name: number 3 on the left is not the counterpart of number 3 on the right.
-
-    Examples
-    --------
     >>> split_side("Left Precentral gyrus"), split_side("TL amygdala R")
     (('left', 'Precentral gyrus'), ('right', 'TL amygdala'))
     >>> split_side("Bothside Brain Stem"), split_side("Third ventricle")
@@ -70,18 +58,10 @@ def read_cat12_table(path: Path) -> RegionTable:
 
 
 def read_dseg_table(path: Path) -> RegionTable:
-    """Read the label table of a BIDS segmentation.
+    """Read the label table of a BIDS segmentation, tab-separated: ``index`` and ``name`` are required.
 
-    Parameters
-    ----------
-    path : Path
-        Tab-separated: ``index`` and ``name`` required, as in BIDS; ``hemi`` (L, R, B or words), ``group``,
-        ``lobe`` and ``tissue`` used if present. An index of 0 is the background and is passed over.
-
-    Raises
-    ------
-    BadInputError
-        Naming the file and the column or row.
+    ``hemi`` (L, R, B or words), ``group``, ``lobe`` and ``tissue`` are used if present. Index 0 is the background and
+    is skipped.
     """
     table = read_table(path, ["index", "name"], ["name", "hemi", "group", "lobe", "tissue"])
     table = table[table["index"] != 0]

@@ -32,7 +32,6 @@ def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str 
 
     Parameters
     ----------
-    path : Path
     values : numpy.ndarray
         Shape of `grid`; booleans are stored as uint8, all else as float32.
     grid : Grid

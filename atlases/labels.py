@@ -40,8 +40,6 @@ class Atlas:
 
     Parameters
     ----------
-    name, title : str
-    grid : Grid
     labels : ndarray of int32
         On `grid`; 0 = unlabelled. Read-only.
     regions : RegionTable
@@ -82,10 +80,6 @@ def load_atlas(name: str, grid: Grid) -> Atlas:
     grid : Grid
         In template space.
 
-    Returns
-    -------
-    Atlas
-
     Raises
     ------
     UsageError
@@ -110,14 +104,7 @@ def load_atlas(name: str, grid: Grid) -> Atlas:
 
 
 def read_labels(path: Path) -> tuple[NDArray[np.int32], Grid]:
-    """Read a label image.
-
-    Raises
-    ------
-    BadInputError
-        If the file is no image, not one 3D volume, does not say where it lies, or holds anything but whole numbers
-        from 0.
-    """
+    """Read a label image: one 3D volume of whole numbers from 0 that says where it lies; any other is refused."""
     try:
         image = nib.load(path)
         if not isinstance(image, SpatialImage):

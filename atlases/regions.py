@@ -40,30 +40,14 @@ NEUROMORPHOMETRICS = Path(__file__).parent / "tables" / "neuromorphometrics.tsv"
 
 @dataclass(frozen=True)
 class Region:
-    """One label of an atlas.
+    """One label of an atlas."""
 
-    Parameters
-    ----------
-    number : int
-        In the label image.
-    name : str
-        With its side.
-    hemisphere : {"left", "right", "both"}
-        The participant's own; ``both`` for midline structures.
-    lobe : str
-        ``n/a`` where the atlas does not say.
-    tissue : str
-        GM, WM, CSF, vessel, mixed or ``n/a``.
-    group : str
-        Bilateral group: the structure, without its side.
-    """
-
-    number: int
-    name: str
-    hemisphere: Hemisphere
-    lobe: str
-    tissue: str
-    group: str
+    number: int  # in the label image
+    name: str  # with its side
+    hemisphere: Hemisphere  # the participant's own; ``both`` for midline structures
+    lobe: str  # ``n/a`` where the atlas does not say
+    tissue: str  # GM, WM, CSF, vessel, mixed or ``n/a``
+    group: str  # bilateral group: the structure, without its side
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Region))

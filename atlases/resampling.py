@@ -20,18 +20,10 @@ from pipeline.run.errors import BadInputError
 
 @dataclass(frozen=True)
 class ResampledLabels:
-    """Labels on a new grid, and what the new grid could not hold.
+    """Labels on a new grid, and what the new grid could not hold."""
 
-    Parameters
-    ----------
-    labels : ndarray of int32
-        On the target grid, 0 = unlabelled.
-    lost : tuple of int
-        Labels inside the target's field of view that fell between its voxels: structures thinner than the voxel
-        distance. Known, never silent.
-    """
-
-    labels: NDArray[np.int32]
+    labels: NDArray[np.int32]  # on the target grid, 0 = unlabelled
+    # Labels inside the target's field of view that fell between its voxels: structures thinner than the voxel distance
     lost: tuple[int, ...]
 
 
@@ -46,10 +38,6 @@ def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> 
     labels : ndarray of int, shape ``source.shape``
     source, target : Grid
         Any orientation, also oblique; the same world space.
-
-    Returns
-    -------
-    ResampledLabels
 
     Raises
     ------

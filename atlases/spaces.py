@@ -173,7 +173,6 @@ def require_same_grid(a: Grid, b: Grid, what: str) -> None:
 
     Parameters
     ----------
-    a, b : Grid
     what : str
         Which two things were to be put together, e.g. ``"relevance map and atlas"``.
 

@@ -33,7 +33,6 @@ class Template:
 
     Parameters
     ----------
-    grid : Grid
     t1w : ndarray of float32
         T1-weighted brain, background 0, intensities of the 1 mm template (8 to 98).
     brain_mask : ndarray of bool
@@ -95,26 +94,12 @@ def template_on(grid: Grid) -> Template:
 def sample_brain(
     t1w: NDArray[np.float32], mask: NDArray[np.bool_], source: Grid, target: Grid
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Sample a brain on another grid without aliasing.
+    """Sample a brain on another grid of the same world space without aliasing.
 
-    Where the target is coarser, the brain is first smoothed along each source axis by a Gaussian that widens a voxel
-    to the target's: full widths at half maximum add in quadrature (scale-factor PSF matching, Cardoso et al.
-    2015, MICCAI). Smoothing is normalised by the smoothed mask: a mean over brain alone, without a dark rim.
-
-    Parameters
-    ----------
-    t1w : ndarray of float32, shape ``source.shape``
-        Zero outside the mask.
-    mask : ndarray of bool
-    source, target : Grid
-        The same world space.
-
-    Returns
-    -------
-    t1w : ndarray of float32
-        On the target, zero outside its mask.
-    mask : ndarray of bool
-        Where at least half of a voxel's neighbourhood is brain.
+    Where the target is coarser, the brain is first smoothed along each source axis by a Gaussian that widens a voxel to
+    the target's: full widths at half maximum add in quadrature (scale-factor PSF matching, Cardoso et al. 2015,
+    MICCAI). Smoothing is normalised by the smoothed mask: a mean over brain alone, without a dark rim. The new mask
+    holds voxels of whose neighbourhood at least half is brain.
     """
     to_source = np.linalg.inv(source.affine) @ target.affine
     sigmas = _smoothing(to_source[:3, :3])

@@ -53,8 +53,7 @@ from pipeline.registration.images.t1w import load_labels, load_t1w
 from pipeline.registration.scan import register_image
 from pipeline.registration.settled import COARSEST_MM
 from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.volumes.region_volumes import region_volumes
-from pipeline.registration.volumes.tissue_volume import tissue_volumes
+from pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
 from pipeline.run.config.settings import RegistrationConfig
 from pipeline.run.tables import write_json, write_text
 from pipeline.run.work.digests import code_digest

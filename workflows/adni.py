@@ -54,16 +54,7 @@ from workflows.stages import STAGE_FUNCTIONS, Work
 
 
 def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.Namespace) -> int:
-    """Run all stages up to ``options.stop_after``; return the exit code.
-
-    Parameters
-    ----------
-    out : Path
-        Run folder, new or to be continued.
-    options : argparse.Namespace
-        With ``n_procs``, ``executor``, ``participant_label``, ``stop_after`` and, unless it is the demo, ``manifest``
-        and ``anonymise``.
-    """
+    """Run all stages up to ``options.stop_after``; return the exit code."""
     source = dataclasses.replace(source, input=source.input.resolve())
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)

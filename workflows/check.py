@@ -56,13 +56,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 
 
 def require_check_folder(out: Path | None, root: Path) -> None:
-    """Refuse a folder that is, holds or lies in the input, or holds anything other than a check.
-
-    Raises
-    ------
-    UsageError
-        Before anything is read.
-    """
+    """Refuse a folder that is, holds or lies in the input, or holds anything other than a check."""
     if out is None:
         return
     folder, source = out.resolve(), root.resolve()

@@ -29,15 +29,7 @@ from pipeline.statistics.data.values import RelevanceValues
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
-    """Write ``mcnemar.tsv`` and ``ranking_agreement.tsv``; the runs are only read.
-
-    Raises
-    ------
-    UsageError
-        If a run is named twice, or the tables would lie inside a run or its input.
-    BadInputError
-        If a run has no predictions or relevance yet, or the runs have too few scans in common.
-    """
+    """Write ``mcnemar.tsv`` and ``ranking_agreement.tsv``; the runs are only read."""
     folders = [path.resolve() for path in arguments.outs]
     target = arguments.to.resolve()
     for folder in folders:
@@ -70,8 +62,6 @@ def compare_command(arguments: argparse.Namespace) -> int:
 def run_names(folders: Sequence[Path]) -> list[str]:
     """The shortest distinct ends of the paths of the runs.
 
-    Examples
-    --------
     >>> run_names([Path("/a/x/run"), Path("/a/y/run")])
     ['x/run', 'y/run']
     """
@@ -91,15 +81,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read(folder: Path, name: str, target: Path) -> Run:
-    """Read one run; every error names the run.
-
-    Raises
-    ------
-    UsageError
-        If it is no run, or the tables are to be written into its input.
-    BadInputError
-        If a table is missing or has a cell that no run writes.
-    """
+    """Read one run; every error names the run."""
     layout = RunLayout(folder)
     try:
         source = read_run_input(layout).input

@@ -28,13 +28,7 @@ LISTED = 5
 
 
 def explain_command(arguments: argparse.Namespace) -> int:
-    """Explain scans of a run, without changing its maps, receipts, failures and report.
-
-    Raises
-    ------
-    UsageError
-        If the folder has no trained networks, or the request names something that does not exist.
-    """
+    """Explain scans of a run, without changing its maps, receipts, failures and report."""
     layout = ExplanationLayout(arguments.out.resolve())
     read_run_input(layout)
     with run_lock(layout.lock) as lock_note:

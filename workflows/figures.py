@@ -14,13 +14,7 @@ from reports.page.publication import write_figures
 
 
 def figures_command(arguments: argparse.Namespace) -> int:
-    """Write all figures of a run in the formats asked for; the run itself is only read.
-
-    Raises
-    ------
-    UsageError
-        If OUT is no run, or the folder lies inside the input of the run or cannot be written to.
-    """
+    """Write all figures of a run in the formats asked for; the run itself is only read."""
     layout = RunLayout(arguments.out.resolve())
     source = read_run_input(layout).input
     read_run_config(layout)

@@ -32,18 +32,10 @@ HIPPOCAMPUS = "Hippocampus"
 
 @dataclass(frozen=True)
 class Ready:
-    """Result of `preflight`.
+    """Result of `preflight`."""
 
-    Parameters
-    ----------
-    split : Split
-        Without folds if nothing is trained.
-    notes : tuple of str
-        Settings that will have no effect on some scans.
-    """
-
-    split: Split
-    notes: tuple[str, ...] = ()
+    split: Split  # without folds if nothing is trained
+    notes: tuple[str, ...] = ()  # settings that will have no effect on some scans
 
 
 def stages_until(last: str) -> tuple[str, ...]:
@@ -54,22 +46,7 @@ def stages_until(last: str) -> tuple[str, ...]:
 def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> None:
     """Refuse settings that cannot work with any input.
 
-    Parameters
-    ----------
-    stages : sequence of str
-        Stages that will run.
-    elsewhere : bool
-        Whether the workers may be on other machines (``--executor``): this one then needs no GPU.
-
-    Raises
-    ------
-    UsageError
-        For an unknown atlas, one without a hippocampus if its volume is requested, settings with which its volume is
-        not measured, a network that does not fit in memory, or a missing GPU.
-    BadInputError
-        If the labels of the atlas cannot be used, or the grid is too small for the network.
-    MissingDataError
-        If brain extraction lacks its command or weights.
+    `elsewhere` says whether the workers may be on other machines (``--executor``): this one then needs no GPU.
     """
     groups = atlas_groups(config)
     source = config.registration.hippocampus_source
@@ -138,21 +115,7 @@ def atlas_groups(config: Config) -> frozenset[str]:
 
 
 def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Ready:
-    """Refuse a cohort that the stages cannot work with.
-
-    Parameters
-    ----------
-    stages : sequence of str
-        Stages that will run.
-
-    Raises
-    ------
-    BadInputError
-        If no scan is kept, no scan has the requested brain mask, classes are missing or cannot be split, or a setting
-        of the statistics names something that does not exist.
-    UsageError
-        If the settings name an attribution method, or a setting of one, that does not exist.
-    """
+    """Refuse a cohort that the stages cannot work with, before any work starts."""
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
     notes = []

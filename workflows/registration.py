@@ -35,24 +35,8 @@ def register_and_finish(
     """Register scans, draw the overviews, measure volumes, and update ``scans.tsv``.
 
     The worker that has registered a scan then draws its figure and measures its volumes; the tables of the group are
-    updated from time to time. What depends on the whole cohort comes at the end.
-
-    Parameters
-    ----------
-    input_root : Path
-        Folder that the image paths of the scans start from.
-
-    Returns
-    -------
-    registrations : list of Outcome
-        One per kept scan.
-    later : list of Outcome
-        Outcomes of figures, volumes and quality per region.
-
-    Raises
-    ------
-    ResumableError
-        If a person must decide on scans in doubt and decisions are missing.
+    updated from time to time. What depends on the whole cohort comes at the end. The first list has one outcome per
+    kept scan, the second those of figures, volumes and quality per region.
     """
     settings, atlas = config.registration, config.regions.atlas
     resolution, atlas_digest = settings.resolution_mm, find_atlas(atlas).digest

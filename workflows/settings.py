@@ -52,15 +52,7 @@ def seed_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequence[Path]) -> Selection:
-    """Scans selected by a command line, and how they are anonymised.
-
-    Parameters
-    ----------
-    arguments : argparse.Namespace
-        With ``participant_label`` and, unless it is the demo, ``manifest`` and ``anonymise``.
-    folders : sequence of Path
-        Input and output, in which the key must not lie.
-    """
+    """Scans selected by a command line, and how they are anonymised; the key must not lie in one of `folders`."""
     manifest = getattr(arguments, "manifest", None)
     if manifest is not None and "ids" in config.privacy.pseudonyms:
         raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")

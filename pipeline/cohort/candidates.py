@@ -18,44 +18,21 @@ from pipeline.run.work.progress import Progress
 
 @dataclass(frozen=True)
 class Candidate:
-    """An image with its row of the scan table and further values from its source.
-
-    Parameters
-    ----------
-    scan : Scan
-    columns : mapping of str to str
-        All filled cells of the source tables at the scan's visit; a contrast may use any of them.
-    preference : tuple
-        The image with the smallest value in its session is used.
-    criteria : tuple of str
-        The criteria of `preference` in words; may be shorter.
-    follow_up : FollowUp or None
-        Follow-up of someone without dementia after the scan, if known.
-    """
+    """An image with its row of the scan table and further values from its source."""
 
     scan: Scan
+    # All filled cells of the source tables at the scan's visit; a contrast may use any of them
     columns: Mapping[str, str] = field(default_factory=dict)
-    preference: tuple[int | str, ...] = ()
-    criteria: tuple[str, ...] = ()
-    follow_up: FollowUp | None = None
+    preference: tuple[int | str, ...] = ()  # the image with the smallest value in its session is used
+    criteria: tuple[str, ...] = ()  # the criteria of `preference` in words; may be shorter
+    follow_up: FollowUp | None = None  # follow-up of someone without dementia after the scan, if known
 
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))
 
 
 def only_participants(candidates: Sequence[Candidate], participants: Sequence[str]) -> list[Candidate]:
-    """Drop the scans of all but some participants.
-
-    Parameters
-    ----------
-    participants : sequence of str
-        With or without ``sub-``, or ADNI's ``002_S_0295``. Empty: all are used.
-
-    Raises
-    ------
-    BadInputError
-        If a participant is not in the input.
-    """
+    """Drop the scans of all but some participants, named with or without ``sub-``, or as ADNI's ``002_S_0295``."""
     if not participants:
         return list(candidates)
     found = {candidate.scan.participant_id for candidate in candidates}
@@ -85,18 +62,8 @@ def with_readable_headers(
 ) -> tuple[list[Candidate], list[str]]:
     """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        DICOM series are not checked again: their headers were read when they were found.
-    max_voxel_mm : float
-        Images with thicker slices are dropped.
-
-    Returns
-    -------
-    candidates : list of Candidate
-    notes : list of str
-        Which headers contradict themselves, and which part is used.
+    DICOM series are not checked again: their headers were read when they were found. Notes name headers that contradict
+    themselves, and which part is used.
     """
     checked = []
     repaired: dict[str, list[str]] = {}

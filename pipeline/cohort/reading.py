@@ -182,13 +182,7 @@ def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], l
 
 
 def detect_layout(root: Path) -> Literal["adni", "bids"]:
-    """Detect the layout of a folder.
-
-    Raises
-    ------
-    BadInputError
-        If it has neither layout.
-    """
+    """Detect the layout of a folder; one with neither layout is refused."""
     names = {entry.name for entry in root.iterdir()}
     if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
         return "bids"

@@ -114,24 +114,13 @@ class Scan:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """Follow-up of someone without dementia; months from the diagnosis at the scan.
+    """Follow-up of someone without dementia; months from the diagnosis at the scan."""
 
-    Parameters
-    ----------
-    converted : bool
-        Whether AD was diagnosed and is the last diagnosis (before a dementia of another cause).
-    months_to_conversion : float or None
-        Until the first diagnosis of AD; None if there was none.
-    months_followed : float
-        Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it.
-    other_dementia : bool
-        Whether a dementia of another cause, without AD before, ended it: a competing event.
-    """
-
-    converted: bool
-    months_to_conversion: float | None
+    converted: bool  # whether AD was diagnosed and is the last diagnosis (before a dementia of another cause)
+    months_to_conversion: float | None  # until the first diagnosis of AD; None if there was none
+    # Until the last diagnosis, 0 if there was none after the scan; a dementia of another cause ends it
     months_followed: float
-    other_dementia: bool = False
+    other_dementia: bool = False  # whether a dementia of another cause, without AD before, ended it: a competing event
 
 
 @dataclass(frozen=True)
@@ -147,7 +136,11 @@ class ScanTable:
     scans: tuple[Scan, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scans", tuple(sorted(self.scans, key=_sort_key)))
+        object.__setattr__(
+            self,
+            "scans",
+            tuple(sorted(self.scans, key=lambda scan: (scan.participant_id, scan.session_id or "", scan.scan_id))),
+        )
         seen: set[str] = set()
         by_id: dict[str, Scan] = {}
         for scan in self.kept:
@@ -222,7 +215,3 @@ class ScanTable:
 
 def _described(scan: Scan) -> str:
     return f"{scan.name} ({scan.image or 'no image'})"
-
-
-def _sort_key(scan: Scan) -> tuple[str, str, str]:
-    return scan.participant_id, scan.session_id or "", scan.scan_id

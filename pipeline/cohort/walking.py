@@ -21,39 +21,19 @@ FOREIGN_SUFFIXES = (
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Files below an input folder, as paths relative to it with POSIX separators, sorted.
+    """Files below an input folder, as paths relative to it with POSIX separators, sorted."""
 
-    Parameters
-    ----------
-    images : tuple of str
-        NIfTI files.
-    tables : tuple of str
-        CSV files.
-    dicom : mapping of str to tuple of str
-        Names of DICOM files by folder: those that end in ``.dcm`` or ``.ima``, and those without a letter ending that
-        begin as DICOM does.
-    metadata : tuple of str
-        XML files.
-    linked_folders : tuple of str
-        Links to folders; not followed, so that loops are impossible.
-    unreadable : tuple of str
-        Folders that could not be listed.
-    foreign : tuple of str
-        Images of other formats, and archives, which may contain images.
-    irregular : tuple of str
-        Names of tables or XML files that are a named pipe, a socket or a device.
-    unwritable : tuple of str
-        Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped.
-    """
-
-    images: tuple[str, ...]
-    tables: tuple[str, ...]
+    images: tuple[str, ...]  # NIfTI files
+    tables: tuple[str, ...]  # CSV files
+    # Names of DICOM files by folder: those that end in ``.dcm`` or ``.ima``, and those without a letter ending that
+    # begin as DICOM does
     dicom: Mapping[str, tuple[str, ...]]
-    metadata: tuple[str, ...]
-    linked_folders: tuple[str, ...]
-    unreadable: tuple[str, ...]
-    foreign: tuple[str, ...]
-    irregular: tuple[str, ...] = ()
+    metadata: tuple[str, ...]  # XML files
+    linked_folders: tuple[str, ...]  # links to folders; not followed, so that loops are impossible
+    unreadable: tuple[str, ...]  # folders that could not be listed
+    foreign: tuple[str, ...]  # images of other formats, and archives, which may contain images
+    irregular: tuple[str, ...] = ()  # names of tables or XML files that are a named pipe, a socket or a device
+    # Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped
     unwritable: tuple[str, ...] = ()
 
     @property
@@ -62,13 +42,7 @@ class InputFiles:
 
 
 def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -> InputFiles:
-    """List the images, tables and image descriptions below a folder; hidden files and folders are left out.
-
-    Parameters
-    ----------
-    enter : callable
-        Whether to enter a folder, given its path relative to `root`.
-    """
+    """List the files below a folder, without hidden ones; `enter` says, by relative path, whether to enter a folder."""
     images: list[str] = []
     tables: list[str] = []
     metadata: list[str] = []
@@ -171,8 +145,6 @@ def is_nifti(name: str) -> bool:
 def image_stem(name: str) -> str:
     """File name without its NIfTI suffix.
 
-    Examples
-    --------
     >>> image_stem("sub-01/anat/sub-01_T1w.nii.gz")
     'sub-01_T1w'
     """

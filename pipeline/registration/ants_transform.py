@@ -66,25 +66,11 @@ class Transforms:
 
 
 def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: Path) -> Transforms:
-    """Register a scan to the template: rigid, affine, then SyN.
+    """Register a scan (moving) to the template (fixed): rigid, affine, then SyN.
 
-    Parameters
-    ----------
-    fixed, moving : Volume
-        Template and scan.
-    transform : str
-        Parameter set (`pipeline.run.config.settings.RegistrationConfig`).
-    seed : int
-        For the sampling of the metric. With one thread it makes the result repeatable to the bit.
-    prefix : Path
-        Start of the names of all files that ANTs writes; in a folder that the caller removes.
-
-    Raises
-    ------
-    RegistrationError
-        If ANTs finds no transform.
-    RuntimeError
-        If ITK would run with more than one thread.
+    With one thread the result is repeatable to the bit. `transform` is the parameter set of `RegistrationConfig`, and
+    `prefix` the start of the names of all files, in a folder that the caller removes. RegistrationError if ANTs finds
+    no transform.
     """
     require_one_thread()
     with _random_seed(seed):
@@ -132,8 +118,6 @@ def iterations(voxel_mm: float) -> tuple[int, ...]:
 
     Each level gets the iterations of the nearest width in `LEVELS_MM`, and none below 1.4 mm.
 
-    Examples
-    --------
     >>> iterations(1.0), iterations(2.0), iterations(1.5), iterations(4.0)
     ((100, 70, 10, 0), (100, 70, 10), (100, 70, 10), (100, 70))
     """

@@ -16,7 +16,7 @@ from atlases.templates import Template
 from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.registration.ants_transform import Volume
 from pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
-from pipeline.registration.images.resolution import coarsen
+from pipeline.registration.images.preparation import coarsen
 from pipeline.registration.images.t1w import T1wImage
 from pipeline.registration.quality.measures import correlation, dice
 from pipeline.run.errors import BadInputError
@@ -27,30 +27,14 @@ MIN_DICE = 0.8
 
 @dataclass(frozen=True)
 class PlacedScan:
-    """A scan that came in template space.
+    """A scan that came in template space."""
 
-    Parameters
-    ----------
-    t1w : numpy.ndarray
-        (X, Y, Z) on the template grid, float32, intensities of the image; 0 outside `brain_mask`.
-    brain_mask : numpy.ndarray
-        (X, Y, Z), bool.
-    grid : Grid
-        The template grid.
-    brain : BrainMask
-        On the voxels of the image.
-    source_grid : Grid
-        Grid of the image as given.
-    correlation, dice : float
-        As `pipeline.registration.quality.measures.RegistrationQuality`.
-    """
-
-    t1w: np.ndarray
-    brain_mask: np.ndarray
-    grid: Grid
-    brain: BrainMask
-    source_grid: Grid
-    correlation: float
+    t1w: np.ndarray  # (X, Y, Z) on the template grid, float32, intensities of the image; 0 outside `brain_mask`
+    brain_mask: np.ndarray  # (X, Y, Z), bool
+    grid: Grid  # the template grid
+    brain: BrainMask  # on the voxels of the image
+    source_grid: Grid  # grid of the image as given
+    correlation: float  # as `pipeline.registration.quality.measures.RegistrationQuality`
     dice: float
 
     @property
@@ -60,13 +44,7 @@ class PlacedScan:
 
 
 def stated_brain(image: T1wImage) -> BrainMask:
-    """Brain mask of an image that is declared brain-extracted.
-
-    Raises
-    ------
-    BadInputError
-        If the voxels that are not 0 do not have the volume of a brain.
-    """
+    """Brain mask of an image declared brain-extracted; refused if its non-zero voxels do not have a brain's volume."""
     mask = nonzero_brain(image.data)
     volume = litres(mask, image.affine)
     if not STRIPPED_LITRES[0] <= volume <= STRIPPED_LITRES[1]:
@@ -81,17 +59,7 @@ def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> 
     """Resample an image in template space on the template grid, by its affine alone.
 
     An image on the template grid is not changed. On another grid, it is smoothed to the template's voxel size if its
-    voxels are finer, and interpolated linearly.
-
-    Parameters
-    ----------
-    brain : BrainMask
-        On the voxels of the image.
-
-    Raises
-    ------
-    BadInputError
-        If the image does not cover the template's brain, or its brain lies elsewhere.
+    voxels are finer, and interpolated linearly. It is refused if its brain lies elsewhere or is not covered.
     """
     i, j, k = image.data.shape
     source = Grid((i, j, k), image.affine)

@@ -2,7 +2,7 @@
 
 Registration runs on the box of the template that contains the brain (`atlases.brain_box`); outside it the displacement
 and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
-the transform is coarser (`pipeline.registration.images.resolution`).
+the transform is coarser (`pipeline.registration.images.preparation`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from pipeline.registration.ants_transform import (
     resample,
 )
 from pipeline.registration.entry_points import stated_brain
-from pipeline.registration.images.bias_field import correct_bias_field
 from pipeline.registration.images.brain_extraction import BrainMask, find_brain
-from pipeline.registration.images.resolution import around_brain, closest_ras, coarsen
-from pipeline.registration.images.t1w import T1wImage, load_t1w
+from pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
+from pipeline.registration.images.t1w import load_t1w
 from pipeline.registration.quality.measures import RegistrationQuality, assess
 from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
 from pipeline.run.config.settings import RegistrationConfig
@@ -41,35 +40,18 @@ mm 0.594, 12.4 s."""
 
 @dataclass(frozen=True)
 class RegisteredScan:
-    """A scan in template space.
+    """A scan in template space."""
 
-    Parameters
-    ----------
-    t1w : numpy.ndarray
-        (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`.
-    brain_mask : numpy.ndarray
-        (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``).
-    log_jacobian : numpy.ndarray
-        (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
-        displacement is 0, it is the logarithm of the affine part alone.
-    grid : Grid
-        The template grid.
-    transforms : Transforms
-    quality : RegistrationQuality
-    brain : BrainMask
-        The brain in scan space.
-    orientation : str
-        See `pipeline.registration.images.t1w.T1wImage`.
-    """
-
-    t1w: np.ndarray
-    brain_mask: np.ndarray
+    t1w: np.ndarray  # (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`
+    brain_mask: np.ndarray  # (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``)
+    # (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
+    # displacement is 0, it is the logarithm of the affine part alone
     log_jacobian: np.ndarray
-    grid: Grid
+    grid: Grid  # the template grid
     transforms: Transforms
     quality: RegistrationQuality
-    brain: BrainMask
-    orientation: str
+    brain: BrainMask  # the brain in scan space
+    orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
 
 
 def register_image(
@@ -104,7 +86,8 @@ def register_image(
         If no transform is found.
     """
     image = load_t1w(path)
-    brain = stated_brain(image) if entry == "brain" else _find_brain(image, config, mask_path)
+    model = Path(config.synthstrip_model) if config.synthstrip_model else None
+    brain = stated_brain(image) if entry == "brain" else find_brain(image, config.brain_extraction, mask_path, model)
     whole_mask = closest_ras(Volume(brain.mask, image.affine))
     mask = around_brain(whole_mask, whole_mask.data, BRAIN_MARGIN_MM)
     scan = around_brain(closest_ras(Volume(image.data, image.affine)), whole_mask.data, BRAIN_MARGIN_MM)
@@ -138,8 +121,3 @@ def register_image(
         brain=brain,
         orientation=image.orientation,
     )
-
-
-def _find_brain(image: T1wImage, config: RegistrationConfig, mask_path: Path | None) -> BrainMask:
-    model = Path(config.synthstrip_model) if config.synthstrip_model else None
-    return find_brain(image, config.brain_extraction, mask_path, model)

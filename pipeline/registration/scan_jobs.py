@@ -86,19 +86,7 @@ def register_one(
 ) -> Mapping[str, Any]:
     """Job: register one scan and write its files; gives its row of ``registration.tsv``.
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        t1w, t1w_sidecar, brain_mask, log_jacobian, log_jacobian_sidecar, affine_transform, warp, inverse_warp,
-        quality.
-    image : Path
-        The scan.
-    source : str
-        Path of the scan relative to the input folder, for the sidecar.
-    entry : {"scan", "brain"}
-        As `Scan.entry`.
-    mask : Path, optional
-        Path of a brain mask of this scan, existing or not.
+    `source` is the path of the scan relative to the input folder, for the sidecar; `mask` may exist or not.
     """
     prefix = outputs["t1w"].with_name("ants_")
     with shown_as(image, source):
@@ -126,12 +114,7 @@ def place_one(
 ) -> Mapping[str, Any]:
     """Job: copy a scan that came in template space; gives its row of ``registration.tsv``.
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        t1w, t1w_sidecar, brain_mask, quality. There is no transform, so no volume change either.
-    image, source, config, mask
-        As `register_one`.
+    There is no transform, so no volume change either.
     """
     model = Path(config.synthstrip_model) if config.synthstrip_model else None
     with shown_as(image, source):

@@ -29,7 +29,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
-from pipeline.run.work.pacing import Paced
+from pipeline.run.work.progress import Paced
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",

@@ -43,7 +43,6 @@ class Column:
     ----------
     meaning : str
         Its description in the data dictionary; empty in `KNOWN`, as each table has its own.
-    form : Form
     title : str
         Heading on pages, where ``{positive}`` and ``{negative}`` are the classes; empty for one made from its name.
     """

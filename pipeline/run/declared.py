@@ -25,7 +25,6 @@ class Table:
 
     Parameters
     ----------
-    name : str
     meanings : mapping of str to str
         Description of each column, in order: the data dictionary.
     rows : str

@@ -87,8 +87,6 @@ def write_table(path: Path, frame: pd.DataFrame, columns: Mapping[str, str] | No
 def guarded(text: str) -> str:
     """Protect the text of a cell from being run by a spreadsheet; `unguarded` reverses it.
 
-    Examples
-    --------
     >>> guarded("=1+1"), guarded("-1.5"), guarded("'=1+1"), unguarded(guarded("'=1+1"))
     ("'=1+1", '-1.5', "''=1+1", "'=1+1")
     """

@@ -7,8 +7,7 @@ import pytest
 from input_trees import AdniTree, image_bytes
 
 from pipeline.cohort.adni.images import parse_image
-from pipeline.cohort.adni.matching import match_visit
-from pipeline.cohort.adni.visit_tables import VisitRow
+from pipeline.cohort.adni.visit_tables import VisitRow, match_visit
 from pipeline.cohort.people.visits import visit_of
 from pipeline.run.errors import BadInputError
 

@@ -20,9 +20,8 @@ from pipeline.cohort.demo.anatomy import (
 from pipeline.cohort.demo.disease import CHANGES
 from pipeline.cohort.demo.effects import COIL_SITE, coil_log_gain_per_mm
 from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
 from pipeline.cohort.demo.people import SITES
-from pipeline.cohort.demo.scanner import ORIENTATIONS, draw_acquisition, scan
+from pipeline.cohort.demo.scanner import ORIENTATIONS, draw_acquisition, nifti_bytes, nifti_image, scan
 
 HEALTHY = (0.0,) * len(CHANGES)
 SEVERE = (1.0,) * len(CHANGES)

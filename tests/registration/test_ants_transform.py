@@ -26,8 +26,7 @@ from pipeline.registration.ants_transform import (
     require_one_thread,
     resample,
 )
-from pipeline.registration.images.bias_field import correct_bias_field
-from pipeline.registration.images.resolution import coarsen
+from pipeline.registration.images.preparation import coarsen, correct_bias_field
 from pipeline.registration.scan import RegisteredScan, register_image
 from pipeline.run.config.settings import RegistrationConfig
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nibabel.eulerangles import euler2mat
 
 from pipeline.registration.ants_transform import Volume
-from pipeline.registration.images.resolution import closest_ras
+from pipeline.registration.images.preparation import closest_ras
 from pipeline.registration.images.t1w import load_labels, load_t1w, voxel_to_world
 from pipeline.run.errors import BadInputError
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.volumes.region_volumes import region_volumes
-from pipeline.registration.volumes.stability import volume_stability
-from pipeline.registration.volumes.tables import VOLUME_COLUMNS, hippocampal_volumes, retest_table
-from pipeline.registration.volumes.tissue_volume import tissue_volumes
+from pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
+from pipeline.registration.volumes.tables import VOLUME_COLUMNS, hippocampal_volumes, retest_table, volume_stability
 
 SHAPE = (7, 9, 11)
 AFFINE = np.diag([-2.0, 2.0, 2.0, 1.0])
@@ -153,7 +151,7 @@ def test_hippocampi_keep_their_sides() -> None:
 
 def test_dark_volume_counts_a_hole_and_no_shift(tmp_path: Path) -> None:
     from atlases.templates import load_template
-    from pipeline.registration.quality.deviation import dark_volume
+    from pipeline.registration.quality.measures import dark_volume
 
     template = load_template(4.0)
     indices = np.stack(np.meshgrid(*[np.arange(n) for n in template.grid.shape], indexing="ij"), -1)

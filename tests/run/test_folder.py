@@ -5,8 +5,7 @@ import pytest
 from pipeline.run.config.files import read_config
 from pipeline.run.config.settings import Config, PrivacyConfig
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_config, read_run_input
-from pipeline.run.work.fingerprint import is_fingerprint_of
+from pipeline.run.layout.folder import RunInput, is_fingerprint_of, prepare_run_folder, read_run_config, read_run_input
 
 
 @pytest.fixture

@@ -42,20 +42,9 @@ _CDR_COLUMNS = ("CDGLOBAL", "CDR")
 
 @dataclass(frozen=True)
 class AdniClinical:
-    """The tables of an ADNI download, by RID.
+    """The tables of an ADNI download, by RID."""
 
-    Parameters
-    ----------
-    ptids : tuple of str
-        In the order of ADNIMERGE; a person's first PTID is used as their name.
-    visits : mapping of int to sequence of VisitRow
-    histories : mapping of int to tuple of Diagnosis
-    cdr : VisitTable
-    freesurfer : mapping of str to VisitTable
-    config : CohortConfig
-    """
-
-    ptids: tuple[str, ...]
+    ptids: tuple[str, ...]  # in the order of ADNIMERGE; a person's first PTID is used as their name
     visits: Mapping[int, Sequence[VisitRow]]
     histories: Mapping[int, tuple[Diagnosis, ...]]
     cdr: VisitTable
@@ -65,21 +54,9 @@ class AdniClinical:
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
     ) -> tuple[Scan, dict[str, str], FollowUp | None]:
-        """Fill in all that is known about a scan at its visit.
+        """Fill in all that is known about the scan of a person (RID) at its visit; identifiers are kept.
 
-        Parameters
-        ----------
-        scan : Scan
-            Its identifiers are kept; other values are replaced where a table has them.
-        person : int
-            RID.
-
-        Returns
-        -------
-        scan : Scan
-        columns : dict of str to str
-            Filled cells of the visit, so that any column can be a contrast.
-        later : FollowUp or None
+        Gives the scan, the filled cells of the visit, so that any column can be a contrast, and the follow-up.
         """
         row = dict(visit.columns)
         history = self.histories.get(person, ())
@@ -128,27 +105,10 @@ class AdniClinical:
 def read_clinical(
     root: Path, tables: Sequence[str], persons: set[int], config: CohortConfig, visits_known: bool
 ) -> tuple[AdniClinical, list[str]]:
-    """Read the tables of an ADNI download.
+    """Read the tables of an ADNI download for the RIDs with images.
 
-    Parameters
-    ----------
-    tables : sequence of str
-        CSV files below `root`.
-    persons : set of int
-        RIDs of those with images; others are left out.
-    visits_known : bool
-        Whether scans can be matched to visits without dates.
-
-    Returns
-    -------
-    clinical : AdniClinical
-    notes : list of str
-        What is missing, contradictory or left out.
-
-    Raises
-    ------
-    BadInputError
-        If there is neither ADNIMERGE nor DXSUM, or no table has what the contrast needs.
+    A download without a source of diagnoses is refused. The notes name what is missing, contradictory or left out.
+    `visits_known` says whether scans can be matched to visits without dates.
     """
     files, notes = adni_files.newest_tables(tables)
     dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)

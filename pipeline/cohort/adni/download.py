@@ -26,9 +26,8 @@ from pipeline.cohort.adni.image_records import (
 )
 from pipeline.cohort.adni.image_xml import read_image_xmls
 from pipeline.cohort.adni.images import AdniImage, find_images
-from pipeline.cohort.adni.matching import match_visit
-from pipeline.cohort.adni.scan_preference import CRITERIA, days_between, preference
-from pipeline.cohort.adni.visit_tables import VisitRow, person_number
+from pipeline.cohort.adni.scan_preference import CRITERIA, preference
+from pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles
@@ -39,8 +38,6 @@ from pipeline.run.plain_text import counted, listed
 def adni_participant(ptid: str) -> str:
     """BIDS name of an ADNI participant.
 
-    Examples
-    --------
     >>> adni_participant("002_S_0295")
     'sub-ADNI002S0295'
     """
@@ -48,25 +45,9 @@ def adni_participant(ptid: str) -> str:
 
 
 def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
-    """Read an ADNI download.
+    """Read an ADNI download: one candidate per image below a participant's folder, and notes.
 
-    Parameters
-    ----------
-    files : InputFiles
-        What lies below `root`.
-    config : CohortConfig
-        A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; any other column only has to exist.
-
-    Returns
-    -------
-    candidates : list of Candidate
-        One per image below a participant's folder.
-    notes : list of str
-
-    Raises
-    ------
-    BadInputError
-        If ADNIMERGE is missing or lacks a needed column.
+    A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; any other column only has to exist.
     """
     images, notes = find_images(root, files, config.max_voxel_mm)
     records, record_notes = _records(root, files, images)

@@ -42,22 +42,8 @@ _DATES = (
 
 
 def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
-    """Find the file of each known table.
+    """File of each known table, such as ``DXSUM``; notes name older files that are not used.
 
-    Parameters
-    ----------
-    names : sequence of str
-        CSV files, as paths relative to the input folder.
-
-    Returns
-    -------
-    files : mapping of str to str
-        By table, such as ``DXSUM``.
-    notes : list of str
-        Older files that are not used.
-
-    Examples
-    --------
     >>> newest_tables(["a/DXSUM_02Feb2024.csv", "dxsum_pdxconv_adniall.csv", "CDR (1).csv"])[0]
     {'DXSUM': 'a/DXSUM_02Feb2024.csv', 'CDR': 'CDR (1).csv'}
     """

@@ -42,30 +42,15 @@ UNUSABLE = 4
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What tables say about an image; None where unknown.
+    """What tables say about an image; None where unknown."""
 
-    Parameters
-    ----------
-    series : int or None
-        LONI's series number.
-    description : str or None
-        Of the sequence and its processing.
-    field_strength : float or None
-        Tesla.
-    accelerated, selected : bool or None
-    grade : int or None
-        1 (best) to 4 (unusable).
-    failed : str or None
-        Table and column that record the failure.
-    """
-
-    series: int | None = None
-    description: str | None = None
-    field_strength: float | None = None
+    series: int | None = None  # LONI's series number
+    description: str | None = None  # of the sequence and its processing
+    field_strength: float | None = None  # tesla
     accelerated: bool | None = None
     selected: bool | None = None
-    grade: int | None = None
-    failed: str | None = None
+    grade: int | None = None  # 1 (best) to 4 (unusable)
+    failed: str | None = None  # table and column that record the failure
 
 
 @dataclass(frozen=True)
@@ -77,15 +62,7 @@ class ImageTables:
     visits: Mapping[int, ImageRecord]
 
     def of(self, image_id: str, path: str) -> ImageFacts:
-        """Facts of an image, completed by those of its series.
-
-        Parameters
-        ----------
-        image_id : str
-            ``I118671``, or another identifier without a number.
-        path : str
-            May contain the series number: ``.../S13408/...``, ``..._S13408_I118671.nii``.
-        """
+        """Facts of an image (``I118671``), completed by those of its series, whose number may be in the path."""
         number = loni_number(image_id) if image_id[:1] in "I0123456789" else None
         image = self.by_image.get(number, ImageFacts()) if number is not None else ImageFacts()
         in_path = re.search(r"(?:^|[/_])S(\d+)(?=[/_.])", path)
@@ -101,19 +78,7 @@ def loni_number(text: str | None) -> int | None:
 
 
 def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables, list[str]]:
-    """Read those of the four tables that exist.
-
-    Parameters
-    ----------
-    files : mapping of str to str
-        From `pipeline.cohort.adni.files.newest_tables`.
-
-    Returns
-    -------
-    tables : ImageTables
-    notes : list of str
-        Names tables that are not used because they are empty, damaged or lack columns.
-    """
+    """Read those of the four tables that exist; notes name tables that are empty, damaged or lack columns."""
     images: dict[int, ImageFacts] = {}
     series: dict[int, ImageFacts] = {}
     visits: dict[int, ImageRecord] = {}

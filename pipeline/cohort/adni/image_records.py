@@ -29,35 +29,16 @@ _COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "descri
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """What a list or an XML file says about one image; None where it says nothing.
+    """What a list or an XML file says about one image; None where it says nothing."""
 
-    Parameters
-    ----------
-    ptid : str or None
-        ADNI participant, in capitals.
-    sex : str or None
-        F or M.
-    age : float or None
-        Years, at the scan.
-    visit : Visit or None
-    date : date or None
-        Of the acquisition.
-    modality : str or None
-        ``MRI``, ``PET`` ...
-    sequence : str or None
-        What the scanner, or ADNI's processing, calls the image.
-    field_strength : float or None
-        Tesla.
-    """
-
-    ptid: str | None = None
-    sex: str | None = None
-    age: float | None = None
+    ptid: str | None = None  # ADNI participant, in capitals
+    sex: str | None = None  # F or M
+    age: float | None = None  # years, at the scan
     visit: Visit | None = None
-    date: date | None = None
-    modality: str | None = None
-    sequence: str | None = None
-    field_strength: float | None = None
+    date: date | None = None  # of the acquisition
+    modality: str | None = None  # ``MRI``, ``PET``
+    sequence: str | None = None  # what the scanner, or ADNI's processing, calls the image
+    field_strength: float | None = None  # tesla
 
 
 SILENT = ImageRecord()
@@ -69,19 +50,10 @@ _WORDS = {"ptid": "participant", "sex": "sex", "date": "date", "visit": "visit"}
 
 
 def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
-    """Read LONI's lists of image collections.
+    """Read LONI's lists of image collections: records by image id with its letter.
 
-    Parameters
-    ----------
-    tables : sequence of str
-        CSV files of the input; those without Image Data ID are not collection lists.
-
-    Returns
-    -------
-    records : dict of str to ImageRecord
-        By image id with its letter.
-    notes : list of str
-        Lists that cannot be read, ids that two rows describe differently (the first row is used), unknown visits.
+    CSV files without Image Data ID are other tables. Notes name lists that cannot be read, ids that two rows describe
+    differently (the first row is used) and unknown visits.
     """
     found: dict[str, ImageRecord] = {}
     notes: list[str] = []
@@ -134,14 +106,7 @@ def _of_row(cells: Mapping[str, str]) -> ImageRecord:
 def combined(
     listed_records: Mapping[str, ImageRecord], described: Mapping[str, ImageRecord]
 ) -> tuple[dict[str, ImageRecord], list[str]]:
-    """Combine list and XML into one record per image; the XML file, which comes with the image, takes precedence.
-
-    Returns
-    -------
-    records : dict of str to ImageRecord
-    notes : list of str
-        Images that the two describe differently, by field.
-    """
+    """Combine list and XML into one record per image; the XML file, which comes with the image, takes precedence."""
     differing: dict[str, list[str]] = {}
     both: dict[str, ImageRecord] = {**listed_records, **described}
     for number in sorted(listed_records.keys() & described.keys()):
@@ -161,12 +126,7 @@ def combined(
 def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -> str | None:
     """Why an image may not belong to the participant of its folder; None if it does.
 
-    Parameters
-    ----------
-    ptid : str
-        Participant of the folder.
-    header_patient : str
-        PatientID of a DICOM header; compared only if it is an ADNI participant; never written anywhere.
+    `header_patient` is compared only if it is an ADNI participant, and is never written anywhere.
     """
     if record.ptid is not None and person_number(record.ptid) != person_number(ptid):
         return f"unclear participant: the folder says {ptid}, the collection list or XML {record.ptid}"
@@ -177,13 +137,7 @@ def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -
 
 
 def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]:
-    """A note on images whose folder and record differ by more than a day (a scan may end after midnight).
-
-    Parameters
-    ----------
-    dates : mapping of str to pair of dates
-        By image id, of folder and record.
-    """
+    """Note on images whose folder and record differ by more than a day (a scan may end after midnight)."""
     apart = [
         number
         for number, (folder, record) in dates.items()
@@ -196,14 +150,8 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
 
 
 def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
-    """Scans on which ADNIMERGE and the image's record disagree, which may indicate a mix-up.
-
-    Parameters
-    ----------
-    said : mapping of str to pair of Scan and ImageRecord
-        By image id.
-    """
-    sex = [number for number, (scan, record) in said.items() if _differ(scan.sex, record.sex)]
+    """Scans on which ADNIMERGE and the image's record disagree, which may indicate a mix-up."""
+    sex = [number for number, (scan, record) in said.items() if scan.sex and record.sex and scan.sex != record.sex]
     age = [
         number
         for number, (scan, record) in said.items()
@@ -236,8 +184,6 @@ def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> lis
 def participant(text: str | None) -> str | None:
     """PTID of an ADNI participant in capitals; None for any other text.
 
-    Examples
-    --------
     >>> participant(" 002_s_0295 "), participant("Doe^John")
     ('002_S_0295', None)
     """
@@ -249,10 +195,6 @@ def image_id(text: str) -> str:
     """Image id with its letter: ``118690`` and ``I118690`` are the same."""
     cleaned = text.strip().upper()
     return cleaned if cleaned[:1].isalpha() else f"I{cleaned}"
-
-
-def _differ(first: str | None, second: str | None) -> bool:
-    return first is not None and second is not None and first != second
 
 
 def _differences(first: ImageRecord, second: ImageRecord) -> list[str]:

@@ -26,20 +26,7 @@ _ROOT = "idaxs"
 
 
 def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
-    """Read the XML files of images.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        XML files below `root`; those that describe no image are skipped.
-
-    Returns
-    -------
-    records : dict of str to ImageRecord
-        By image id with its letter.
-    notes : list of str
-        Unreadable files, impossible values, and images that several files describe differently.
-    """
+    """Read the XML files of images: records by image id with its letter; files that describe no image are skipped."""
     found: dict[str, dict[str, ImageRecord]] = {}
     damaged: list[str] = []
     problems: list[str] = []
@@ -72,8 +59,6 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
 def agreed(records: Sequence[ImageRecord]) -> tuple[ImageRecord, list[str]]:
     """Combine several descriptions of one image: a field they contradict each other on is None, and is named.
 
-    Examples
-    --------
     >>> agreed([ImageRecord(sex="F", age=70.0), ImageRecord(sex="F", age=71.0), ImageRecord(modality="MRI")])[1]
     ['age']
     """
@@ -88,26 +73,9 @@ def agreed(records: Sequence[ImageRecord]) -> tuple[ImageRecord, list[str]]:
 def parse_image_xml(
     content: bytes, name: str = "XML", problems: list[str] | None = None
 ) -> tuple[str, ImageRecord] | None:
-    """Read one XML file.
+    """Image id and record of one XML file; None if it describes no image. Impossible values go to `problems`.
 
-    Parameters
-    ----------
-    name : str
-        Of the file.
-    problems : list of str, optional
-        Impossible values are appended here.
-
-    Returns
-    -------
-    tuple of str and ImageRecord, or None
-        Image id and its record; None if the file describes no image.
-
-    Raises
-    ------
-    ValueError
-        If it is too large or declares entities, which let a small file expand without limit.
-    xml.etree.ElementTree.ParseError
-        If it is not XML.
+    Raises ValueError if the file is too large or declares entities, which let a small file expand without limit.
     """
     if len(content) > MAX_BYTES or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise ValueError("not the XML of an image")

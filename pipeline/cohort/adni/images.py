@@ -36,37 +36,17 @@ _DERIVED = re.compile(r"mask|label|(^|_)seg|harp", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class AdniImage:
-    """What the path of an image and, for a DICOM series, its header say.
+    """What the path of an image and, for a DICOM series, its header say."""
 
-    Parameters
-    ----------
-    path : str
-        Relative to the input folder; of a series, its first file.
-    ptid : str
-    sequence : str or None
-        Folder that LONI names after the sequence or the processing.
-    date : date or None
-        Of the scan: from its folder or, failing that, from the header of a series.
-    image_id : str
-    problem : str or None
-        Why the image cannot be used, regardless of the tables.
-    description : str
-        Sequence according to the DICOM header; free text that must never be written anywhere.
-    patient : str
-        PatientID of a DICOM header, for comparison; must never be written anywhere.
-    field_strength : float or None
-        Tesla, from a DICOM header.
-    """
-
-    path: str
+    path: str  # relative to the input folder; of a series, its first file
     ptid: str
-    sequence: str | None
-    date: date | None
+    sequence: str | None  # folder that LONI names after the sequence or the processing
+    date: date | None  # of the scan: from its folder or, failing that, from the header of a series
     image_id: str
-    problem: str | None = None
-    description: str = ""
-    patient: str = ""
-    field_strength: float | None = None
+    problem: str | None = None  # why the image cannot be used, regardless of the tables
+    description: str = ""  # sequence according to the DICOM header; free text that must never be written anywhere
+    patient: str = ""  # PatientID of a DICOM header, for comparison; must never be written anywhere
+    field_strength: float | None = None  # tesla, from a DICOM header
 
     @property
     def sequence_or_name(self) -> str:
@@ -74,13 +54,7 @@ class AdniImage:
         return self.sequence or (image_stem(self.path) if is_nifti(self.path) else "DICOM series")
 
     def sequence_problem(self, recorded: str | None = None) -> str | None:
-        """Why the names of the image do not suggest an original T1-weighted scan; None if they do.
-
-        Parameters
-        ----------
-        recorded : str or None
-            Sequence according to a collection list or XML file.
-        """
+        """Why the names of the image do not suggest an original T1-weighted scan; None if they do."""
         names = [name for name in (self.sequence_or_name, recorded, self.description) if name]
         # The other names count only where the folder's name is ambiguous.
         is_t1w = _T1W.search(names[0]) or (not _OTHER.search(names[0]) and any(map(_T1W.search, names)))
@@ -92,8 +66,6 @@ class AdniImage:
 def parse_image(path: str) -> AdniImage | None:
     """Read an image's path; None if it is not in a participant's folder.
 
-    Examples
-    --------
     >>> image = parse_image("ADNI/002_S_0295/MPRAGE/2006-04-18_08_20_30.0/I118671/brain.nii")
     >>> image.ptid, image.sequence, str(image.date), image.image_id
     ('002_S_0295', 'MPRAGE', '2006-04-18', 'I118671')
@@ -129,23 +101,9 @@ def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
 
 
 def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[list[AdniImage], list[str]]:
-    """Find all images in participants' folders.
+    """Find all images in participants' folders: one per NIfTI file and one per DICOM series.
 
-    Parameters
-    ----------
-    root : Path
-        Input folder, resolved.
-    files : InputFiles
-        What lies below it.
-    max_voxel_mm : float
-        DICOM series with thicker slices have a problem.
-
-    Returns
-    -------
-    images : list of AdniImage
-        One per NIfTI file and one per DICOM series.
-    notes : list of str
-        Images outside participants' folders, and folders that hold several series.
+    Notes name images outside participants' folders, and folders that hold several series.
     """
     found = [(path, parse_image(path)) for path in files.images]
     images = [image for _, image in found if image is not None]

@@ -19,7 +19,6 @@ The order is total, so the choice does not depend on the order in which files ar
 from __future__ import annotations
 
 import re
-from datetime import date
 
 from pipeline.cohort.adni.image_quality import ImageFacts
 from pipeline.run.config.settings import CohortConfig
@@ -50,13 +49,7 @@ def preference(
     days_from_visit: int | None,
     config: CohortConfig,
 ) -> tuple[int, ...]:
-    """Sort key of an image among those of its visit; the smallest is used.
-
-    Parameters
-    ----------
-    description : str
-        Name of the folder or file; a table's description is added.
-    """
+    """Sort key of an image among those of its visit; the smallest is used."""
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))
     number = re.fullmatch(r"[A-Za-z]?(\d+)", image_id)
@@ -77,7 +70,3 @@ def _field_rank(field_strength: float | None, preferred: float) -> int:
     if field_strength is None:
         return 2
     return int(abs(field_strength - preferred) > 0.75)
-
-
-def days_between(one: date | None, other: date | None) -> int | None:
-    return None if one is None or other is None else abs((one - other).days)

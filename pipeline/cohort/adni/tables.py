@@ -42,19 +42,7 @@ _USED_NAMES = (
 
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Read ADNIMERGE as text, with current column names and ISO dates.
-
-    Parameters
-    ----------
-    needed : sequence of str
-        Columns that must exist besides PTID and a visit code: EXAMDATE if scans can be matched only by date, DX if no
-        other table gives the diagnosis of the contrast.
-
-    Raises
-    ------
-    BadInputError
-        If columns are missing or there is no row.
-    """
+    """Read ADNIMERGE as text, with current column names and ISO dates; it must have rows and the `needed` columns."""
     frame, notes = read_text_table(path, used=_USED_NAMES)
     frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
     code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"
@@ -94,9 +82,10 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
         record = possible_cells(name, line, cells, found.impossible)
         records.setdefault(person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():
-        first = _first_date(of_person)
+        dates = [calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
+        first = min((found for found in dates if found is not None), default=None)  # of the first baseline
         sessions = merged.setdefault(person, {})
-        for record in sorted(of_person, key=_after_baseline):
+        for record in sorted(of_person, key=lambda row: visit_code(row).lower() not in ("bl", "4_bl", "v03")):
             row = _visit_row(record, first, found)
             if row.session_id in sessions:
                 row = _one_row(sessions[row.session_id], row, found)
@@ -137,16 +126,6 @@ class _Found:
         return notes
 
 
-def _after_baseline(record: Mapping[str, str]) -> bool:
-    return visit_code(record).lower() not in ("bl", "4_bl", "v03")
-
-
-def _first_date(records: Sequence[Mapping[str, str]]) -> date | None:
-    """Date of the first baseline."""
-    dates = [calendar_date(record.get(name)) for record in records for name in ("EXAMDATE_bl", "EXAMDATE")]
-    return min((found for found in dates if found is not None), default=None)
-
-
 def _visit_row(columns: Mapping[str, str], first: date | None, found: _Found) -> VisitRow:
     exam = calendar_date(columns.get("EXAMDATE"))
     code = visit_code(columns)
@@ -171,13 +150,10 @@ def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:
     if visit_code(row.columns).lower() == visit_code(other.columns).lower():
         both = [name for name in _MEASURED if name in row.columns and name in other.columns]
         for name in both:
-            if not _same(row.columns[name], other.columns[name]):
+            one, two = row.columns[name], other.columns[name]
+            if one != two and (number(one) is None or number(one) != number(two)):
                 who = f"{row.columns['PTID']} {visit_code(row.columns)} {name}"
-                found.contradictions.append(f"{who} ({row.columns[name]} or {other.columns[name]})")
+                found.contradictions.append(f"{who} ({one} or {two})")
                 del columns[name]
         exam = min((day for day in (row.exam_date, other.exam_date) if day is not None), default=None)
     return VisitRow(row.session_id, row.months, exam, columns)
-
-
-def _same(one: str, other: str) -> bool:
-    return one == other or (number(one) is not None and number(one) == number(other))

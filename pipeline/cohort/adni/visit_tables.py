@@ -1,7 +1,14 @@
-"""ADNI tables with one row per visit besides ADNIMERGE: DXSUM, CDR and FreeSurfer volumes.
+"""ADNI tables with one row per visit besides ADNIMERGE (DXSUM, CDR and FreeSurfer volumes), and the visit of a scan.
 
-Their columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ, as does the case of
-column names. None is required: a table that is missing, empty or damaged is named in a note.
+Columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ between tables, as does the
+case of column names. None is required: a table that is missing, empty or damaged is named in a note.
+
+A scan belongs to a visit of ADNIMERGE by these rules:
+
+1. The Visit of the collection list, if it counts from the first baseline (``bl``, ``sc``, ``m12``), ADNIMERGE has that
+   visit, and the two dates, where known, are at most `CODE_TOLERANCE_DAYS` apart.
+2. Otherwise the visit whose EXAMDATE is nearest to the scan date, within `WINDOW_DAYS`.
+3. Otherwise, without dates, the Visit of the collection list even if it counts within a phase (``y1``).
 """
 
 from __future__ import annotations
@@ -18,12 +25,15 @@ from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
 from pipeline.cohort.cells.values import calendar_date, number
-from pipeline.cohort.people.visits import visit_code, visit_of
+from pipeline.cohort.people.visits import Visit, visit_code, visit_of
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
 
 WINDOW_DAYS = 92
 """Half the usual interval between visits; a row further away belongs to another visit."""
+
+CODE_TOLERANCE_DAYS = 183
+"""A visit code that disagrees with the date by more than this has another starting point or is wrong."""
 
 DATE_COLUMNS = ("EXAMDATE", "VISDATE", "USERDATE")
 """Date of a visit, best source first; USERDATE is when the form was entered."""
@@ -33,36 +43,20 @@ _WHO_AND_WHEN = ("RID", "PTID", "VISCODE", "VISCODE2", *DATE_COLUMNS)
 
 @dataclass(frozen=True)
 class VisitRow:
-    """One visit of one person in a table.
-
-    Parameters
-    ----------
-    session_id : str
-    months : int or None
-        Since the first baseline.
-    exam_date : date or None
-    columns : mapping of str to str
-        Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``).
-    """
+    """One visit of one person in a table."""
 
     session_id: str
-    months: int | None
+    months: int | None  # since the first baseline
     exam_date: date | None
+    # Filled cells; used columns by their current names (``DX_bl`` even if the file says ``DX.bl``)
     columns: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class VisitTable:
-    """Rows of a table by RID, in order of date.
+    """Rows of a table by RID, in order of date."""
 
-    Parameters
-    ----------
-    name : str
-        Of the file; empty without a file.
-    rows : mapping of int to tuple of VisitRow
-    """
-
-    name: str = ""
+    name: str = ""  # of the file; empty without a file
     rows: Mapping[int, tuple[VisitRow, ...]] | None = None
 
     def of(self, person: int) -> tuple[VisitRow, ...]:
@@ -77,8 +71,6 @@ def person_number(ptid: str) -> int:
 def contradiction(columns: Mapping[str, str]) -> str:
     """RID and PTID of a row if they belong to different people; empty if they agree or one is missing.
 
-    Examples
-    --------
     >>> contradiction({"RID": "296", "PTID": "002_S_0295"}), contradiction({"RID": "295.0", "PTID": "002_S_0295"})
     ('RID 296, PTID 002_S_0295', '')
     """
@@ -113,22 +105,9 @@ def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, st
 def read_visit_table(
     root: Path, name: str | None, wanted: Sequence[str], persons: Collection[int]
 ) -> tuple[VisitTable, list[str]]:
-    """Read an optional table.
+    """Read an optional table, for the RIDs with images; empty, with a note, if it is missing or cannot be used.
 
-    Parameters
-    ----------
-    name : str or None
-        Path relative to `root`; None if the download has no such table.
-    wanted : sequence of str
-        Columns to read; at least one must exist.
-    persons : collection of int
-        RIDs of those with images; others are left out.
-
-    Returns
-    -------
-    table : VisitTable
-        Empty if it is missing or cannot be used.
-    notes : list of str
+    At least one of the `wanted` columns must exist.
     """
     if name is None:
         return VisitTable(), []
@@ -180,7 +159,10 @@ def _rows_by_person(
         visit = visit_of(visit_code(columns))
         months = None if visit.within_phase else visit.months  # only its date tells which phase
         rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
-    by_person = {person: tuple(sorted(of, key=_by_date)) for person, of in rows.items()}
+    by_person = {
+        person: tuple(sorted(of, key=lambda row: (row.exam_date or date.max, row.session_id)))
+        for person, of in rows.items()
+    }
     return by_person, bad, contradictions, problems
 
 
@@ -192,22 +174,48 @@ def _person(columns: Mapping[str, str]) -> int | None:
     return person_number(ptid) if re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE) else None
 
 
-def _by_date(row: VisitRow) -> tuple[date, str]:
-    return row.exam_date or date.max, row.session_id
-
-
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
     """The row of a visit: the nearest in time within `WINDOW_DAYS` or, without dates, that of the session.
 
     Of equally near rows, the one of the session, then the earlier one.
     """
-    dated = [
-        (abs((row.exam_date - when).days), row.session_id != session_id, row.exam_date, row)
+    near = [
+        (gap, row.session_id != session_id, row.exam_date or date.max, row)
         for row in rows
-        if when is not None and row.exam_date is not None
+        if (gap := days_between(row.exam_date, when)) is not None and gap <= WINDOW_DAYS
     ]
-    near = [entry for entry in dated if entry[0] <= WINDOW_DAYS]
     if near:
         return min(near, key=lambda entry: entry[:3])[3]
     undated = [row for row in rows if when is None or row.exam_date is None]
     return next((row for row in undated if row.session_id == session_id and row.months is not None), None)
+
+
+def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: Visit | None) -> VisitRow | str:
+    """Visit of a scan, or why there is none; see the module's docstring."""
+    if not visits:
+        return "no row of this participant in ADNIMERGE"
+    of_code = next((row for row in visits if coded is not None and row.session_id == coded.session_id), None)
+    if of_code is not None and coded is not None and coded.months is not None and not coded.within_phase:
+        gap = days_between(of_code.exam_date, scan_date)
+        if gap is None or gap <= CODE_TOLERANCE_DAYS:
+            return of_code
+    gaps = [(gap, row) for row in visits if (gap := days_between(row.exam_date, scan_date)) is not None]
+    if gaps:
+        gap, nearest = min(gaps, key=lambda pair: pair[0])
+        if gap <= WINDOW_DAYS:
+            return nearest
+        return (
+            f"no row in ADNIMERGE within {WINDOW_DAYS} days of the scan: "
+            f"{scan_date}, nearest is {nearest.session_id}, {gap} days away"
+        )
+    if of_code is not None:
+        return of_code
+    if coded is not None:
+        return f"no row in ADNIMERGE for its visit: {coded.session_id}"
+    if scan_date is None:
+        return "neither a date in its path nor a Visit in a collection list"
+    return "no row of this participant in ADNIMERGE has an EXAMDATE"
+
+
+def days_between(one: date | None, other: date | None) -> int | None:
+    return None if one is None or other is None else abs((one - other).days)

@@ -45,16 +45,7 @@ def table_volumes(
 ) -> Volumes:
     """Volumes at a visit from ADNIMERGE, with left and right from the UCSF table of the same segmentation.
 
-    Parameters
-    ----------
-    columns : mapping of str to str
-        ADNIMERGE's row.
-    person : int
-        RID.
-    image_id : str
-        A UCSF row of this image is preferred to one of its visit.
-    when : date or None
-        Of the scan.
+    A UCSF row of this image is preferred to one of its visit.
     """
     merge = _of_adnimerge(columns)
     best = merge

@@ -16,10 +16,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.cohort.bids.bidsignore import BIDSIGNORE, split_ignored
+from pathspec import GitIgnoreSpec
+
 from pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
 from pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
 from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
@@ -31,6 +32,7 @@ from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import InputFiles, image_stem
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
+from pipeline.run.regular_files import read_regular
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"
@@ -42,6 +44,9 @@ _PLACE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?(anat/)?[^/]+")
 _SECONDARY = ("acq", "rec", "echo", "inv")
 """Entities of images other than the main one of a session."""
 
+BIDSIGNORE = ".bidsignore"
+MOST_WILDCARDS = 10
+
 
 def enters(folder: str) -> bool:
     """Whether a folder of a BIDS dataset is searched for images."""
@@ -49,26 +54,7 @@ def enters(folder: str) -> bool:
 
 
 def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[Candidate], list[str]]:
-    """Read a BIDS dataset.
-
-    Parameters
-    ----------
-    files : InputFiles
-        What lies below the ``sub-*`` folders of `root`.
-    horizon_months : int
-        Time within which MCI that becomes AD counts as progressive.
-
-    Returns
-    -------
-    candidates : list of Candidate
-        One per T1-weighted image; images of other kinds are counted in a note.
-    notes : list of str
-
-    Raises
-    ------
-    BadInputError
-        If no table describes a participant, or ``participants.tsv`` or ``sessions.tsv`` cannot be read.
-    """
+    """Read a BIDS dataset: one candidate per T1-weighted image; images of other kinds are counted in a note."""
     used, ignored = split_ignored(root, files.images)
     matches = {path: _IMAGE.fullmatch(path) for path in used}
     t1w = {path: match for path, match in matches.items() if match is not None and match["suffix"] == "T1w"}
@@ -114,8 +100,6 @@ def read_shared_sidecar(root: Path) -> dict[str, object]:
 def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
     """Sort key of an image among those of its session; the smallest is used.
 
-    Examples
-    --------
     >>> preference({"run": "2"}, "scan") < preference({"acq": "fast", "run": "1"}, "scan")
     True
     >>> preference({"acq": "fast"}, "scan") < preference({"desc": "brain"}, "brain")
@@ -223,3 +207,35 @@ def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
             f"baseline; give age in a sessions table, or age_bl: {listed(constant)}"
         )
     return notes
+
+
+def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Split paths into those of the dataset and those excluded by its ``.bidsignore``, in their order.
+
+    A file that cannot be read and a malformed pattern are errors: images meant to be excluded must not be used.
+    """
+    patterns = read_patterns(root / BIDSIGNORE)
+    used: list[str] = []
+    ignored: list[str] = []
+    for path in paths:
+        (ignored if patterns.match_file(path) else used).append(path)
+    return used, ignored
+
+
+def read_patterns(path: Path) -> GitIgnoreSpec:
+    """Patterns of a ``.bidsignore``; empty without the file."""
+    try:
+        lines = read_regular(path).decode("utf-8-sig").splitlines()
+    except FileNotFoundError:
+        lines = []
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read ({error}). Check its permissions and encoding (UTF-8).") from error
+    for line in lines:
+        if line.count("*") > MOST_WILDCARDS:  # matching takes exponentially long
+            raise BadInputError(
+                f"{path}: the pattern {line[:40]!r}… has more than {MOST_WILDCARDS} asterisks. Split it."
+            )
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:  # pathspec's pattern errors are ValueErrors
+        raise BadInputError(f"{path}: a pattern is malformed ({error}). Write it as in a .gitignore.") from error

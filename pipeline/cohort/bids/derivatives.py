@@ -46,23 +46,10 @@ MAX_SHARE_OUTSIDE = 0.01
 
 
 def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[Entry, str | None]:
-    """Where an image enters, or why it cannot be used.
+    """Where an image enters (scan, brain or template), and why it cannot be used, if so.
 
-    Parameters
-    ----------
-    entities : mapping of str to str
-        Of its BIDS name.
-    skull_stripped : bool or None
-        ``SkullStripped`` of its sidecar, which takes precedence over the name.
+    ``SkullStripped`` of the sidecar takes precedence over the name.
 
-    Returns
-    -------
-    entry : {"scan", "brain", "template"}
-    problem : str or None
-        Why the image cannot be used as a T1-weighted scan.
-
-    Examples
-    --------
     >>> entry_of({"run": "1"}, None), entry_of({"desc": "brain"}, None), entry_of({}, True)
     (('scan', None), ('brain', None), ('brain', None))
     >>> entry_of({"space": "MNI152NLin2009cAsym", "res": "1", "desc": "preproc"}, None)
@@ -83,13 +70,7 @@ def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[
 
 
 def read_sidecar(image: Path) -> dict[str, Any]:
-    """The JSON sidecar beside an image; empty without one.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read, is not a JSON object, or its ``SkullStripped`` is neither true nor false.
-    """
+    """JSON sidecar beside an image, empty without one; a malformed one raises ValueError."""
     path = image.with_name(image.name.removesuffix(".gz").rpartition(".")[0] + ".json")
     try:
         content = json.loads(read_regular(path).decode("utf-8-sig"), object_pairs_hook=_once)
@@ -115,21 +96,9 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
-    """Set where images enter: as recognised, or as the user says.
+    """Set where images enter: as recognised by name and sidecar, or as `CohortConfig.start_at` says.
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        With the entry recognised by name and sidecar.
-    start_at : str
-        As `CohortConfig.start_at`. If some images are recognised as such, all others are dropped; if none is, all
-        images are treated as such.
-
-    Returns
-    -------
-    candidates : list of Candidate
-    notes : list of str
-        What enters where, unless all images enter as scans.
+    If some images are recognised as what `start_at` says, all others are dropped; if none is, all are treated as such.
     """
     found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if start_at == "auto":

@@ -51,19 +51,11 @@ _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
 
 @dataclass(frozen=True)
 class ScanFacts:
-    """A scan filled in from its tables.
-
-    Parameters
-    ----------
-    scan : Scan
-    brain_stands_in : bool
-        Whether the intracranial volume is a brain volume.
-    age_of_participant_later : bool
-        Whether the scan is after month 0 and its age comes from ``participants.tsv``.
-    """
+    """A scan filled in from its tables."""
 
     scan: Scan
-    brain_stands_in: bool = False
+    brain_stands_in: bool = False  # whether the intracranial volume is a brain volume
+    # Whether the scan is after month 0 and its age comes from ``participants.tsv``
     age_of_participant_later: bool = False
 
     def scan_with(self, entry: str) -> Scan:
@@ -141,8 +133,6 @@ def diagnosis_of(scan: Scan) -> Diagnosis | None:
 def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:
     """Nominal field strength in tesla from the value in a sidecar.
 
-    Examples
-    --------
     >>> nominal_tesla({"MagneticFieldStrength": 2.89362}), nominal_tesla({"MagneticFieldStrength": 1.494})
     (3.0, 1.5)
     >>> nominal_tesla({"MagneticFieldStrength": 30000}), nominal_tesla({})

@@ -40,28 +40,14 @@ Cells = Mapping[str, str]
 
 @dataclass
 class BidsTables:
-    """What the tables of a dataset say, and what is wrong with them.
+    """What the tables of a dataset say, and what is wrong with them."""
 
-    Parameters
-    ----------
-    participants : dict of str to Cells
-        By ``sub-`` name.
-    sessions : dict of (str, str) to Cells
-        By ``sub-`` and ``ses-`` name.
-    scans : dict of str to Cells
-        By path of the image relative to the dataset.
-    unreadable : dict of str to str
-        By ``sub-`` name, what is wrong with a table of that person; only their scans are dropped.
-    impossible : list of str
-        Cells with impossible values, by table, line, column and text.
-    notes : list of str
-    """
-
-    participants: dict[str, Cells] = field(default_factory=dict)
-    sessions: dict[tuple[str, str], Cells] = field(default_factory=dict)
-    scans: dict[str, Cells] = field(default_factory=dict)
+    participants: dict[str, Cells] = field(default_factory=dict)  # by ``sub-`` name
+    sessions: dict[tuple[str, str], Cells] = field(default_factory=dict)  # by ``sub-`` and ``ses-`` name
+    scans: dict[str, Cells] = field(default_factory=dict)  # by path of the image relative to the dataset
+    # By ``sub-`` name, what is wrong with a table of that person; only their scans are dropped
     unreadable: dict[str, str] = field(default_factory=dict)
-    impossible: list[str] = field(default_factory=list)
+    impossible: list[str] = field(default_factory=list)  # cells with impossible values, by table, line, column and text
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -72,8 +58,6 @@ class BidsTables:
 def table_root(root: Path) -> Path:
     """Dataset that holds the tables: for a derivative without tables, the dataset that contains it.
 
-    Examples
-    --------
     >>> table_root(Path("/data/bids/derivatives/fmriprep")).as_posix()
     '/data/bids'
     """
@@ -82,21 +66,9 @@ def table_root(root: Path) -> Path:
 
 
 def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[str, str | None]]) -> BidsTables:
-    """Read the tables of a dataset.
+    """Read the tables of a dataset, for the participants and visits that have images.
 
-    Parameters
-    ----------
-    root : Path
-        Dataset that holds the tables.
-    people : iterable of str
-        Participants whose sessions tables are read.
-    visits : iterable of (str, str or None)
-        Participant and session of the images whose scans tables are read.
-
-    Raises
-    ------
-    BadInputError
-        If ``participants.tsv`` or ``sessions.tsv`` is there and cannot be read, or lacks its identifying column.
+    A ``participants.tsv`` or ``sessions.tsv`` that cannot be read or lacks its identifying column is an error.
     """
     tables = BidsTables()
     if (root / PARTICIPANTS).exists():

@@ -36,8 +36,6 @@ _YEARS = range(1990, 2100)
 def read_date(text: str, order: Order = "month first") -> date | None:
     """Read one date; None for other text.
 
-    Examples
-    --------
     >>> read_date("2006-04-18 00:00:00"), read_date("4/10/2006"), read_date("4/10/2006", "day first")
     (datetime.date(2006, 4, 18), datetime.date(2006, 4, 10), datetime.date(2006, 10, 4))
     >>> read_date("20060418"), read_date("18.4.2006"), read_date("18Apr2006"), read_date("4/18/06")
@@ -84,27 +82,9 @@ def slashed_order(texts: Iterable[str]) -> tuple[Order | None, str | None, str |
 
 
 def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Convert the dates of some columns to ISO; cells that are not a date become empty.
+    """Convert the dates of some columns to ISO; cells that are not a date become empty, with a note.
 
-    Parameters
-    ----------
-    path : Path
-        For messages.
-    frame : pandas.DataFrame
-        All text.
-    columns : sequence of str
-        Missing ones are skipped.
-
-    Returns
-    -------
-    frame : pandas.DataFrame
-    notes : list of str
-        Cells that could not be read, and a date order that was assumed or is not LONI's.
-
-    Raises
-    ------
-    BadInputError
-        If some dates are day/month and others month/day.
+    A date order that is assumed or is not LONI's is noted; a table that mixes both orders is refused.
     """
     present = [name for name in columns if name in frame.columns]
     cells = {name: [t for t in frame[name].dropna().unique() if not is_missing(t)] for name in present}

@@ -23,25 +23,13 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Range:
-    """Possible values of a column.
-
-    Parameters
-    ----------
-    low, high : float
-        Smallest and largest possible value.
-    names : tuple of str
-        Other names of the column in sources, as `plain_name` spells them.
-    only : tuple of float
-        The possible values, if there are only a few.
-    read : callable
-        Reads the number in the text of a cell; None if there is none.
-    """
+    """Possible values of a column."""
 
     low: float
     high: float
-    names: tuple[str, ...] = ()
-    only: tuple[float, ...] = ()
-    read: Callable[[str], float | None] = values.number
+    names: tuple[str, ...] = ()  # other names of the column in sources, as `plain_name` spells them
+    only: tuple[float, ...] = ()  # the possible values, if there are only a few
+    read: Callable[[str], float | None] = values.number  # reads the number in the text of a cell; None if there is none
 
     def holds(self, value: float) -> bool:
         return value in self.only if self.only else self.low <= value <= self.high
@@ -93,8 +81,6 @@ _SEX = frozenset({"sex", "gender", "ptgender", "subjectsex"})
 def plain_name(column: str) -> str:
     """A column's name in lower case, letters and digits only.
 
-    Examples
-    --------
     >>> plain_name("CDR-SB"), plain_name("hippocampus_mm3")
     ('cdrsb', 'hippocampusmm3')
     """
@@ -127,19 +113,7 @@ def _problem(declared: str, text: str) -> tuple[str, bool] | None:
 
 
 def possible_cells(table: str, line: int | None, cells: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """Remove impossible numbers from a row; text that is not a number is only reported.
-
-    Parameters
-    ----------
-    table : str
-        Name of the file.
-    line : int or None
-        Line of the row; None for a file about one image.
-    cells : mapping of str to str
-        Filled cells by column, in any spelling.
-    problems : list of str
-        Impossible cells are appended here, by file, line, column and text.
-    """
+    """Remove impossible numbers from a row, adding them to `problems`; text that is not a number is only reported."""
     possible = dict(cells)
     for column, text in cells.items():
         declared = _declared(column)

@@ -25,31 +25,13 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 def read_text_table(
     path: Path, separator: str | None = None, used: Collection[str] | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Read a table, every cell as text.
+    """Read a table, every cell as text, indexed by the line on which each row begins.
 
-    Parameters
-    ----------
-    path : Path
-        UTF-8 with or without byte-order mark, UTF-16 (a spreadsheet's "Unicode text"), or Latin-1.
-    separator : str, optional
-        Detected in the header line (comma, semicolon or tab) if not given. With semicolons, ``7123,5`` is a decimal
-        comma and becomes ``7123.5``.
-    used : collection of str, optional
-        Columns that are used, in any case. Of any other duplicated column only the first is kept, with a note.
-
-    Returns
-    -------
-    frame : pandas.DataFrame
-        Indexed by the line on which each row begins. A duplicated column (in any case) is kept once if both copies are
-        equal.
-    notes : list of str
-        Rows left out because their cells do not fit the header, by line, and duplicated columns.
-
-    Raises
-    ------
-    BadInputError
-        If the file cannot be opened, is empty, is not a table, has no row that fits its header, or has a used column
-        twice with different cells.
+    Accepts UTF-8 with or without byte-order mark, UTF-16 (a spreadsheet's "Unicode text") and Latin-1. The separator
+    (comma, semicolon or tab) is detected in the header line if not given; with semicolons, ``7123,5`` becomes
+    ``7123.5``. A duplicated column (in any case) is kept once if both copies are equal or it is not among the `used`
+    ones; a used one with different cells is refused. Notes name duplicated columns and rows left out because they do
+    not fit the header.
     """
     text = _decoded(path)
     if not text.strip():
@@ -68,7 +50,9 @@ def read_text_table(
     notes = [f"{text}: {path.name} {listed(refused)}"] if refused else []
     if ignored:
         notes.append(f"{path.name}: columns with the same name differ, the first is used: {listed(ignored)}")
-    return (frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame), notes
+    if separator == ";" and len(frame):  # decimal commas
+        frame = frame.apply(lambda column: column.str.replace(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", regex=True))
+    return frame, notes
 
 
 def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
@@ -129,8 +113,6 @@ class _Lines(Iterator[str]):
 def same_column(name: str) -> str:
     """Normalised name of a column: spellings that differ in case, or in a dot for an underscore, are the same.
 
-    Examples
-    --------
     >>> same_column("Age") == same_column("AGE"), same_column("DX.bl") == same_column("dx_BL")
     (True, True)
     """
@@ -155,10 +137,6 @@ def _columns_once(
             )
         ignored.append(f"{header[kept]} (not {name})" if header[kept] != name else name)
     return list(first.values()), ignored
-
-
-def _with_decimal_points(column: pd.Series[str]) -> pd.Series[str]:
-    return column.str.replace(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", regex=True)
 
 
 def header_separator(header: str) -> str:
@@ -191,13 +169,7 @@ def read_header(path: Path) -> list[str]:
 
 
 def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], remedy: str) -> None:
-    """Refuse a table that lacks a column, naming it.
-
-    Raises
-    ------
-    BadInputError
-        Naming the missing columns, those found, and the remedy.
-    """
+    """Refuse a table that lacks a column, naming those missing, those found, and the remedy."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         found = ", ".join(map(str, frame.columns[:20])) + (" ..." if len(frame.columns) > 20 else "")

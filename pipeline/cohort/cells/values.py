@@ -48,8 +48,6 @@ def first_value(columns: Mapping[str, str], *names: str) -> str | None:
 def number(text: str | None) -> float | None:
     """A finite decimal number; a trailing plus, as in BIDS's old ``89+`` years, is ignored.
 
-    Examples
-    --------
     >>> number("7.5"), number("89+"), number("n/a"), number("inf"), number("7_0")
     (7.5, 89.0, None, None, None)
     """
@@ -115,8 +113,6 @@ def code_text(value: object) -> str:
 def diagnosis(text: str | None) -> str | None:
     """CN, MCI or AD; None for anything else. For a change at the visit (old ADNIMERGE), the new diagnosis.
 
-    Examples
-    --------
     >>> diagnosis("Dementia"), diagnosis("MCI to Dementia"), diagnosis("LMCI"), diagnosis("FTD")
     ('AD', 'AD', 'MCI', None)
     >>> diagnosis("Stable: NL"), diagnosis("Reversion: Dementia to MCI")
@@ -130,8 +126,6 @@ def diagnosis(text: str | None) -> str | None:
 def calendar_date(text: str | None) -> date | None:
     """A date: ISO as in ADNIMERGE and LONI's folders, or month/day/year as in LONI's collection tables.
 
-    Examples
-    --------
     >>> calendar_date("2006-04-18_08_20_30.0"), calendar_date("4/18/2006"), calendar_date("18.4.2006")
     (datetime.date(2006, 4, 18), datetime.date(2006, 4, 18), None)
     """

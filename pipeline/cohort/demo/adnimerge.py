@@ -19,13 +19,7 @@ _BASELINE_DIAGNOSIS = {"CN": "CN", "MCI": "LMCI", "AD": "AD"}
 
 
 def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, float] | None) -> dict[str, object]:
-    """One row.
-
-    Parameters
-    ----------
-    volumes : dict of str to float, optional
-        True volumes in mm3 by bilateral group, and ``"intracranial"``; None for a visit without a scan.
-    """
+    """One row; `volumes` are the true ones in mm3 by bilateral group and ``"intracranial"``, None without a scan."""
     rng = generator(seed, "demo", "table", person.rid, visit.code)
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
     scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))

@@ -46,36 +46,18 @@ WARP_RMS_MM = 2.0
 
 @dataclass(frozen=True, eq=False)
 class ReferenceAnatomy:
-    """The brain from which every synthetic person is made.
+    """The brain from which every synthetic person is made."""
 
-    Parameters
-    ----------
-    origin : array, shape (3,)
-        Template coordinates (mm) of reference point (0, 0, 0); axes run R, A, S.
-    t1w : array, shape (193, 229, 193)
-        Intensity with white matter near 1, smoothed against aliasing, background 0.
-    fluid : float
-        Intensity of cerebrospinal fluid.
-    brain : array, shape (193, 229, 193)
-        Brain mask.
-    box_start : array, shape (3,)
-        First voxel of the box that holds all planted regions.
-    regions : array, shape (groups, ...)
-        Share of each voxel of the box that belongs to each group: those of `CHANGES` in that order, then the one that
-        differs between the sexes; smoothed as the image is.
-    velocities : array, shape (groups, 3, X, Y, Z)
-        Disease at severity 1 on the 3 mm grid, per group of `CHANGES`.
-    sex_velocity : array, shape (3, X, Y, Z)
-        Half the difference between men and women: what is added in men and taken off in women.
-    """
-
-    origin: NDArray[np.float64]
-    t1w: Array
-    fluid: float
-    brain: NDArray[np.bool_]
-    box_start: NDArray[np.int64]
+    origin: NDArray[np.float64]  # (3,): template coordinates (mm) of reference point (0, 0, 0); axes run R, A, S
+    t1w: Array  # (193, 229, 193): intensity with white matter near 1, smoothed against aliasing, background 0
+    fluid: float  # intensity of cerebrospinal fluid
+    brain: NDArray[np.bool_]  # (193, 229, 193): brain mask
+    box_start: NDArray[np.int64]  # (3,): first voxel of the box that holds all planted regions
+    # (groups, ...): share of each voxel of the box that belongs to each group: those of `CHANGES` in that order, then
+    # the one that differs between the sexes; smoothed as the image is
     regions: Array
-    velocities: Array
+    velocities: Array  # (groups, 3, X, Y, Z): disease at severity 1 on the 3 mm grid, per group of `CHANGES`
+    # (3, X, Y, Z): half the difference between men and women: what is added in men and taken off in women
     sex_velocity: Array
 
     def disease_velocity(self, severities: tuple[float, ...]) -> Array:
@@ -84,13 +66,7 @@ class ReferenceAnatomy:
         return velocity
 
     def region_shares(self, points: Array) -> tuple[NDArray[np.bool_], Array]:
-        """Which points lie in the box of planted regions, and the share of each group at those.
-
-        Parameters
-        ----------
-        points : array, shape (3, ...)
-            Reference mm.
-        """
+        """Which points (3, ...), in mm, lie in the box of planted regions, and the share of each group there."""
         local = points - self.box_start.astype(np.float32).reshape(3, *[1] * (points.ndim - 1))
         last = np.asarray(self.regions.shape[1:]).reshape(local.shape[:1] + (1,) * (local.ndim - 1)) - 1
         inside: NDArray[np.bool_] = np.all((local >= 0) & (local <= last), axis=0)
@@ -136,17 +112,9 @@ def resizing_velocities(regions: Array, brain: Array, log_sizes: Sequence[float]
 
     A group's field has constant divergence in its region, smoothed, and the opposite total spread over the rest of the
     brain, so that the brain as a whole keeps its size. Smoothing lets divergence leak between neighbours: the
-    amplitudes solve the linear system that makes the mean divergence of every region its planned log size, and one
-    step of Newton's method corrects for the deformation not being infinitesimal.
-
-    Parameters
-    ----------
-    regions : array, shape (groups, X, Y, Z)
-        Share of each 3 mm voxel that belongs to each group.
-    brain : array, shape (X, Y, Z)
-        Share of each voxel that is brain.
-    log_sizes : sequence of float
-        Log of each region's size afterwards over before; 0 keeps it, whatever the others do.
+    amplitudes solve the linear system that makes the mean divergence of every region its planned log size (0 keeps its
+    size), and one step of Newton's method corrects for the deformation not being infinitesimal. `regions`, (groups, X,
+    Y, Z), and `brain` hold the share of each 3 mm voxel.
     """
     rest = np.clip(brain - regions.sum(axis=0), 0, None)
     divergences = []
@@ -166,19 +134,12 @@ def resizing_velocities(regions: Array, brain: Array, log_sizes: Sequence[float]
 
 @dataclass(frozen=True, eq=False)
 class PersonShape:
-    """Individual anatomy of a person, the same at every visit.
+    """Individual anatomy of a person, the same at every visit."""
 
-    Parameters
-    ----------
-    inverse_warp : array, shape (3, X, Y, Z)
-        From the person's brain, brought to reference size, to the healthy reference, the sex difference included: mm,
-        on the 3 mm grid.
-    scale : array, shape (3,)
-        Size relative to the reference along right-left, front-back, up-down.
-    """
-
+    # (3, X, Y, Z): from the person's brain, brought to reference size, to the healthy reference, the sex difference
+    # included: mm, on the 3 mm grid
     inverse_warp: Array
-    scale: NDArray[np.float64]
+    scale: NDArray[np.float64]  # (3,): size relative to the reference along right-left, front-back, up-down
 
 
 def draw_shape(rng: np.random.Generator, sex: str, reference: ReferenceAnatomy) -> PersonShape:

@@ -23,9 +23,8 @@ from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shap
 from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
 from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
 from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from pipeline.cohort.demo.nifti import nifti_bytes, nifti_image
 from pipeline.cohort.demo.people import Person, Visit, draw_people
-from pipeline.cohort.demo.scanner import draw_acquisition, scan
+from pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from pipeline.run.errors import ResumableError, UsageError
 from pipeline.run.tables import write_json, write_table, write_text
 from pipeline.run.work.digests import unit_key
@@ -141,13 +140,7 @@ def image_path(person: Person, visit: Visit) -> Path:
 
 
 def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -> dict[str, dict[str, float]]:
-    """Write all images of one person.
-
-    Returns
-    -------
-    dict of str to dict
-        By code of each visit with an image: true volumes in mm3 by bilateral group and ``"intracranial"``.
-    """
+    """Write all images of one person; gives the true volumes in mm3 by visit code and bilateral group."""
     reference = reference_anatomy()
     shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
     volumes = {}
@@ -225,11 +218,8 @@ def _truth_row(person: Person, visit: Visit, true: Mapping[str, float]) -> dict[
 def severity_map(reference: ReferenceAnatomy) -> Any:
     """Where the disease is, on the 2 mm template grid, at severity 1 in every region.
 
-    Returns
-    -------
-    nibabel.Nifti1Image
-        Sum of the size of the local log volume change and of -log(tissue left in place): 0 where nothing
-        happens, 0.2 where either changes by about a fifth.
+    Sum of the size of the local log volume change and of -log(tissue left in place): 0.2 where either changes by a
+    fifth.
     """
     deformation = exponential(reference.disease_velocity((1.0,) * len(CHANGES)), SPACING_MM)
     size = np.abs(np.log(jacobian_determinant(deformation, SPACING_MM)))

@@ -42,23 +42,12 @@ LOSS_IN_PLACE = 2 / 3
 
 @dataclass(frozen=True)
 class PlantedChange:
-    """What one unit of severity does to one bilateral group.
+    """What one unit of severity does to one bilateral group."""
 
-    Parameters
-    ----------
-    group : str
-        Name of the bilateral group in the region table.
-    short : str
-        The same in column names.
-    volume_change : float
-        Relative change of the volume of tissue (or of fluid, for a ventricle) per unit of severity.
-    tissue : bool
-        True for grey matter, which contracts and is lost in place; False for a fluid space, which only widens.
-    """
-
-    group: str
-    short: str
-    volume_change: float
+    group: str  # name of the bilateral group in the region table
+    short: str  # the same in column names
+    volume_change: float  # relative change of the volume of tissue (or of fluid, for a ventricle) per unit of severity
+    # True for grey matter, which contracts and is lost in place; False for a fluid space, which only widens
     tissue: bool
 
     @property
@@ -98,8 +87,6 @@ _HIPPOCAMPAL_LOSS_PER_YEAR = {"CN": 0.0141, "MCI": (0.0141 + 0.0466) / 2, "AD": 
 def severity_per_year(diagnosis: str) -> float:
     """Growth of severity that gives the published yearly loss of hippocampal volume.
 
-    Examples
-    --------
     >>> round((1 - 0.27) ** severity_per_year("AD"), 4)  # the hippocampus a year later
     0.9534
     """
@@ -109,36 +96,18 @@ def severity_per_year(diagnosis: str) -> float:
 
 @dataclass(frozen=True)
 class Course:
-    """Course of the disease in one person.
+    """Course of the disease in one person."""
 
-    Parameters
-    ----------
-    baseline : float
-        Common severity at the first visit, without the effect of age.
-    per_year : float
-        Growth of severity.
-    region_factors : tuple of float
-        Individual emphasis per group, in the order of `CHANGES`, around 1.
-    """
-
-    baseline: float
-    per_year: float
-    region_factors: tuple[float, ...]
+    baseline: float  # common severity at the first visit, without the effect of age
+    per_year: float  # growth of severity
+    region_factors: tuple[float, ...]  # individual emphasis per group, in the order of `CHANGES`, around 1
 
     def mean_severity(self, age: float, years: float) -> float:
         """Severity averaged over the regions: the basis of clinical scores and conversion."""
         return float(np.mean(self.severities(age, years)))
 
     def severities(self, age: float, years: float) -> tuple[float, ...]:
-        """Severity per group.
-
-        Parameters
-        ----------
-        age : float
-            Age at the first visit.
-        years : float
-            Time since then; ageing during it is part of `per_year`.
-        """
+        """Severity per group, `years` (of which ageing is part of `per_year`) after the first visit at `age`."""
         common = self.baseline + SEVERITY_PER_YEAR_OF_AGE * max(age - 70, 0) + self.per_year * years
         return tuple(common * factor for factor in self.region_factors)
 

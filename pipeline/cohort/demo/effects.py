@@ -78,30 +78,15 @@ def coil_log_gain_per_mm(site: int) -> float:
 
 @dataclass(frozen=True)
 class Score:
-    """A clinical score as a straight line in mean severity, with noise, rounded and clipped.
+    """A clinical score as a straight line in mean severity, with noise, rounded and clipped."""
 
-    Parameters
-    ----------
-    column : str
-        As ADNIMERGE names it.
-    healthy : float
-        At severity 0.
-    per_severity : float
-    noise : float
-        Standard deviation.
-    lowest, highest : float
-        Range of the scale.
-    step : float
-        The scale's unit.
-    """
-
-    column: str
-    healthy: float
+    column: str  # as ADNIMERGE names it
+    healthy: float  # at severity 0
     per_severity: float
-    noise: float
+    noise: float  # standard deviation
     lowest: float
     highest: float
-    step: float
+    step: float  # the scale's unit
 
     def measured(self, severity: float, standard_normal: float) -> float:
         """The score of someone of a mean severity.
@@ -131,38 +116,17 @@ def clinical_scores(rng: np.random.Generator, severity: float) -> dict[str, floa
 
 @dataclass(frozen=True)
 class PlantedEffect:
-    """An effect that an analysis should find, or a null in which it should find nothing.
+    """An effect that an analysis should find, or a null in which it should find nothing."""
 
-    Parameters
-    ----------
-    effect : str
-        Short name.
-    planted : str
-        What was done to the data, in a sentence.
-    variable : str
-        Column of the scan table or of ``clinical.tsv`` that it goes with.
-    groups : tuple of str
-        Bilateral groups in which it shows; empty for all groups.
-    measure : str
-        What differs: ``relevance``, ``volume`` or ``survival``.
-    direction : int
-        Sign of the expected relation; 0 where there is none, or where the sign is not known beforehand.
-    magnitude : float or None
-        Of the planted change; None for a null.
-    magnitude_unit : str or None
-    expected : bool
-        Whether it should be found.
-    """
-
-    effect: str
-    planted: str
-    variable: str
-    groups: tuple[str, ...]
-    measure: str
-    direction: int
-    magnitude: float | None
+    effect: str  # short name
+    planted: str  # what was done to the data, in a sentence
+    variable: str  # column of the scan table or of ``clinical.tsv`` that it goes with
+    groups: tuple[str, ...]  # bilateral groups in which it shows; empty for all groups
+    measure: str  # what differs: ``relevance``, ``volume`` or ``survival``
+    direction: int  # sign of the expected relation; 0 where there is none, or where the sign is not known beforehand
+    magnitude: float | None  # of the planted change; None for a null
     magnitude_unit: str | None
-    expected: bool
+    expected: bool  # whether it should be found
 
     def record(self) -> Mapping[str, object]:
         """As it is written to ``truth/effects.json``."""

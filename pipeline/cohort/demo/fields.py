@@ -25,13 +25,7 @@ FIRST_STEP_VOXELS = 0.25
 
 
 def sample(image: NDArray[np.generic], points: Array) -> Array:
-    """Trilinear interpolation at voxel coordinates; edge values outside.
-
-    Parameters
-    ----------
-    points : array, shape (3, ...)
-        Voxel coordinates.
-    """
+    """Trilinear interpolation at voxel coordinates, (3, ...); edge values outside."""
     places = np.ascontiguousarray(points.reshape(3, -1))
     values: Array = _trilinear(np.ascontiguousarray(image), places).reshape(points.shape[1:])
     return values
@@ -71,13 +65,7 @@ def voxel_indices(shape: tuple[int, ...]) -> Array:
 
 
 def exponential(velocity: Array, spacing_mm: float) -> Array:
-    """Displacement after flowing along a stationary velocity field for unit time.
-
-    Parameters
-    ----------
-    velocity : array, shape (3, X, Y, Z)
-        mm per unit time.
-    """
+    """Displacement after flowing along a stationary velocity field, (3, X, Y, Z) in mm per unit time, for unit time."""
     largest = float(np.sqrt(np.square(velocity).sum(axis=0)).max()) / spacing_mm
     squarings = 0 if largest == 0 else max(0, int(np.ceil(np.log2(largest / FIRST_STEP_VOXELS))))
     displacement = (velocity / 2.0**squarings).astype(np.float32)
@@ -97,15 +85,7 @@ def jacobian_determinant(displacement: Array, spacing_mm: float) -> Array:
 def random_velocity(
     rng: np.random.Generator, shape: tuple[int, int, int], spacing_mm: float, smoothness_mm: float, rms_mm: float
 ) -> Array:
-    """A smooth random velocity field.
-
-    Parameters
-    ----------
-    smoothness_mm : float
-        Standard deviation of the Gaussian that smooths white noise.
-    rms_mm : float
-        Root mean square of each component.
-    """
+    """Smooth random velocity field: white noise, smoothed by a Gaussian and scaled to `rms_mm` per component."""
     noise = rng.standard_normal((3, *shape), dtype=np.float32)
     smooth = np.stack([ndimage.gaussian_filter(one, smoothness_mm / spacing_mm, mode="wrap") for one in noise])
     smooth *= rms_mm / np.sqrt(np.square(smooth).mean(axis=(1, 2, 3), keepdims=True))
@@ -120,17 +100,10 @@ def smoothed(image: Array, spacing_mm: float, sigma_mm: float) -> Array:
 
 
 def velocity_with_divergence(divergence: Array, spacing_mm: float) -> Array:
-    """The curl-free velocity field of a given divergence, by Fourier solution of Poisson's equation.
+    """Curl-free velocity field (3, X, Y, Z) of a divergence per unit time, by Fourier solution of Poisson's equation.
 
-    Parameters
-    ----------
-    divergence : array, shape (X, Y, Z)
-        Per unit time; its mean is subtracted, since it must be 0 on a torus.
-
-    Returns
-    -------
-    array, shape (3, X, Y, Z)
-        ``v = grad(phi)`` with ``laplace(phi) = divergence``, in mm per unit time.
+    ``v = grad(phi)`` with ``laplace(phi) = divergence``; the mean divergence is subtracted, since it must be 0 on a
+    torus.
     """
     shape = divergence.shape
     frequencies = [2 * np.pi * fft.fftfreq(n, spacing_mm) for n in shape[:2]]

@@ -42,35 +42,17 @@ MCI_FOLLOW_UPS = (("m06", 6), ("m12", 12), ("m24", 24), ("m36", 36), ("m48", 48)
 
 @dataclass(frozen=True)
 class Visit:
-    """One visit of one person.
+    """One visit of one person."""
 
-    Parameters
-    ----------
-    code : str
-        As ADNI spells it: ``bl``, ``sc``, ``m06``, ``y1`` ...
-    month : int
-    date : datetime.date
-        Of the examination.
-    scanned : datetime.datetime
-        Some days later.
-    image_number : int
-    sequence : str
-    compressed : bool
-        ``.nii.gz`` rather than ``.nii``.
-    diagnosis : str
-        At this visit.
-    in_table, has_image : bool
-        False for planted irregularities (a scan without a row, a row without a scan) and follow-up without scans.
-    """
-
-    code: str
+    code: str  # as ADNI spells it: ``bl``, ``sc``, ``m06``, ``y1``
     month: int
-    date: datetime.date
-    scanned: datetime.datetime
+    date: datetime.date  # of the examination
+    scanned: datetime.datetime  # some days later
     image_number: int
     sequence: str
-    compressed: bool
-    diagnosis: str
+    compressed: bool  # ``.nii.gz`` rather than ``.nii``
+    diagnosis: str  # at this visit
+    # False for planted irregularities (a scan without a row, a row without a scan) and follow-up without scans
     in_table: bool = True
     has_image: bool = True
 
@@ -106,18 +88,10 @@ class Person:
 
 
 def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
-    """Draw all people of the cohort.
+    """Draw all people: `participants` with AD or CN and a usable scan, then those with MCI, then two irregular cases.
 
-    Parameters
-    ----------
-    participants : int
-        People with AD or CN and a usable scan, half of them AD; one in six has a second scan.
-
-    Returns
-    -------
-    tuple of Person
-        Those people; then those with MCI, one scan each and visits over four years; then two irregular cases: a row
-        without a scan and a scan without a row.
+    Half of the first have AD, and one in six of them has a second scan. People with MCI have one scan and visits over
+    four years. The irregular cases are a row without a scan and a scan without a row.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)

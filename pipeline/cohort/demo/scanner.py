@@ -6,6 +6,7 @@ of the diagnosis, so that only anatomy distinguishes the groups. A site's receiv
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ from scipy.spatial.transform import Rotation
 from pipeline.cohort.demo.anatomy import SPACING_MM, PersonShape, ReferenceAnatomy, pull_back
 from pipeline.cohort.demo.disease import CHANGES
 from pipeline.cohort.demo.fields import Array, sample
-from pipeline.cohort.demo.nifti import nifti_image
 
 ORIENTATIONS = ("LAS", "RAS", "PSR", "LIA")
 CENTRE_MM = np.array([0.0, -18.0, 8.0])
@@ -36,63 +36,32 @@ CONTRAST_SPREAD = 0.04
 
 @dataclass(frozen=True, eq=False)
 class Acquisition:
-    """One scanning session.
+    """One scanning session."""
 
-    Parameters
-    ----------
-    template_to_world : array, shape (4, 4)
-        Head position: template mm of the person's brain at reference size, to scanner mm.
-    voxel_to_world : array, shape (4, 4)
-        Affine of the image.
-    shape : tuple of int
-    gamma, gain : float
-        Contrast: intensity = gain * reference**gamma.
-    bias : array, shape (4, 4, 4)
-        Legendre coefficients of the log bias field, up to third order.
-    coil : float
-        Growth of log signal per mm towards the back of the head, from the site's receive coil.
-    blur_voxels : float
-    noise : float
-        Standard deviation of both channels, relative to white matter.
-    slope : float
-        Scaling of the stored integers.
-    qform_only : bool
-        No sform in the header, as with some converters.
-    noise_seed : int
-    """
-
+    # (4, 4): head position: template mm of the person's brain at reference size, to scanner mm
     template_to_world: NDArray[np.float64]
-    voxel_to_world: NDArray[np.float64]
+    voxel_to_world: NDArray[np.float64]  # (4, 4): affine of the image
     shape: tuple[int, int, int]
-    gamma: float
+    gamma: float  # contrast: intensity = gain * reference**gamma
     gain: float
-    bias: NDArray[np.float64]
-    coil: float
+    bias: NDArray[np.float64]  # (4, 4, 4): legendre coefficients of the log bias field, up to third order
+    coil: float  # growth of log signal per mm towards the back of the head, from the site's receive coil
     blur_voxels: float
-    noise: float
-    slope: float
-    qform_only: bool
+    noise: float  # standard deviation of both channels, relative to white matter
+    slope: float  # scaling of the stored integers
+    qform_only: bool  # no sform in the header, as with some converters
     noise_seed: int
 
 
 @dataclass(frozen=True, eq=False)
 class Scanned:
-    """An image and its true volumes.
+    """An image and its true volumes."""
 
-    Parameters
-    ----------
-    image : nibabel.Nifti1Image
-        int16 with scaling, background 0.
-    volumes_mm3 : tuple of float
-        Volume of each group in the order of `CHANGES`, tissue left in grey matter, fluid in ventricles; then of the
-        group that differs between the sexes.
-    intracranial_mm3 : float
-        Volume inside the brain outline, which the disease does not change.
-    """
-
-    image: Any
+    image: Any  # int16 with scaling, background 0
+    # Volume of each group in the order of `CHANGES`, tissue left in grey matter, fluid in ventricles; then of the group
+    # that differs between the sexes
     volumes_mm3: tuple[float, ...]
-    intracranial_mm3: float
+    intracranial_mm3: float  # volume inside the brain outline, which the disease does not change
 
 
 def draw_acquisition(
@@ -102,15 +71,7 @@ def draw_acquisition(
     resolution_mm: float,
     coil: float = 0.0,
 ) -> Acquisition:
-    """Draw position, grid, contrast and noise of one scan.
-
-    Parameters
-    ----------
-    resolution_mm : float
-        Typical voxel size.
-    coil : float
-        As in `Acquisition`.
-    """
+    """Draw position, grid, contrast and noise of one scan."""
     angles = np.clip(rng.normal(0, 3.5, 3), -8, 8)
     pose = np.eye(4)
     pose[:3, :3] = Rotation.from_euler("xyz", angles, degrees=True).as_matrix() @ np.diag(person.scale)
@@ -234,3 +195,31 @@ def _image(acquisition: Acquisition, intensity: Array, brain: NDArray[np.bool_])
         slope=acquisition.slope,
         qform_only=acquisition.qform_only,
     )
+
+
+def nifti_image(
+    stored: NDArray[Any],
+    affine: NDArray[np.float64],
+    description: str,
+    space: str,
+    slope: float | None = None,
+    qform_only: bool = False,
+) -> Any:
+    """NIfTI image with a description (79 characters at most) and the meaning of its affine, "scanner" or "mni".
+
+    `slope` is the value of one stored unit; `qform_only` leaves the sform out.
+    """
+    image: Any = nib.Nifti1Image(stored, affine)  # type: ignore[no-untyped-call]
+    if slope is not None:
+        image.header.set_slope_inter(slope, 0)
+    image.header.set_xyzt_units("mm", "sec")
+    image.header["descrip"] = description.encode()
+    image.set_qform(affine, code=space)
+    image.set_sform(affine, code="unknown" if qform_only else space)
+    return image
+
+
+def nifti_bytes(image: Any, compressed: bool) -> bytes:
+    """Bytes of the file; compressed ones have no time stamp."""
+    content: bytes = image.to_bytes()
+    return gzip.compress(content, compresslevel=1, mtime=0) if compressed else content

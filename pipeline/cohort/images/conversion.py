@@ -172,13 +172,7 @@ def _version() -> str:
 
 
 def dcm2niix_binary() -> Path:
-    """The converter of the installed wheel.
-
-    Raises
-    ------
-    MissingDataError
-        If it is not installed.
-    """
+    """The converter of the installed wheel."""
     spec = importlib.util.find_spec("dcm2niix")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     for folder in folders:
@@ -218,13 +212,7 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
 
 
 def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tuple[np.ndarray, np.ndarray]:
-    """Grey values and affine of the one image that was written.
-
-    Raises
-    ------
-    BadInputError
-        If there is none, or several, or it lacks slices.
-    """
+    """Grey values and affine of the one image that was written; none, several or missing slices are refused."""
     by_hand = "Look at it with dcm2niix by hand, or give the scan as NIfTI."
     if not volumes:
         raise BadInputError(f"{source}: dcm2niix makes no image of {series.name}. {by_hand}")

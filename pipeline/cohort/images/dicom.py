@@ -41,36 +41,17 @@ _UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.
 
 @dataclass(frozen=True)
 class DicomSeries:
-    """One series in one folder.
+    """One series in one folder."""
 
-    Parameters
-    ----------
-    files : tuple of str
-        Paths relative to the input folder, in order of name; a slice stored twice is named once.
-    number : int or None
-        SeriesNumber.
-    size : str
-        Slices and matrix in words.
-    problem : str or None
-        Why it cannot be used; details follow a colon.
-    description : str
-        Sequence according to the header, to recognise a T1-weighted one; free text that must never be written anywhere.
-    patient : str
-        PatientID, to compare with the folder's participant; must never be written anywhere.
-    field_strength : float or None
-        Tesla.
-    date : date or None
-        Of the acquisition.
-    """
-
-    files: tuple[str, ...]
-    number: int | None
-    size: str
-    problem: str | None
+    files: tuple[str, ...]  # paths relative to the input folder, in order of name; a slice stored twice is named once
+    number: int | None  # SeriesNumber
+    size: str  # slices and matrix in words
+    problem: str | None  # why it cannot be used; details follow a colon
+    # Sequence according to the header, to recognise a T1-weighted one; free text that must never be written anywhere
     description: str = ""
-    patient: str = ""
-    field_strength: float | None = None
-    date: date | None = None
+    patient: str = ""  # PatientID, to compare with the folder's participant; must never be written anywhere
+    field_strength: float | None = None  # tesla
+    date: date | None = None  # of the acquisition
 
     @property
     def name(self) -> str:
@@ -85,24 +66,9 @@ class DicomSeries:
 
 
 def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: float) -> list[DicomSeries]:
-    """The image series of one folder, by the headers of all its DICOM files.
+    """The image series of one folder in order of number, by the headers of all its DICOM files.
 
-    Parameters
-    ----------
-    root : Path
-        Input folder, resolved.
-    folder : str
-        Relative to `root`.
-    names : sequence of str
-        Its DICOM files.
-    max_voxel_mm : float
-        A series with thicker slices has a problem.
-
-    Returns
-    -------
-    list of DicomSeries
-        In order of series number, without files that hold no image (reports, presentation states). If no file can be
-        read, one series that says so.
+    Files that hold no image (reports, presentation states) are left out. If no file can be read, one series says so.
     """
     by_series: dict[str, dict[str, Slice]] = {}
     headers: dict[str, Any] = {}
@@ -155,13 +121,7 @@ def _read(root: Path, path: str) -> Any:
 
 
 def _truncation(header: Any, rest: int) -> str | None:
-    """Whether a file ends too early: in its header, or, if uncompressed, before the last pixel.
-
-    Parameters
-    ----------
-    rest : int
-        Bytes after the header.
-    """
+    """Whether a file ends too early: in its header, or, if uncompressed, before the last pixel."""
     if not header.get("Rows"):
         kind = UID(str(header.get("SOPClassUID") or ""))  # a UID without a name is cut off or unknown
         return "truncated in its header" if kind.name == kind or "Image Storage" in kind.name else None

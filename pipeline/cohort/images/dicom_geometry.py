@@ -22,44 +22,19 @@ SAME_DIRECTION = 1e-3
 
 @dataclass(frozen=True)
 class Slice:
-    """Geometry of one DICOM file; lengths in mm, None where missing in the header.
-
-    Parameters
-    ----------
-    path : str
-    shape : tuple of int
-        Rows and columns.
-    position : tuple of float or None
-        ImagePositionPatient.
-    orientation : tuple of float or None
-        ImageOrientationPatient: directions of rows and columns.
-    spacing : tuple of float or None
-        PixelSpacing.
-    echo_time : float or None
-        ms.
-    frames : int
-        More than 1 for a file that holds a whole volume (enhanced MR).
-    """
+    """Geometry of one DICOM file; lengths in mm, None where missing in the header."""
 
     path: str
-    shape: tuple[int, int]
-    position: tuple[float, ...] | None
-    orientation: tuple[float, ...] | None
-    spacing: tuple[float, ...] | None
-    echo_time: float | None
-    frames: int
+    shape: tuple[int, int]  # rows and columns
+    position: tuple[float, ...] | None  # ImagePositionPatient
+    orientation: tuple[float, ...] | None  # ImageOrientationPatient: directions of rows and columns
+    spacing: tuple[float, ...] | None  # PixelSpacing
+    echo_time: float | None  # ms
+    frames: int  # more than 1 for a file that holds a whole volume (enhanced MR)
 
 
 def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: float) -> str | None:
-    """Why slices of one series do not make one volume, or None.
-
-    Parameters
-    ----------
-    announced : int or None
-        How many images the header says there are.
-    max_voxel_mm : float
-        Largest voxel side.
-    """
+    """Why slices of one series do not make one volume, or None; `announced` is the number that the header gives."""
     if any(one.frames > 1 for one in slices):
         return None if len(slices) == 1 else f"mixed series: {len(slices)} files of several frames each"
     shapes = {one.shape for one in slices}
@@ -80,13 +55,7 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
 
 
 def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) -> str | None:
-    """Why slices are incomplete, uneven or overlap; None if they are not.
-
-    Parameters
-    ----------
-    distances : numpy.ndarray
-        Along the normal, mm, ascending.
-    """
+    """Why slices at ascending `distances` (mm) are incomplete, uneven or overlap; None if they are not."""
     count = len(distances)
     steps = np.diff(distances)
     whole = steps[steps > 1e-3]

@@ -26,32 +26,15 @@ _MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}
 
 @dataclass(frozen=True)
 class HeaderFinding:
-    """What the header of an image says.
+    """What the header of an image says."""
 
-    Parameters
-    ----------
-    problem : str or None
-        Why the image cannot be used; details follow a colon.
-    repairs : tuple of str
-        Errors of the header that will be corrected; see `pipeline.cohort.images.orientation`.
-    """
-
-    problem: str | None
+    problem: str | None  # why the image cannot be used; details follow a colon
+    # Errors of the header that will be corrected; see `pipeline.cohort.images.orientation`
     repairs: tuple[str, ...] = ()
 
 
 def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
-    """Check an image by its header.
-
-    Parameters
-    ----------
-    root : Path
-        Input folder, resolved; an image that is a link to a file outside it is refused.
-    image : str
-        Path relative to `root`.
-    max_voxel_mm : float
-        Images with thicker slices are refused.
-    """
+    """Check an image by its header; a link to a file outside `root`, and slices thicker than the limit, are refused."""
     path = root / image
     try:
         problem = link_problem(root, image)
@@ -93,13 +76,7 @@ def link_problem(root: Path, image: str) -> str | None:
 
 
 def read_raw_header(path: Path) -> Any:
-    """Read a NIfTI header without repairing it.
-
-    Raises
-    ------
-    ValueError
-        If the file is not a NIfTI image.
-    """
+    """Read a NIfTI header without repairing it; ValueError if the file is not a NIfTI image."""
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rb") as handle:
         block = handle.read(540)

@@ -20,10 +20,7 @@ _PIECE = 65_536
 def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
     """Scans whose files have the same bytes, in the order given.
 
-    Parameters
-    ----------
-    scans : iterable of Scan
-        Scans that are used; of a DICOM series the first file, which holds unique identifiers, is compared.
+    Of a DICOM series the first file, which holds unique identifiers, is compared.
     """
     groups: list[list[Scan]] = [list(scans)]
     for trait in (_size, _middle, file_digest):

@@ -78,28 +78,10 @@ class Clinical:
 def clinical_table(
     candidates: Sequence[Candidate], further: Sequence[str] = (), disguise: Disguise | None = None
 ) -> tuple[Clinical, list[str]]:
-    """Gather the clinical columns of the scans that are used.
+    """Gather the clinical columns of the scans that are used, and `further` columns of the source, copied unchanged.
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        Dropped scans have no row.
-    further : sequence of str
-        Further columns of the source, by their names there (in any case), copied unchanged.
-    disguise : Disguise or None
-        How records are anonymised; dates in further columns are shifted too.
-
-    Returns
-    -------
-    clinical : Clinical
-        Sorted as the scan table.
-    notes : list of str
-        Values set to a limit of detection, and participants without known times.
-
-    Raises
-    ------
-    BadInputError
-        If a further column is empty, names people or places, or exists already.
+    A disguise shifts dates in further columns too. A further column that is empty, names people or places, or exists
+    already is refused. Notes name values set to a limit of detection, and participants without known times.
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]

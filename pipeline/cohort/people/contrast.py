@@ -43,12 +43,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     """Label each kept scan with its class or number, or None outside the contrast.
 
     Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped, because
-    no stage would use them.
-
-    Raises
-    ------
-    BadInputError
-        If no scan has the column, none has one of the classes, or a number is text; the message names what exists.
+    no stage would use them. A contrast that no scan fits is refused, naming what exists.
     """
     task = task_of(config)
     column = task.column
@@ -78,13 +73,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
 
 
 def _numbered(candidate: Candidate, task: Task) -> Candidate:
-    """Label a kept scan with its number.
-
-    Raises
-    ------
-    BadInputError
-        If it is text.
-    """
+    """Label a kept scan with its number; text is refused."""
     if not candidate.scan.kept:
         return candidate
     found = contrast_values(candidate, task.column)
@@ -138,11 +127,6 @@ def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, st
     """Stratum of each labelled person, for balanced splits.
 
     The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
-
-    Parameters
-    ----------
-    names : mapping of str to str
-        The person behind each participant.
     """
     values: dict[str, list[float]] = {}
     for scan in scans:

@@ -34,32 +34,18 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of a person at a visit.
+    """Diagnosis of a person at a visit."""
 
-    Parameters
-    ----------
-    value : str
-        CN, MCI, AD, or `OTHER_DEMENTIA`.
-    when : date or None
-    session_id : str
-    months : int or None
-        Since the first baseline.
-    source : str
-        Table and column.
-    """
-
-    value: str
+    value: str  # CN, MCI, AD, or `OTHER_DEMENTIA`
     when: date | None
     session_id: str
-    months: int | None
-    source: str
+    months: int | None  # since the first baseline
+    source: str  # table and column
 
 
 def dxsum_value(columns: Mapping[str, str]) -> tuple[str | None, str]:
     """Diagnosis of a row of DXSUM, and its column; None for an unknown code.
 
-    Examples
-    --------
     >>> dxsum_value({"DXCHANGE": "5"}), dxsum_value({"DXCURREN": "1", "DXCHANGE": "-4"})
     (('AD', 'DXCHANGE'), ('CN', 'DXCURREN'))
     >>> dxsum_value({"DIAGNOSIS": "3", "DXDDUE": "2"}), dxsum_value({"DIAGNOSIS": "10"})
@@ -92,15 +78,7 @@ def _other_cause(columns: Mapping[str, str]) -> bool:
 def diagnosis_history(
     visits: Sequence[VisitRow], dxsum: Sequence[VisitRow], table: str
 ) -> tuple[tuple[Diagnosis, ...], list[str]]:
-    """All diagnoses of a person in order of time, one per visit, and disagreements of the two tables.
-
-    Parameters
-    ----------
-    visits : sequence of VisitRow
-        Of ADNIMERGE.
-    table : str
-        File name of DXSUM.
-    """
+    """All diagnoses of a person in order of time, one per visit, and disagreements of the two tables."""
     merge = [
         Diagnosis(found, row.exam_date, row.session_id, row.months, "ADNIMERGE DX")
         for row in visits
@@ -135,13 +113,7 @@ def _by_time(one: Diagnosis) -> tuple[date, int, str]:
 
 
 def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date | None) -> Diagnosis | None:
-    """The diagnosis of a scan; see the module's docstring.
-
-    Parameters
-    ----------
-    visit : VisitRow
-        Of ADNIMERGE, that the scan belongs to.
-    """
+    """Diagnosis of a scan that belongs to this visit of ADNIMERGE; see the module's docstring."""
     at_visit = [one for one in history if one.session_id == visit.session_id and one.when == visit.exam_date]
     if at_visit:
         return at_visit[0]

@@ -18,8 +18,6 @@ _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
 def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Names of each person, keyed by the first in alphabetical order.
 
-    Examples
-    --------
     >>> same_person(["sub-ADNI131S0295", "sub-01", "sub-ADNI002S0295"])
     {'sub-01': ('sub-01',), 'sub-ADNI002S0295': ('sub-ADNI002S0295', 'sub-ADNI131S0295')}
     """

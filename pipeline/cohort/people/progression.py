@@ -35,24 +35,12 @@ COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
 
 @dataclass(frozen=True)
 class _Later:
-    """Diagnoses after a scan; times in days from the diagnosis at the scan.
+    """Diagnoses after a scan; times in days from the diagnosis at the scan."""
 
-    Parameters
-    ----------
-    known : tuple of (float, str)
-        Times and diagnoses before any dementia of another cause, in order of time.
-    first_ad : float or None
-        Time of the first AD of these.
-    withdrawn : bool
-        Whether AD was diagnosed but is not the last of these diagnoses: no conversion.
-    other : float or None
-        Time of the first dementia of another cause.
-    """
-
-    known: tuple[tuple[float, str], ...]
-    first_ad: float | None
-    withdrawn: bool
-    other: float | None
+    known: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
+    first_ad: float | None  # time of the first AD of these
+    withdrawn: bool  # whether AD was diagnosed but is not the last of these diagnoses: no conversion
+    other: float | None  # time of the first dementia of another cause
 
 
 def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
@@ -70,13 +58,6 @@ def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | 
     """Time to AD or to the end of follow-up, as survival analysis needs it.
 
     None if the diagnosis at the scan is neither CN nor MCI, or if AD was diagnosed and withdrawn.
-
-    Parameters
-    ----------
-    history : sequence of Diagnosis
-        Of the person.
-    at : Diagnosis or None
-        The scan's.
     """
     if at is None or at.value not in ("CN", "MCI"):
         return None
@@ -90,15 +71,7 @@ def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | 
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
-    """Course of MCI after a scan; None if its diagnosis is not MCI.
-
-    Parameters
-    ----------
-    history : sequence of Diagnosis
-        Of the person.
-    at : Diagnosis or None
-        The scan's.
-    """
+    """Course of MCI after a scan; None if its diagnosis is not MCI."""
     if at is None or at.value != "MCI":
         return None
     later, horizon = _later(history, at), horizon_months * _DAYS_PER_MONTH

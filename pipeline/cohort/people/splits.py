@@ -124,12 +124,7 @@ def require_disjoint(fold: Fold) -> None:
 
 
 def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task) -> None:
-    """Refuse a part of a fold in which a class is missing or all numbers are equal.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse a part of a fold in which a class is missing or all numbers are equal."""
     if task.is_number and len(set(labels)) < 2:
         raise BadInputError(
             f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "

@@ -30,7 +30,6 @@ class Task:
 
     Parameters
     ----------
-    kind : Kind
     column : str
         Column of the label.
     outputs : tuple of str
@@ -76,29 +75,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of task.
-
-    Parameters
-    ----------
-    name : str
-    score : str
-        Measure by which the best epoch is chosen, besides the loss.
-    score_sign : int
-        1 if a higher score is better, -1 if a lower one is.
-    strata : callable
-        ``strata(values, folds)``: the stratum of each participant, from the values of their scans.
-    applies : bool
-        Whether networks are applied to kept scans without a label.
-    undefined : str
-        Why comparisons of two classes are not defined for it, as a sentence; empty if they are.
-    """
+    """A kind of task."""
 
     name: KindName
-    score: str
-    score_sign: int
+    score: str  # measure by which the best epoch is chosen, besides the loss
+    score_sign: int  # 1 if a higher score is better, -1 if a lower one is
+    # ``strata(values, folds)``: the stratum of each participant, from the values of their scans
     strata: Callable[[Mapping[str, Sequence[float]], int], dict[str, int]]
-    applies: bool
-    undefined: str = ""
+    applies: bool  # whether networks are applied to kept scans without a label
+    undefined: str = ""  # why comparisons of two classes are not defined for it, as a sentence; empty if they are
 
 
 def highest_class(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, int]:
@@ -111,8 +96,6 @@ def quantiles(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, in
 
     There are at most `MOST_STRATA`, few enough for each to have members in every fold.
 
-    Examples
-    --------
     >>> quantiles({"a": [61], "b": [80, 84], "c": [70], "d": [55], "e": [71], "f": [90]}, folds=3)
     {'a': 0, 'b': 1, 'c': 0, 'd': 0, 'e': 1, 'f': 1}
     """

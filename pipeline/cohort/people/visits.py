@@ -42,31 +42,18 @@ _NEW_PARTICIPANTS = {"v04": 3, "v05": 6}
 
 @dataclass(frozen=True)
 class Visit:
-    """A visit by its code alone.
+    """A visit by its code alone."""
 
-    Parameters
-    ----------
-    session_id : str
-        With its ``ses-`` prefix; ``ses-M`` and three digits exactly where `months` is known.
-    months : int or None
-        Months since baseline; None if the code does not indicate a time (``nv``, ``uns1``).
-    within_phase : bool
-        True if the months count from entry into a study phase rather than from the first baseline.
-    known : bool
-        False for a code that is not one of ADNI's.
-    """
-
-    session_id: str
-    months: int | None = None
+    session_id: str  # with its ``ses-`` prefix; ``ses-M`` and three digits exactly where `months` is known
+    months: int | None = None  # months since baseline; None if the code does not indicate a time (``nv``, ``uns1``)
+    # True if the months count from entry into a study phase rather than from the first baseline
     within_phase: bool = False
-    known: bool = True
+    known: bool = True  # false for a code that is not one of ADNI's
 
 
 def visit_code(columns: Mapping[str, str]) -> str:
     """The visit code of a row: VISCODE2 where it is filled, otherwise VISCODE.
 
-    Examples
-    --------
     >>> visit_code({"VISCODE": "y1", "VISCODE2": "m132"}), visit_code({"VISCODE": "bl"})
     ('m132', 'bl')
     """
@@ -76,8 +63,6 @@ def visit_code(columns: Mapping[str, str]) -> str:
 def month_session(months: int) -> str:
     """Session name of a month.
 
-    Examples
-    --------
     >>> month_session(12)
     'ses-M012'
     """
@@ -88,8 +73,6 @@ def month_session(months: int) -> str:
 def visit_of(code: str) -> Visit:
     """Visit of an ADNI code or of LONI's visit text.
 
-    Examples
-    --------
     >>> visit_of("scmri").session_id, visit_of("m06").months, visit_of("ADNI1/GO Month 24").session_id
     ('ses-M000', 6, 'ses-M024')
     >>> visit_of("y2")

@@ -24,23 +24,7 @@ _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
 
 
 def read_aseg(path: Path) -> Volumes:
-    """Hippocampal and intracranial volumes of one subject.
-
-    Parameters
-    ----------
-    path : Path
-        File in the folder ``stats`` of a subject.
-
-    Returns
-    -------
-    Volumes
-        In mm³; the source names the program and, if known, its version.
-
-    Raises
-    ------
-    BadInputError
-        If it cannot be read, or holds no hippocampus.
-    """
+    """Hippocampal and intracranial volumes of one subject in mm³; the source names the program and its version."""
     try:
         text = read_regular(path).decode("utf-8", errors="replace")
     except OSError as error:
@@ -63,8 +47,6 @@ def read_aseg(path: Path) -> Volumes:
 def structure_volumes(text: str) -> dict[int, float]:
     """Volume in mm³ by label number; rows without numbers are skipped.
 
-    Examples
-    --------
     >>> header = "# ColHeaders Index SegId NVoxels Volume_mm3 StructName"
     >>> structure_volumes(f"{header}{chr(10)} 9 17 4166 3987.2 Left-Hippocampus")
     {17: 3987.2}
@@ -85,8 +67,6 @@ def structure_volumes(text: str) -> dict[int, float]:
 def intracranial_volume(text: str) -> float | None:
     """Intracranial volume in mm³ of the ``# Measure`` lines.
 
-    Examples
-    --------
     >>> intracranial_volume("# Measure EstimatedTotalIntraCranialVol, eTIV, Estimated TIV, 1500000.5, mm^3")
     1500000.5
     """
@@ -103,14 +83,11 @@ def _program(path: Path, text: str) -> str:
     header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     scripts = path.parent.parent / "scripts"
     stamp = scripts / "build-stamp.txt"
+    # such as freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460
     build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
     fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
     name = "FastSurfer" if fast else "FreeSurfer"
     named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
-    version = _VERSION.search(named[0] if named else "") or (None if fast else _VERSION.search(_after_system(build)))
+    after_system = "" if fast else build.split("x86_64", 1)[-1]
+    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
     return f"{name} {version[1]}" if version else f"{name}, version unknown"
-
-
-def _after_system(build: str) -> str:
-    """``freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460`` from the version on."""
-    return build.split("x86_64", 1)[-1]

@@ -29,13 +29,7 @@ _PTID = re.compile(r"(?<!\d)(\d{3}_S_\d{4,})(?:[_/-]([A-Za-z]\w*?))?(?=[/.]|$)",
 
 
 def find_subjects(folder: Path) -> list[tuple[str, Path]]:
-    """Name (relative path) and stats file of each subject below a folder, cross-sectional ones first.
-
-    Raises
-    ------
-    BadInputError
-        If there is no such folder or no stats file below it.
-    """
+    """Name (relative path) and stats file of each subject below a folder, cross-sectional ones first."""
     if not folder.is_dir():
         raise BadInputError(f"cohort.freesurfer_folder = '{folder}': no such folder. Give the folder of the subjects.")
     found = []
@@ -55,23 +49,9 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
 
 
 def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tuple[list[Candidate], list[str]]:
-    """Take the volumes of scans from a folder of segmented subjects.
+    """Take the volumes of scans from a folder of segmented subjects; an empty `folder` means none.
 
-    Parameters
-    ----------
-    folder : str
-        Of the subjects; empty for none.
-
-    Returns
-    -------
-    candidates : list of Candidate
-    notes : list of str
-        Subjects without a scan or with several, scans without a subject, unreadable files, implausible volumes.
-
-    Raises
-    ------
-    BadInputError
-        If the folder does not exist or holds no subject.
+    Notes name subjects without a scan or with several, scans without a subject, unreadable files, implausible volumes.
     """
     if not folder:
         return list(candidates), []
@@ -148,8 +128,6 @@ def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple
 def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
     """Image id, participant and session that a subject's folder names; None for what it does not name.
 
-    Examples
-    --------
     >>> named_scan("002_S_0295_m12"), named_scan("sub-01/ses-M00/freesurfer")
     ((None, 'sub-ADNI002S0295', 'ses-M012'), (None, 'sub-01', 'ses-M00'))
     >>> named_scan("I118671"), named_scan("002_S_0295"), named_scan("fsaverage")

@@ -13,39 +13,21 @@ from pipeline.cohort.cells.ranges import RANGES
 
 @dataclass(frozen=True)
 class Volumes:
-    """Volumes of one scan in mm³; None where unknown.
+    """Volumes of one scan in mm³; None where unknown."""
 
-    Parameters
-    ----------
-    total, left, right : float or None
-        Of the hippocampi; the total is left and right together.
-    source : str or None
-        Of the hippocampi.
-    intracranial : float or None
-    intracranial_source : str or None
-    problems : tuple of str
-        Volumes left out, with reasons.
-    """
-
-    total: float | None = None
+    total: float | None = None  # of the hippocampi; the total is left and right together
     left: float | None = None
     right: float | None = None
-    source: str | None = None
+    source: str | None = None  # of the hippocampi
     intracranial: float | None = None
     intracranial_source: str | None = None
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # volumes left out, with reasons
 
 
 def checked(
     left: float | None, right: float | None, total: float | None, intracranial: float | None, source: str
 ) -> Volumes:
-    """Volumes from one source, without the implausible ones.
-
-    Parameters
-    ----------
-    left, right, total, intracranial : float or None
-        In mm³. A missing total is left plus right.
-    """
+    """Volumes (mm³) from one source, without the implausible ones; a missing total is left plus right."""
     problems: list[str] = []
 
     def plausible(value: float | None, column: str, what: str) -> float | None:

@@ -74,21 +74,11 @@ def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
 
 @dataclass(frozen=True)
 class Disguise:
-    """How records are anonymised.
+    """How records are anonymised."""
 
-    Parameters
-    ----------
-    key : str
-        The secret; never in an output or in the representation of this record.
-    pseudonyms : tuple of str
-        ``sites``, ``ids``, both or none.
-    exposed : bool
-        Whether others than its owner can read the key file.
-    """
-
-    key: str = dataclasses.field(repr=False)
-    pseudonyms: tuple[str, ...] = ()
-    exposed: bool = False
+    key: str = dataclasses.field(repr=False)  # the secret; never in an output or in the representation of this record
+    pseudonyms: tuple[str, ...] = ()  # ``sites``, ``ids``, both or none
+    exposed: bool = False  # whether others than its owner can read the key file
 
     def days_back(self, participant_id: str) -> int:
         """Number of days that all dates of a participant are moved back by."""
@@ -174,8 +164,6 @@ def shifted_dates(text: str, days_back: int) -> str:
     20060418T082030 and 20060418082030123, 4/18/2006 and 18/4/2006, 18.4.2006, 18Apr2006 and April 18, 2006. Text that
     only looks like a date is kept.
 
-    Examples
-    --------
     >>> shifted_dates("ADNI/002_S_0295/MPRAGE/2006-04-18_08_20_30.0/I118671", 36525)
     'ADNI/002_S_0295/MPRAGE/1906-04-18_00_00_00.0/I118671'
     >>> shifted_dates("br_raw_20060418193538026_1_S13408", 36525), shifted_dates("ses-18Apr2006", 36525)

@@ -120,17 +120,8 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
 def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> tuple[list[Candidate], list[Match]]:
     """Keep the images of a manifest, drop all others, and report the result for each.
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        Unusable images are already dropped; a session may still have several.
-
-    Returns
-    -------
-    candidates : list of Candidate
-        Images with another digest are dropped too.
-    matches : list of Match
-        One per image of the manifest, then one per usable image that is not in it.
+    Images with another digest are dropped too. There is one match per image of the manifest, then one per usable image
+    that is not in it.
     """
     wanted = [one.scan for one in candidates if one.scan.kept and one.scan.scan_id in manifest.digests]
     digests = _digests(root, [scan for scan in wanted if manifest.digests[scan.scan_id] is not None])
@@ -194,13 +185,7 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
 
 
 def _series_digest(root: Path, image: str) -> str:
-    """One digest of the files of a DICOM series, whatever their names.
-
-    Raises
-    ------
-    BadInputError
-        If the series no longer exists, or a file cannot be read.
-    """
+    """One digest of the files of a DICOM series, whatever their names."""
     series = series_of(root, image, dicom_files(root / image), math.inf)
     if series is None:
         raise BadInputError(f"{root / image}: belongs to no DICOM series. Download the scan again.")
@@ -211,13 +196,7 @@ def _series_digest(root: Path, image: str) -> str:
 
 
 def image_digest(path: Path) -> str:
-    """SHA-256 of a NIfTI image: of its voxels as stored, their type, scaling, shape and affine.
-
-    Raises
-    ------
-    BadInputError
-        If the image cannot be read completely.
-    """
+    """SHA-256 of a NIfTI image: of its voxels as stored, their type, scaling, shape and affine."""
     try:
         image: Any = nib.load(path)
         stored = np.asarray(image.dataobj.get_unscaled())

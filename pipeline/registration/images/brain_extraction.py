@@ -47,41 +47,19 @@ MIN_ZERO_SHARE = 0.15
 
 @dataclass(frozen=True)
 class BrainMask:
-    """The brain in a scan.
+    """The brain in a scan."""
 
-    Parameters
-    ----------
-    mask : numpy.ndarray
-        (I, J, K), bool, on the voxels of the scan.
-    source : str
-        How it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet`` or ``synthstrip``.
-    litres : float
-        Volume of the mask.
-    """
-
-    mask: np.ndarray
-    source: str
-    litres: float
+    mask: np.ndarray  # (I, J, K), bool, on the voxels of the scan
+    source: str  # how it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet`` or ``synthstrip``
+    litres: float  # volume of the mask
 
 
 def find_brain(
     image: T1wImage, method: str, given: Path | None = None, synthstrip_model: Path | None = None
 ) -> BrainMask:
-    """Brain mask of a scan by one of the methods of `RegistrationConfig.brain_extraction`.
+    """Brain mask of a scan by one of the methods of `RegistrationConfig.brain_extraction`; its size must be possible.
 
-    Parameters
-    ----------
-    given : Path, optional
-        Path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks.mask_path`).
-    synthstrip_model : Path, optional
-        Weights of SynthStrip.
-
-    Raises
-    ------
-    BadInputError
-        If no brain of a possible size is found, or a given mask is missing or cannot be used.
-    MissingDataError
-        If the weights of deepbet, or the command or weights of SynthStrip, are missing.
+    `given` is the path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks.mask_path`).
     """
     exists = given is not None and given.is_file()
     if method == "given-mask" and not exists:
@@ -129,13 +107,7 @@ def is_stripped(image: T1wImage) -> bool:
 
 
 def stated_skull_stripped(path: Path) -> bool | None:
-    """``SkullStripped`` of the BIDS sidecar beside an image; None without a sidecar or the field.
-
-    Raises
-    ------
-    BadInputError
-        If the sidecar is not JSON or the field is not true or false.
-    """
+    """``SkullStripped`` of the BIDS sidecar beside an image; None without a sidecar or the field."""
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         return None
@@ -152,8 +124,6 @@ def stated_skull_stripped(path: Path) -> bool | None:
 def sidecar_of(path: Path) -> Path:
     """JSON file beside an image.
 
-    Examples
-    --------
     >>> sidecar_of(Path("anat/sub-01_T1w.nii.gz")).as_posix()
     'anat/sub-01_T1w.json'
     """

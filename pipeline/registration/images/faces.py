@@ -75,25 +75,10 @@ def convert_without_face(
     mask: Path,
     model: str,
 ) -> Mapping[str, Any]:
-    """Job: convert one series and keep only voxels near its brain.
+    """Job: convert one series and keep only voxels near its brain; nothing is kept if no brain is found.
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        image, sidecar and brain_mask.
-    root, file, source, max_voxel_mm
-        As `pipeline.cohort.images.conversion.convert_one`.
-    method : str
-        As `RegistrationConfig.brain_extraction`.
-    mask : Path
-        Path of a mask given for this scan, existing or not.
-    model : str
-        Weights of SynthStrip; empty for none.
-
-    Raises
-    ------
-    BadInputError
-        If the series cannot be converted, or no brain is found; nothing is kept then.
+    `outputs` are image, sidecar and brain_mask; `mask` may exist or not, and `model` (SynthStrip's weights) may be
+    empty.
     """
     result = convert_one(outputs, root, file, source, max_voxel_mm)
     path = outputs["image"]
@@ -120,18 +105,5 @@ def convert_without_face(
 
 
 def near(mask: np.ndarray, sides_mm: np.ndarray, distance_mm: float) -> np.ndarray:
-    """Voxels of a mask, and those within a distance of it.
-
-    Parameters
-    ----------
-    mask : numpy.ndarray
-        (I, J, K), bool.
-    sides_mm : numpy.ndarray
-        (3,), of a voxel.
-
-    Returns
-    -------
-    numpy.ndarray
-        (I, J, K), bool.
-    """
+    """Voxels of a mask (I, J, K), and those within a distance of it, for voxels of these sides."""
     return np.asarray(scipy.ndimage.distance_transform_edt(~mask, sampling=sides_mm) <= distance_mm)

@@ -52,8 +52,6 @@ def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
 def _beside(image: Path) -> list[Path]:
     """Possible names of a mask beside an image.
 
-    Examples
-    --------
     >>> [path.name for path in _beside(Path("sub-01_run-2_desc-preproc_T1w.nii.gz"))]
     ['sub-01_run-2_desc-brain_mask.nii.gz', 'sub-01_run-2_desc-brain_mask.nii']
     """
@@ -63,19 +61,9 @@ def _beside(image: Path) -> list[Path]:
 
 
 def read_mask(path: Path, image: T1wImage) -> np.ndarray:
-    """Read a mask on the voxels of a scan.
+    """Read a mask on the voxels of a scan; a missing or empty mask, or one outside the scan, is refused.
 
     A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
-
-    Returns
-    -------
-    numpy.ndarray
-        (I, J, K), bool.
-
-    Raises
-    ------
-    BadInputError
-        If the file is missing, not a label image, empty, or does not overlap the scan.
     """
     labels, affine = load_labels(path)
     source, target = Grid(_three(labels), affine), Grid(_three(image.data), image.affine)

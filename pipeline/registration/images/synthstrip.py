@@ -22,12 +22,7 @@ COMMAND = "mri_synthstrip"
 
 
 def require_synthstrip(model: Path) -> None:
-    """Check before any work that the command and its weights exist.
-
-    Raises
-    ------
-    MissingDataError
-    """
+    """Check before any work that the command and its weights exist."""
     if shutil.which(COMMAND) is None:
         raise MissingDataError(
             f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "
@@ -40,25 +35,7 @@ def require_synthstrip(model: Path) -> None:
 
 
 def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
-    """Brain mask of a scan by SynthStrip.
-
-    Parameters
-    ----------
-    model : Path
-        Weights file.
-
-    Returns
-    -------
-    numpy.ndarray
-        bool, on the voxels of the scan.
-
-    Raises
-    ------
-    BadInputError
-        If the command fails or writes no mask.
-    MissingDataError
-        If command or weights are missing.
-    """
+    """Brain mask of a scan by SynthStrip, on the voxels of the scan; `model` holds the weights."""
     require_synthstrip(model)
     with tempfile.TemporaryDirectory(prefix="synthstrip_") as name:
         scan, mask = Path(name) / "scan.nii.gz", Path(name) / "mask.nii.gz"

@@ -29,24 +29,12 @@ MIN_GREY_VALUES = 16
 
 @dataclass(frozen=True)
 class T1wImage:
-    """A checked T1-weighted image.
+    """A checked T1-weighted image."""
 
-    Parameters
-    ----------
-    path : Path
-        File it was read from.
-    data : numpy.ndarray
-        (I, J, K), float32, scaled intensities, axes as stored.
-    affine : numpy.ndarray
-        4x4, voxel indices to world RAS+ in mm; invertible, without shear.
-    orientation : str
-        Part of the header that gave the affine, and corrections of the header, if any.
-    """
-
-    path: Path
-    data: np.ndarray
-    affine: np.ndarray
-    orientation: str
+    path: Path  # file it was read from
+    data: np.ndarray  # (I, J, K), float32, scaled intensities, axes as stored
+    affine: np.ndarray  # 4x4, voxel indices to world RAS+ in mm; invertible, without shear
+    orientation: str  # part of the header that gave the affine, and corrections of the header, if any
 
 
 def load_t1w(path: Path) -> T1wImage:
@@ -98,20 +86,7 @@ def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def voxel_to_world(header: Any, path: Path) -> Orientation:
-    """Affine of a header, from the sform or qform (`pipeline.cohort.images.orientation`).
-
-    Parameters
-    ----------
-    header : nibabel.Nifti1Header
-        As stored, not repaired.
-    path : Path
-        For the message.
-
-    Raises
-    ------
-    BadInputError
-        If neither can be used.
-    """
+    """Affine of a header as stored, not repaired (`pipeline.cohort.images.orientation`); `path` is for the message."""
     orientation = choose_orientation(header)
     if isinstance(orientation, Orientation):
         return orientation

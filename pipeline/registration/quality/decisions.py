@@ -27,27 +27,10 @@ FLAGGED_COLUMNS = {
 def decide(
     scans: Sequence[Scan], flags: Mapping[str, str], policy: str, file: Path, figures: Mapping[str, str]
 ) -> dict[str, str]:
-    """Decision for every flagged scan.
+    """Decision for every flagged scan by `Scan.name`: keep, drop or, with ``ask``, empty text if undecided.
 
-    Parameters
-    ----------
-    flags : mapping of str to str
-        Why a scan is in doubt, by `Scan.name`; only those that are.
-    file : Path
-        ``flagged.tsv``; with ``ask`` it is read, brought up to date and written. A decision is valid as long as the
-        reasons for the doubt do not change.
-    figures : mapping of str to str
-        Path of each scan's overview, for the table.
-
-    Returns
-    -------
-    dict of str to str
-        ``keep`` or ``drop`` by `Scan.name`; with ``ask``, empty text if undecided.
-
-    Raises
-    ------
-    BadInputError
-        If the file holds anything but keep or drop.
+    `flags` says why scans are in doubt, and `figures` where their overviews are. With ``ask``, `file` (``flagged.tsv``)
+    is read, brought up to date and written; a decision is valid as long as the reasons for the doubt do not change.
     """
     if policy != "ask":
         return dict.fromkeys(flags, policy)

@@ -34,19 +34,8 @@ def add_doubt(
 ) -> pd.DataFrame:
     """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
 
-    Parameters
-    ----------
-    quality : pandas.DataFrame
-        One row per scan, in the order of `scans`.
-    regions : pandas.DataFrame
-        ``region_quality.tsv``.
-    decided : bool
-        False while scans are still being registered: the cohort may change, so nothing is decided.
-
-    Raises
-    ------
-    BadInputError
-        If ``flagged.tsv`` holds an invalid decision.
+    `quality` has one row per scan, in the order of `scans`; `regions` is ``region_quality.tsv``. `decided` is False
+    while scans are still being registered: the cohort may change, so nothing is decided.
     """
     registered = (quality["status"] == "registered").to_numpy()
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]

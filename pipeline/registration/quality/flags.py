@@ -29,27 +29,14 @@ MAX_ANISOTROPY = 1.3
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a registration and what counts as bad.
+    """One number of a registration and what counts as bad."""
 
-    Parameters
-    ----------
-    column : str
-        In the table of quality numbers.
-    words : str
-        Its name in messages.
-    bad : {"low", "high", "both"}
-        The side on which values are bad.
-    smallest_spread : float
-        Lower bound of the robust standard deviation, so that trifles in a uniform cohort are not flagged.
-    low, high : float
-        Limits for every scan, whatever its cohort.
-    """
-
-    column: str
-    words: str
-    bad: Literal["low", "high", "both"]
+    column: str  # in the table of quality numbers
+    words: str  # its name in messages
+    bad: Literal["low", "high", "both"]  # the side on which values are bad
+    # Lower bound of the robust standard deviation, so that trifles in a uniform cohort are not flagged
     smallest_spread: float
-    low: float = -math.inf
+    low: float = -math.inf  # limits for every scan, whatever its cohort
     high: float = math.inf
 
 
@@ -98,17 +85,8 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
 
 
 def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
-    """Distances from the median in robust standard deviations.
+    """Distances from the median in robust standard deviations, of which `smallest_spread` is the lower bound.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Without missing values.
-    smallest_spread : float
-        Lower bound of the robust standard deviation.
-
-    Examples
-    --------
     >>> robust_distance(np.array([1.0, 2.0, 3.0, 4.0, 100.0]), 0.0).round(2).tolist()
     [-1.35, -0.67, 0.0, 0.67, 65.43]
     """

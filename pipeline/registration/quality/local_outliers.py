@@ -20,21 +20,12 @@ NAMED = 3
 
 
 def region_distances(correlations: np.ndarray) -> np.ndarray:
-    """How far each region of each scan lies from the cohort.
+    """How far each region of each scan lies from the cohort, in robust standard deviations; < 0 is worse.
 
-    Fisher's transform evens out the spread of correlations. The robust standard deviation of a region is at least the
-    median over regions, since some of 134 are small by chance. The overall deviation of a scan, from noise or contrast,
-    is subtracted; `pipeline.registration.quality.flags` checks it.
-
-    Parameters
-    ----------
-    correlations : numpy.ndarray
-        (scans, regions); NaN where a region has no voxel.
-
-    Returns
-    -------
-    numpy.ndarray
-        In robust standard deviations, < 0 where the scan fits worse; all NaN below `MIN_COHORT` scans.
+    Fisher's transform evens out the spread of `correlations`, (scans, regions), NaN where a region has no voxel. The
+    robust standard deviation of a region is at least the median over regions, since some of 134 are small by chance.
+    The overall deviation of a scan, from noise or contrast, is subtracted; `pipeline.registration.quality.flags` checks
+    it. All are NaN below `MIN_COHORT` scans.
     """
     distances = np.full(correlations.shape, np.nan)
     known = np.isfinite(correlations).all(axis=0)
@@ -52,8 +43,6 @@ def region_distances(correlations: np.ndarray) -> np.ndarray:
 def outlying_distance(regions: int) -> float:
     """Threshold for this many regions with the same false-positive rate as `OUTLYING` for a single number.
 
-    Examples
-    --------
     >>> [round(outlying_distance(n), 2) for n in (1, 134)]
     [3.5, 4.64]
     """
@@ -61,18 +50,7 @@ def outlying_distance(regions: int) -> float:
 
 
 def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
-    """Why scans are in doubt by their regions.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        ``region_quality.tsv``.
-
-    Returns
-    -------
-    dict of str to list of str
-        By ``scan_id``; only scans in doubt.
-    """
+    """Why scans are in doubt by their regions (``region_quality.tsv``), by ``scan_id``; only scans in doubt."""
     limit = outlying_distance(max(table["region"].nunique(), 1))
     reasons: dict[str, list[str]] = {}
     for where, column, ascending, words in (
@@ -91,17 +69,9 @@ def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def worst_regions(table: pd.DataFrame) -> dict[str, str]:
-    """The regions in which each scan fits the template worst, with their correlations.
+    """The regions in which each scan fits the template worst, with their correlations, by ``scan_id``.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        ``region_quality.tsv``; ranked by ``distance`` or, in a small cohort, by ``correlation``.
-
-    Returns
-    -------
-    dict of str to str
-        By ``scan_id``.
+    Regions of ``region_quality.tsv`` are ranked by ``distance`` or, in a small cohort, by ``correlation``.
     """
     column = "distance" if table["distance"].notna().any() else "correlation"
     ordered = table[table[column].notna()].sort_values(["scan_id", column, "region"])

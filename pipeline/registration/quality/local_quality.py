@@ -16,21 +16,11 @@ import scipy.ndimage
 
 @dataclass(frozen=True)
 class RegionVoxels:
-    """Voxels of each region of a label image, in one array.
+    """Voxels of each region of a label image, in one array."""
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        Regions that have a voxel.
-    counts : numpy.ndarray
-        Voxels of each.
-    voxels : numpy.ndarray
-        Indices into the flattened image, region after region; regions may share voxels.
-    """
-
-    numbers: tuple[int, ...]
-    counts: np.ndarray
-    voxels: np.ndarray
+    numbers: tuple[int, ...]  # regions that have a voxel
+    counts: np.ndarray  # voxels of each
+    voxels: np.ndarray  # indices into the flattened image, region after region; regions may share voxels
 
     @property
     def starts(self) -> np.ndarray:
@@ -43,19 +33,8 @@ class RegionVoxels:
 
 
 def region_voxels(labels: np.ndarray, numbers: Iterable[int], margin: int = 0) -> RegionVoxels:
-    """Find the voxels of each region, with a margin around it.
+    """Voxels of each region, dilated by `margin` steps of one voxel along an axis; regions without one are left out.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        (X, Y, Z), whole numbers >= 0.
-    numbers : iterable of int
-        Regions; those without a voxel are left out.
-    margin : int
-        Steps of one voxel along an axis by which each region is dilated.
-
-    Examples
-    --------
     >>> line = np.array([0, 0, 7, 0, 5]).reshape(5, 1, 1)
     >>> found = region_voxels(line, [5, 6, 7], margin=1)
     >>> found.numbers, found.counts.tolist(), found.voxels.tolist()
@@ -78,20 +57,7 @@ def region_voxels(labels: np.ndarray, numbers: Iterable[int], margin: int = 0) -
 
 
 def local_correlation(first: np.ndarray, second: np.ndarray, regions: RegionVoxels) -> dict[int, float]:
-    """Pearson correlation of two images over the voxels of each region.
-
-    Parameters
-    ----------
-    first, second : numpy.ndarray
-        (X, Y, Z), intensities on one grid.
-    regions : RegionVoxels
-        Of that grid.
-
-    Returns
-    -------
-    dict of int to float
-        By region; 0 where one of the images is constant, for instance where the scan has no brain.
-    """
+    """Pearson correlation of two images over the voxels of each region; 0 where one of them is constant."""
     if not regions.numbers:
         return {}
     a, b = (_centred(image.ravel()[regions.voxels].astype(np.float64), regions) for image in (first, second))
@@ -109,23 +75,11 @@ def _centred(values: np.ndarray, regions: RegionVoxels) -> np.ndarray:
 def inverse_error(
     displacement: np.ndarray, inverse: np.ndarray, affine: np.ndarray, regions: RegionVoxels
 ) -> np.ndarray:
-    r"""Distance from a point to its image under the warp and then the inverse warp.
+    r"""Distance in mm from a point to its image under the warp and then the inverse warp, one per region voxel.
 
     .. math:: e(x) = | u(x) + w(x + u(x)) |
 
-    Parameters
-    ----------
-    displacement, inverse : numpy.ndarray
-        (X, Y, Z, 3), u and w in mm on one grid, world RAS+ components; 0 outside it.
-    affine : numpy.ndarray
-        4x4, voxel indices of that grid to world RAS+ in mm.
-    regions : RegionVoxels
-        Of that grid.
-
-    Returns
-    -------
-    numpy.ndarray
-        In mm, one for each of `RegionVoxels.voxels`.
+    with the displacements u and w, (X, Y, Z, 3), in mm on one grid of `affine`, world RAS+ components; 0 outside it.
     """
     start = np.unravel_index(regions.voxels, displacement.shape[:3])
     forward = displacement[start].astype(np.float64)
@@ -142,8 +96,6 @@ def region_means(values: np.ndarray, regions: RegionVoxels) -> dict[int, float]:
 def region_percentiles(values: np.ndarray, regions: RegionVoxels, percent: float) -> dict[int, float]:
     """Percentile over each region of values given for `RegionVoxels.voxels`; 0 is the smallest, 100 the largest.
 
-    Examples
-    --------
     >>> line = RegionVoxels((4, 9), np.array([3, 2]), np.arange(5))
     >>> region_percentiles(np.array([1.0, 3.0, 2.0, 10.0, 20.0]), line, 50)
     {4: 2.0, 9: 15.0}

@@ -73,13 +73,7 @@ REGION_QUALITY_TABLE = Table(
 
 
 def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
-    """Unit of work of one registered scan.
-
-    Parameters
-    ----------
-    atlas_name, atlas_digest : str
-        As `atlases.labels.load_atlas` and `atlases.catalogue.find_atlas`.
-    """
+    """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.t1w}
     if scan.entry != "template":
@@ -99,18 +93,7 @@ def measure_regions(
     executor: Executor,
     digests: DigestCache,
 ) -> list[Outcome]:
-    """Write the local quality of every registered scan and the table of the group.
-
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Registered ones.
-
-    Returns
-    -------
-    list of Outcome
-        One per scan.
-    """
+    """Write the local quality of every registered scan and the table of the group."""
     digest = find_atlas(atlas_name).digest
     jobs = [region_quality_job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
     outcomes = run_jobs(layout, jobs, executor, "region quality")
@@ -146,14 +129,9 @@ def _distances(table: pd.DataFrame) -> pd.Series:
 
 
 def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: str, resolution_mm: float) -> None:
-    """Job: local quality of one scan.
+    """Job: local quality of one scan (regions, and columns, its data dictionary).
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        regions, and columns: its data dictionary.
-    given : dict of str to Path
-        t1w and, unless the image came in template space, log_jacobian, affine, warp and inverse_warp.
+    Only ``t1w`` is given for an image that came in template space.
     """
     places = _places(atlas_name, resolution_mm)
     brain = places.box.crop(_read(given["t1w"]))

@@ -1,4 +1,8 @@
-"""Tables of region volumes: one unit of work per registered scan, gathered for the group, and test-retest stability."""
+"""Tables of region volumes: one unit of work per registered scan, gathered for the group, and test-retest stability.
+
+The anatomy of an adult hardly changes between two scans on a day, so differences come from the measurement: scanner,
+brain extraction, registration.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +22,8 @@ from atlases.catalogue import find_atlas
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.records import Scan
-from pipeline.registration.volumes.region_volumes import region_volumes
-from pipeline.registration.volumes.stability import volume_stability
-from pipeline.registration.volumes.tissue_volume import tissue_volumes
+from pipeline.registration.quality.measures import correlation
+from pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -110,15 +114,7 @@ def measure_volumes(
 def measure_one(
     outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float
 ) -> Mapping[str, Any]:
-    """Job: volumes of one scan.
-
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        volumes, and columns: its data dictionary.
-    log_jacobian, t1w : Path
-        Images on the template grid.
-    """
+    """Job: volumes of one scan (volumes, and columns, its data dictionary), from images on the template grid."""
     atlas = _atlas(atlas_name, resolution_mm)
     change, intensities = (_read(path) for path in (log_jacobian, t1w))
     labels = np.asarray(atlas.labels)
@@ -176,18 +172,7 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
 
 
 def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
-    """Stability between each two scans of a participant that follow each other.
-
-    Parameters
-    ----------
-    volumes : pandas.DataFrame
-        Columns of `VOLUME_COLUMNS`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `RETEST_COLUMNS`. Over months or years it includes true change.
-    """
+    """Stability between each two scans of a participant that follow each other; it includes true change over time."""
     rows = []
     for participant, scans in volumes.groupby("participant_id", sort=True):
         sessions = sorted(scans["session_id"].dropna().unique())
@@ -214,3 +199,32 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
         if {"left", "right"} <= set(sides.index):
             found[str(scan_id)] = (float(sides["left"]), float(sides["right"]))
     return found
+
+
+@dataclass(frozen=True)
+class VolumeStability:
+    """Agreement of the region volumes of two scans."""
+
+    # Pearson correlation over regions of the log volume relative to the template's. Volumes themselves always
+    # correlate, since large regions are large in everyone
+    correlation: float
+    mean_difference_percent: float  # mean over regions of the absolute difference, in percent of the mean of the two
+    regions: int  # number of regions with a volume in both
+
+
+def volume_stability(
+    first: Mapping[int, float], second: Mapping[int, float], template: Mapping[int, float]
+) -> VolumeStability:
+    """Compare the Jacobian-weighted volumes (mm³ by region) of two scans; ValueError if they share no region.
+
+    >>> template = {1: 100.0, 2: 200.0, 3: 400.0}
+    >>> volume_stability({1: 90.0, 2: 220.0, 3: 400.0}, {1: 99.0, 2: 242.0, 3: 440.0}, template)
+    VolumeStability(correlation=1.0, mean_difference_percent=9.523809523809524, regions=3)
+    """
+    shared = [n for n in first if n in second and min(first[n], second[n], template.get(n, 0.0)) > 0]
+    if not shared:
+        raise ValueError("no region has a volume in both scans")
+    a, b, t = (np.array([volumes[n] for n in shared]) for volumes in (first, second, template))
+    difference = 100 * np.abs(a - b) / ((a + b) / 2)
+    alike = correlation(np.log(a / t), np.log(b / t))
+    return VolumeStability(round(alike, 12), float(difference.mean()), len(shared))

@@ -25,8 +25,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def nearest_setting(name: str, known: Sequence[str]) -> str | None:
     """The setting most similar to a misspelt one, in any section.
 
-    Examples
-    --------
     >>> nearest_setting("training.learning_rat", ["seed", "training.learning_rate"])
     'training.learning_rate'
     >>> nearest_setting("learning_rate", ["seed", "training.learning_rate"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import os
+import secrets
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,6 @@ from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import relative_to_folder
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_text
-from pipeline.run.work.fingerprint import fingerprint, is_fingerprint_of
 
 
 @dataclass(frozen=True)
@@ -166,3 +168,24 @@ def read_run_input(layout: RunLayout) -> RunInput:
         return RunInput((layout.root / section["input"]).resolve(), section["preset"], str(section.get("key", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error
+
+
+def fingerprint(key: str) -> str:
+    """A salted digest of a secret, slow to compute, so that guessing is costly; differs each time.
+
+    >>> is_fingerprint_of(fingerprint("secret"), "secret"), is_fingerprint_of(fingerprint("secret"), "other")
+    (True, False)
+    """
+    salt = secrets.token_hex(16)
+    return f"scrypt:{salt}:{_digest(key, salt)}"
+
+
+def is_fingerprint_of(text: str, key: str) -> bool:
+    """Whether a fingerprint was made from this secret; False for any other text."""
+    method, _, rest = text.partition(":")
+    salt, _, digest = rest.partition(":")
+    return method == "scrypt" and hmac.compare_digest(_digest(key, salt).encode(), digest.encode())
+
+
+def _digest(key: str, salt: str) -> str:
+    return hashlib.scrypt(key.encode(), salt=salt.encode(), n=2**15, r=8, p=1, maxmem=2**26, dklen=32).hex()

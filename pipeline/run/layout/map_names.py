@@ -75,8 +75,6 @@ def map_label(method: str, unusual: Mapping[str, object]) -> str:
 def _letters(name: str) -> str:
     """A setting's name as one word.
 
-    Examples
-    --------
     >>> _letters("masking.inner"), _letters("kernel_width")
     ('MaskingInner', 'KernelWidth')
     """

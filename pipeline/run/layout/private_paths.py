@@ -46,8 +46,6 @@ def without_folders(text: str) -> str:
 def relative_to_folder(path: Path, folder: Path) -> str:
     """Path relative to a folder, with POSIX separators; stays valid if both are moved together.
 
-    Examples
-    --------
     >>> relative_to_folder(Path("/home/jane/adni"), Path("/home/jane/runs/first"))
     '../../adni'
     """
@@ -74,8 +72,6 @@ def last_part(argument: str) -> str:
 def with_named_folders(text: str, folders: Mapping[Path, str]) -> str:
     """Replace folders in a text by names, also at the beginning of longer paths.
 
-    Examples
-    --------
     >>> folders = {Path("/x/out"): "OUT", Path("/x/in"): "INPUT"}
     >>> with_named_folders("/x/out/report.html, not /x/in2 or /x/in.old, is of /x/in.", folders)
     'OUT/report.html, not /x/in2 or /x/in.old, is of INPUT.'

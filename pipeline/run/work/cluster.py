@@ -80,21 +80,10 @@ def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
 
 @contextmanager
 def open_cluster(path: Path, environment: Mapping[str, str], logs: Path) -> Iterator[Executor]:
-    """Parsl's workers, for the length of a run.
+    """Parsl's workers, for the length of a run; `path` is a Python file that defines ``config`` and is run as code.
 
-    Parameters
-    ----------
-    path : Path
-        Python file that defines ``config``, a `parsl.config.Config`. It is code and is run as such.
-    environment : mapping of str to str
-        Of the workers.
-    logs : Path
-        Folder for files of Parsl, unless the file names one. Removed after success, since the files contain paths.
-
-    Raises
-    ------
-    UsageError
-        If Parsl is not installed, or the file cannot be read, fails, or does not define ``config``.
+    `logs` is removed after success, since Parsl's files contain paths. UsageError if Parsl is not installed, or the
+    file cannot be read, fails, or does not define ``config``.
     """
     if importlib.util.find_spec("parsl") is None:
         raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")

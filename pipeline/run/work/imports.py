@@ -12,29 +12,16 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PLUMBING = "pipeline.run"
+PLUMBING = "pipeline.run."
 COMPUTING = frozenset({"pipeline.run.work.seeds"})
 PACKAGES = ("atlases", "pipeline", "reports", "workflows")
 """Packages of the program; everything else is a library, whose version is in the provenance."""
 
 
 def import_closure(modules: Iterable[str]) -> frozenset[str]:
-    """Modules of the program on which a computation depends.
+    """These modules of the program and all that they import directly or indirectly, without plumbing.
 
-    Parameters
-    ----------
-    modules : iterable of str
-        Modules of the computation; a package means all its modules.
-
-    Returns
-    -------
-    frozenset of str
-        These and all that they import directly or indirectly, without plumbing.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If one of `modules` has no source.
+    A package means all its modules; a module without source raises ModuleNotFoundError.
     """
     waiting = [name for module in modules for name in _with_submodules(module)]
     found: set[str] = set()
@@ -83,7 +70,7 @@ def imported_modules(module: str) -> tuple[str, ...]:
         for name, bound in _imports(node, package):
             if name.partition(".")[0] in ours and (bound is None or bound in used):
                 found.add(name)
-    return tuple(sorted(name for name in found if name in COMPUTING or not _is_below(name, PLUMBING)))
+    return tuple(sorted(name for name in found if name in COMPUTING or not f"{name}.".startswith(PLUMBING)))
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str | None]]:
@@ -120,7 +107,3 @@ def _with_submodules(module: str) -> list[str]:
         parts = file.relative_to(path.parent).with_suffix("").parts
         names.append(".".join([module, *(parts[:-1] if parts[-1] == "__init__" else parts)]))
     return names
-
-
-def _is_below(name: str, package: str) -> bool:
-    return name == package or name.startswith(f"{package}.")

@@ -1,4 +1,4 @@
-"""Progress of longer work: a bar on a terminal, elsewhere a line every half minute."""
+"""Progress of longer work (a bar on a terminal, elsewhere a line every half minute), and calls from time to time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN = 30.0
+LARGEST_SHARE = 0.05
 
 
 class Progress:
@@ -78,19 +81,8 @@ class Progress:
 
 
 def progress_line(description: str, done: int, total: int, failed: int, unchanged: int, seconds: float) -> str:
-    """Progress of the work, and the time left at the pace so far.
+    """Progress of the work, and the time left at the pace so far; `done` includes `failed` and `unchanged` units.
 
-    Parameters
-    ----------
-    done, total : int
-        Number of finished units, failed ones included, and of all units.
-    failed, unchanged : int
-        Number of finished units that failed, or that needed no work.
-    seconds : float
-        Since the start.
-
-    Examples
-    --------
     >>> progress_line("registration", 12, 40, 1, 2, 100.0)
     'registration: 12 of 40, 1 failed, 5 min left'
     >>> progress_line("training", 0, 5, 0, 0, 7260.0)
@@ -108,8 +100,6 @@ def progress_line(description: str, done: int, total: int, failed: int, unchange
 def duration(seconds: float) -> str:
     """A time span in words: seconds below 90, then whole minutes, from 90 minutes on hours and minutes.
 
-    Examples
-    --------
     >>> [duration(s) for s in (4.4, 89, 90, 5340, 5400)]
     ['4 s', '89 s', '2 min', '89 min', '1 h 30 min']
     """
@@ -117,3 +107,23 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class Paced:
+    """Calls a function when called, but not too often.
+
+    Calls are at least `SECONDS_BETWEEN` apart, from the start on, and take at most `LARGEST_SHARE` of the time.
+    """
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._next = time.monotonic() + SECONDS_BETWEEN
+
+    def __call__(self) -> None:
+        """Call the function if it is time."""
+        started = time.monotonic()
+        if started < self._next:
+            return
+        self._function()
+        ended = time.monotonic()
+        self._next = ended + max(SECONDS_BETWEEN, (ended - started) / LARGEST_SHARE)
