@@ -37,7 +37,9 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     source, request = read_run_input(layout), request_of(arguments)
     config = read_run_config(layout)
     if not layout.scans.is_file():
-        raise UsageError(f"{layout.scans}: no such file, so there is nothing to evaluate. Finish the run with heatlas run.")
+        raise UsageError(
+            f"{layout.scans}: no such file, so there is nothing to evaluate. Finish the run with heatlas run."
+        )
     layout.evaluation.mkdir(exist_ok=True)
     with (
         run_lock(layout.lock) as lock_note,

@@ -117,7 +117,8 @@ def reference_anatomy() -> ReferenceAnatomy:
     white_matter = float(np.percentile(template.t1w[template.brain_mask], 90))
     t1w = _antialiased(template.t1w / np.float32(white_matter))
     ventricles = np.isin(atlas.labels, atlas.regions.groups["Lateral ventricle"])
-    coarse, brain = np.stack([coarse_share(np.isin(atlas.labels, group)) for group in numbers]), coarse_share(template.brain_mask)
+    coarse = np.stack([coarse_share(np.isin(atlas.labels, group)) for group in numbers])
+    brain = coarse_share(template.brain_mask)
     dimorphism = [0.0] * len(CHANGES) + [DIMORPHIC_LOG_RATIO / 2]
     return ReferenceAnatomy(
         origin=template.grid.affine[:3, 3].copy(),

@@ -20,11 +20,11 @@ COLUMNS = {
     "map": "Map, named as in file names; or a map made without a network",
     "network": "real, or none for a map that needs no network",
     "distractor": "What it is",
-    "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with that of "
-    "planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
+    "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with that "
+    "of planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
     "n_scans": "Positive scans that have it",
-    "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over that "
-    "in true regions (marker); share of |values| over share of voxels (rim)",
+    "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over "
+    "that in true regions (marker); share of |values| over share of voxels (rim)",
     "limit": "Largest ratio of a map that does not mark it",
     "marked": "Whether the ratio is above the limit",
 }

@@ -78,7 +78,9 @@ class Judge:
 
     def jobs(self) -> list[Job]:
         """One unit per scan; raises `BadInputError` where a fold has no control to compare with."""
-        layers = len(layers_with_parameters(load_model(self.cohort.layout.fold(self.cohort.split.folds[0].index)).model))
+        layers = len(
+            layers_with_parameters(load_model(self.cohort.layout.fold(self.cohort.split.folds[0].index)).model)
+        )
         steps = sorted({round(one) for one in np.linspace(1, layers, CASCADE_STEPS)})
         jobs = [self._job(scan, steps) for scan in self.cohort.scans]
         self.digests.save()

@@ -26,7 +26,7 @@ from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.nulls.image_maps import image_maps
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
 from pipeline.evaluation.planting.loss import marker
-from pipeline.evaluation.scores.faithfulness import faithfulness
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, faithfulness
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.networks import Network
 from pipeline.models.device import chosen_device
@@ -39,6 +39,9 @@ from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
+
+FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in ("undefined", "ag_clamped"))
+"""Scores of faithfulness that are kept: a map that is undefined has a row without any."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,8 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
         if one.network == REAL and values is not None and task.networks[1:]:
             of_real[one.name] = values
         if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
-            row |= _faithfulness(one.values, task, volume, labels, device)
+            scores = _faithfulness(one.values, task, volume, labels, device)
+            row |= {name: scores[name] for name in FAITHFUL}
         rows.append({"network": one.network, "map": one.name, **one.facts, **row})
         if one.values is not None and not row["undefined"]:
             names.append(f"{one.network}|{one.name}")

@@ -1,4 +1,4 @@
-"""The bench of a finished run: every method against nulls, planted truth and the network itself, and a verdict on each."""
+"""The bench of a finished run: every method against nulls, planted truth and the network itself; a verdict on each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PARTS = ("nulls", "faithfulness", "plant")
 USUAL_PARTS = PARTS[:2]
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
-    "gradient", "input-times-gradient", "integrated-gradients", "grad-cam",
+    "gradient", "input-x-gradient", "integrated-gradients", "grad-cam",
 )  # fmt: skip
 """Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
 SHUFFLES = 3
@@ -155,7 +155,9 @@ class Bench:
     def _require_two_classes(self) -> None:
         task = task_of(self.config.cohort)
         if self.split.folds and task.kind.undefined:
-            raise UsageError(f"heatlas evaluate ranks regions by their difference between classes. {task.kind.undefined}")
+            raise UsageError(
+                f"heatlas evaluate ranks regions by their difference between classes. {task.kind.undefined}"
+            )
 
     def _explanations(self, config: Config) -> tuple[Explanation, ...]:
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
@@ -187,7 +189,9 @@ class Bench:
         outcomes = run_jobs(self.layout, jobs, self.executor, description) if jobs else []
         for one in outcomes:
             if not one.ok:
-                raise BadInputError(f"{description}: {one.job.unit} failed ({one.message}). See {self.layout.failures}.")
+                raise BadInputError(
+                    f"{description}: {one.job.unit} failed ({one.message}). See {self.layout.failures}."
+                )
             remove_checkpoint(one.job.arguments[0].checkpoint)
         return outcomes
 
@@ -244,5 +248,3 @@ def with_methods(config: Config, methods: Sequence[str]) -> Config:
     ends = tuple(dict.fromkeys((min(betas), max(betas))))
     attribution = dataclasses.replace(config.attribution, methods=tuple(methods), settings=kept, betas=ends)
     return dataclasses.replace(config, attribution=attribution)
-
-

@@ -18,6 +18,7 @@ from scipy import stats
 
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
+from pipeline.evaluation.bench.scan_job import FAITHFUL
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
@@ -28,10 +29,9 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ALL = "all"
-FAITHFUL = {
-    name: f"{text}. Mean over the scans in which it was measured, by the true network"
-    for name, text in FAITHFULNESS_SCORES.items()
-    if name not in ("undefined", "ag_clamped")
+FAITHFUL_COLUMNS = {
+    name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
+    for name in FAITHFUL
 }
 _RANKED = {
     "auroc": "Probability that a planted group comes before another",
@@ -43,8 +43,8 @@ COLUMNS = {
     "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
     "map": "Map, named as in file names; or a map made without a network",
     "method": "Method that makes it; none for a map made without a network",
-    "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real ones with "
-    "the last n layers drawn anew. untrained. none: the map needs no network",
+    "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real ones "
+    "with the last n layers drawn anew. untrained. none: the map needs no network",
     "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
     "n_scans": "Scans explained",
     "n_participants": "Participants",
@@ -57,12 +57,12 @@ COLUMNS = {
     "first_groups": "The first groups by Hedges' g, best first",
     **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name != "undefined"},
     "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
-    "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in planted "
-    "groups, in scans that have the change; above 0.5 the map shows what the network need not use",
+    "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
+    "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
     "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
     "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
     "seconds": "Per scan and map, on this machine",
-    **FAITHFUL,
+    **FAITHFUL_COLUMNS,
 }
 """Columns of ``evaluation.tsv``."""
 EVALUATION_TABLE = Table(
@@ -122,9 +122,7 @@ def _at_severity(cohort: Judged, severity: float) -> set[str]:
     return {scan.scan_id for scan in cohort.scans if scan.participant_id in people}
 
 
-def _row(
-    cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str
-) -> dict[str, object]:
+def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str) -> dict[str, object]:
     positive = {scan.scan_id for scan in cohort.positive}
     of_positive = own[own["scan_id"].isin(positive)]
     found: dict[str, object] = {
@@ -168,7 +166,9 @@ def _of_regions(
     if truth is None:
         return found
     planted = np.isin(rows.groups, truth.groups)
-    found |= {"n_planted": int(planted.sum())} | ranked(difference, planted, "difference") | ranked(mean, planted, "mean")
+    found |= (
+        {"n_planted": int(planted.sum())} | ranked(difference, planted, "difference") | ranked(mean, planted, "mean")
+    )
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
         known_dose = [scan.scan_id for scan in cohort.positive if scan.scan_id in truth.severity]
@@ -178,7 +178,9 @@ def _of_regions(
     ratios = []
     for one in truth.distractors:
         if one.kind == "both classes":
-            scans_with = [s.scan_id for s in cohort.positive if s.scan_id in scans and (not one.scans or s.name in one.scans)]
+            scans_with = [
+                s.scan_id for s in cohort.positive if s.scan_id in scans and (not one.scans or s.name in one.scans)
+            ]
             ratios.append(density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [one.group])))
     found["unused_ratio"] = max(ratios, default=float("nan"))
     return found
@@ -192,10 +194,9 @@ def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[st
     made = []
     for scan in cohort.scans:
         if scan.scan_id in scans:
-            made.append(
-                [scan.participant_id, scan.label == cohort.config.cohort.positive, cohort.fold_of(scan)]
-                + density_of(rows, network, name, scan.scan_id).tolist()
-            )
+            is_positive = scan.label == cohort.config.cohort.positive
+            values = density_of(rows, network, name, scan.scan_id)
+            made.append([scan.participant_id, is_positive, cohort.fold_of(scan), *values.tolist()])
     table = pd.DataFrame(made, columns=["participant_id", "positive", "fold", *rows.groups])
     return table.groupby(["participant_id", "positive", "fold"], sort=False).mean()
 

@@ -76,7 +76,9 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     needs_network = NO_NETWORK not in by_network.index
     real = by_network.loc[REAL if needs_network else NO_NETWORK]
     shuffled = own[own["network"].str.startswith(f"{SHUFFLED}-")]
-    row: dict[str, object] = {name: real[name] for name in ("cohort", "map", "method", "n_planted", "unused_ratio", "rim")}
+    row: dict[str, object] = {
+        name: real[name] for name in ("cohort", "map", "method", "n_planted", "unused_ratio", "rim")
+    }
     row |= {"hits": real["hits_difference"], "auroc": real["auroc_difference"]}
     row["finds"] = _finds(real)
     if needs_network:
@@ -105,7 +107,9 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
 def _finds(real: pd.Series) -> str:
     if not np.isfinite(real["auroc_difference"]):
         return UNKNOWN if not np.isfinite(real["n_planted"]) else NO
-    if real["auroc_difference"] >= FOUND_AUROC and real["hits_difference"] >= FOUND_SHARE * min(real["n_planted"], FIRST):
+    if real["auroc_difference"] >= FOUND_AUROC and real["hits_difference"] >= FOUND_SHARE * min(
+        real["n_planted"], FIRST
+    ):
         return YES
     return PARTLY if real["auroc_difference"] >= PARTLY_AUROC else NO
 
@@ -144,7 +148,9 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
     if not needs_network:
         parts.append("tells real from shuffled labels, follows the parameters: no (it needs no network)")
     elif row["tells_labels"] != UNKNOWN:
-        numbers = f"maps by networks trained on shuffled labels have rank correlation {_share(row['shuffled_spearman'])}"
+        numbers = (
+            f"maps by networks trained on shuffled labels have rank correlation {_share(row['shuffled_spearman'])}"
+        )
         if np.isfinite(row["shuffled_auroc"]):  # type: ignore[call-overload]
             numbers = (
                 f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])} with "
@@ -155,7 +161,9 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
         numbers = f"rank correlation {_share(row['untrained_spearman'])} with the map of an untrained network"
         parts.append(f"follows the parameters: {row['follows_parameters']} ({numbers})")
     if row["marks_unused"] != UNKNOWN:
-        parts.append(f"marks a change that both classes have: {row['marks_unused']} ({row['unused_ratio']:.2g} of the used one)")
+        parts.append(
+            f"marks a change that both classes have: {row['marks_unused']} ({row['unused_ratio']:.2g} of the used one)"
+        )
     if row["marks_rim"] != UNKNOWN:
         parts.append(f"marks the rim: {row['marks_rim']} ({row['rim']:.2g} times even)")
     return "; ".join(parts) or "nothing could be asked: no truth, no null"

@@ -1,7 +1,7 @@
 """Networks that a map should tell from the true one: trained on swapped labels, partly randomised, untrained.
 
-*Cascading randomisation* (Adebayo et al. 2018): the parameters of the last layers are drawn anew, then those of more and
-more layers down to the input. A map that follows the parameters changes; one that is made by the image does not.
+*Cascading randomisation* (Adebayo et al. 2018): the parameters of the last layers are drawn anew, then those of more
+and more layers down to the input. A map that follows the parameters changes; one that is made by the image does not.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ from pipeline.run.layout.scan_files import ScanFiles
 FEWEST_VOXELS = 50
 
 
-def correlated_group(files: Sequence[ScanFiles], atlas: Atlas, planted: Sequence[str], others: Sequence[str]) -> str | None:
+def correlated_group(
+    files: Sequence[ScanFiles], atlas: Atlas, planted: Sequence[str], others: Sequence[str]
+) -> str | None:
     """Name of the group, among those of tissue that are neither planted nor in `others`; None if there is none.
 
     Parameters
@@ -40,7 +42,9 @@ def _means(files: ScanFiles, places: Sequence[NDArray[np.intp]]) -> list[float]:
     return [float(values[own].mean()) / whole if len(own) else float("nan") for own in places]
 
 
-def strongest(means: NDArray[np.float64], names: Sequence[str], planted: Sequence[str], left_out: set[str]) -> str | None:
+def strongest(
+    means: NDArray[np.float64], names: Sequence[str], planted: Sequence[str], left_out: set[str]
+) -> str | None:
     """The group whose column correlates most with the mean of the planted columns.
 
     Examples
