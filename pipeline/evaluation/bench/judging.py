@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
@@ -154,7 +155,8 @@ _TITLES = {"run": "run", PLANTED: "planted copies"}
 def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:
     """Read the rows and sums of all scans, the sums pooled over both sides."""
     groups = cohort.atlas.regions.groups
-    frames, sums = [], {}
+    frames: list[pd.DataFrame] = []
+    sums: dict[tuple[str, str], dict[str, NDArray[np.float64]]] = {}
     n_voxels = np.zeros(len(groups))
     for outcome in outcomes:
         scan: Scan = outcome.job.arguments[0].scan
