@@ -46,13 +46,16 @@ class Extent:
     shuffles : int
         Swaps of labels, each with networks of its own.
     nulls : bool
-        Whether untrained networks and cascades are asked.
+        Whether untrained networks and cascades are asked, in one positive scan per fold.
+    untrained : bool
+        Whether untrained networks are asked in every scan.
     faithful : bool
         Whether faithfulness is measured, in one positive scan per fold.
     """
 
     shuffles: int
     nulls: bool
+    untrained: bool
     faithful: bool
 
 
@@ -94,11 +97,11 @@ class Judge:
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
         networks += [NullNetwork(name, self._network(scan, name)) for name in names]
-        if self.extent.nulls:
-            seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", real.network.fold)
+        seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", real.network.fold)
+        if self.extent.untrained or (self.extent.nulls and thorough):
             networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
-            if thorough:
-                networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
+        if self.extent.nulls and thorough:
+            networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
         truth = cohort.truth
         known = truth is not None and scan.label == cohort.config.cohort.positive
         groups = cohort.atlas.regions.groups

@@ -68,7 +68,7 @@ class Request:
     parts : tuple of str
         Of `PARTS`.
     quick : bool
-        One swap of labels instead of three, and no networks drawn anew beside the cascade.
+        One swap of labels instead of three, and untrained networks in one scan per fold only.
     """
 
     methods: tuple[str, ...] = ()
@@ -77,7 +77,8 @@ class Request:
 
     def extent(self, shuffles: int = SHUFFLES) -> Extent:
         nulls = "nulls" in self.parts
-        return Extent(min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0, nulls, "faithfulness" in self.parts)
+        swaps = min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0
+        return Extent(swaps, nulls, nulls and not self.quick, "faithfulness" in self.parts)
 
 
 @dataclass(frozen=True)
@@ -163,12 +164,12 @@ class Bench:
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
     def _of_run(self, truth_json: Path) -> Judged:
-        """The scans of the run that a network of the run may explain."""
-        tested = []
+        """Scans of the run that a network of the run may explain: of each participant and class the first."""
+        tested: dict[tuple[str, str | None], Scan] = {}
         for scan in self.scans:
             fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None
             if fold is not None and self.layout.fold(fold.index).weights.is_file():
-                tested.append(scan)
+                tested.setdefault((scan.participant_id, scan.label), scan)
         if not tested:
             raise BadInputError(
                 f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
@@ -177,11 +178,12 @@ class Bench:
         truth = truth_of_input(truth_json, list(packed.regions.groups))
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
-        return Judged(RUN, self.layout, tuple(tested), self.split, self.config, packed, truth)
+        return Judged(RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth)
 
     def _train_nulls(self, cohort: Judged, extent: Extent) -> list[Outcome]:
         """Train networks on labels that say nothing."""
-        jobs = shuffled_jobs(cohort, cohort.scans, range(1, extent.shuffles + 1), self.digests)
+        scans = cohort.scans if cohort.name == PLANTED else [scan for scan in self.scans if scan.label is not None]
+        jobs = shuffled_jobs(cohort, scans, range(1, extent.shuffles + 1), self.digests)
         self.digests.save()
         return self._trained(jobs, "training on shuffled labels")
 
