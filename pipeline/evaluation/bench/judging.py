@@ -14,6 +14,7 @@ from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
 from pipeline.evaluation.bench.table import Rows
+from pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
 from pipeline.evaluation.nulls.networks import (
     REAL,
     UNTRAINED,
@@ -32,7 +33,7 @@ from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.run.work.seeds import derived_seed
 
-STAGE = "judging"
+STAGE, SIDES_STAGE = "judging", "sides"
 CASCADE_STEPS = 4
 """Networks of the cascade, from the head alone to all layers."""
 
@@ -142,6 +143,22 @@ class Judge:
             controls.append(ReferenceScan(own, digest))
         return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
 
+    def sides(self) -> list[Job]:
+        """One unit per positive scan: its regions with two sides, each side and both taken away."""
+        jobs = []
+        for scan in self.cohort.positive:
+            files, network = self._files(scan), self._network(scan, REAL)
+            task = ScanOfSides(
+                files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
+            )
+            inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+            inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
+            facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
+            outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
+            unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
+            jobs.append(Job(SIDES_STAGE, unit, key, outputs, score_sides, (task,)))
+        return jobs
+
 
 def judged_rows(
     cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, executor: Executor, digests: DigestCache
@@ -160,6 +177,7 @@ def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence
     groups = cohort.atlas.regions.groups
     frames: list[pd.DataFrame] = []
     sums: dict[tuple[str, str], dict[str, NDArray[np.float64]]] = {}
+    intensity: dict[str, NDArray[np.float64]] = {}
     n_voxels = np.zeros(len(groups))
     for outcome in outcomes:
         scan: Scan = outcome.job.arguments[0].scan
@@ -168,8 +186,10 @@ def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence
             numbers = file["numbers"].tolist()
             pooled = np.array([[number in members for number in numbers] for members in groups.values()], float)
             n_voxels = pooled @ file["n_voxels"]
+            with np.errstate(invalid="ignore"):
+                intensity[scan.scan_id] = (pooled @ file["image"]) / n_voxels
             for name, values in zip(file["names"].tolist(), file["sums"] @ pooled.T, strict=True):
                 network, _, of = str(name).partition("|")
                 sums.setdefault((network, of), {})[scan.scan_id] = values
     methods = {name: asked.entry.name for asked in explanations for name in asked.names}
-    return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods)
+    return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods, intensity)

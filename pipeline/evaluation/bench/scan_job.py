@@ -150,7 +150,10 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             sums.append(device_region_sums(one.values[None], layout)[0].cpu().numpy())
     write_table(outputs["scores"], pd.DataFrame(rows))
     with outputs["sums"].open("wb") as handle:
-        np.savez(handle, names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers)
+        np.savez(
+            handle, names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers,
+            image=device_region_sums(volume[0], layout)[0].cpu().numpy(),
+        )  # fmt: skip
     return {"maps": len(rows)}
 
 

@@ -92,6 +92,8 @@ class Rows:
     groups : tuple of str
     methods : mapping of str to str
         Method by map.
+    intensity : mapping of str to array
+        By scan id: mean intensity of each group, as networks see it.
     """
 
     scores: pd.DataFrame
@@ -99,6 +101,7 @@ class Rows:
     n_voxels: Floats
     groups: tuple[str, ...]
     methods: Mapping[str, str] = field(default_factory=dict)
+    intensity: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
