@@ -72,7 +72,7 @@ def standardised_slopes(evidence: Floats, volume: Floats, intensity: Floats) -> 
     Examples
     --------
     >>> volume, intensity = np.arange(10.0), np.arange(10.0) ** 2 % 7
-    >>> [round(one, 6) for one in standardised_slopes(2 * volume, volume, intensity)]
+    >>> [round(one, 6) + 0.0 for one in standardised_slopes(2 * volume, volume, intensity)]
     [1.0, 0.0, 1.0]
     """
     nothing = (float("nan"), float("nan"), float("nan"))
