@@ -29,7 +29,9 @@ MARKER_VOXELS = 3
 MARKER_OFFSET = 2
 """A cube of bright voxels this far from the corner of what networks see."""
 FLUID_GROUP = "Lateral ventricle"
-FLUID_PERCENTILE = 2.0
+FLUID_PERCENTILE = 10.0
+"""Of the intensities where the atlas has ventricles: where they are slits, most of its voxels hold tissue."""
+BRAIN_PERCENTILE = 2.0
 """Of the intensities of the brain: fluid, where the atlas has no ventricles."""
 
 
@@ -48,7 +50,7 @@ class PlantingSite:
     rates : array, shape (changes,)
         -log of the tissue that is left in place at severity 1.
     fluid : array of bool, shape of the grid
-        Voxels whose median intensity is taken as that of fluid.
+        Voxels of the ventricles, by which the intensity of fluid is measured.
     origin : array, shape (3,)
         Template coordinates (mm) of the first point of the 3 mm grid.
     """
@@ -147,9 +149,11 @@ def with_range_of(volume: Array, changed: Array, brain: NDArray[np.bool_]) -> Ar
 
 
 def fluid_level(volume: Array, brain: NDArray[np.bool_], fluid: NDArray[np.bool_]) -> np.float32:
-    """Intensity of fluid: the median of the ventricles, or a low percentile of the brain without any."""
+    """Intensity of fluid: a low percentile of the ventricles, or of the brain without any."""
     inside = volume[brain & fluid]
-    return np.float32(np.median(inside) if inside.size else np.percentile(volume[brain], FLUID_PERCENTILE))
+    return np.float32(
+        np.percentile(inside, FLUID_PERCENTILE) if inside.size else np.percentile(volume[brain], BRAIN_PERCENTILE)
+    )
 
 
 def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
