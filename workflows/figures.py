@@ -8,6 +8,7 @@ from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.work.executors import open_executor
+from pipeline.run.work.lock import require_no_links_out
 from reports.figures.gallery import Gallery
 from reports.page.publication import write_figures
 
@@ -23,6 +24,8 @@ def figures_command(arguments: argparse.Namespace) -> int:
     layout = RunLayout(arguments.out.resolve())
     source = read_run_input(layout).input
     read_run_config(layout)
+    if arguments.to is None:
+        require_no_links_out(layout.root)
     folder = (arguments.to or layout.figures / "publication").resolve()
     if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
         raise UsageError(f"--to {arguments.to}: lies inside the input {source}, which is never written to.")

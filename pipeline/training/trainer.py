@@ -18,10 +18,10 @@ from torch import nn
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.work.seeds import derived_seed, generator
-from pipeline.training.augmentation import augment
+from pipeline.training.augmentation.flips_and_shifts import augment
+from pipeline.training.augmentation.further import FurtherAugmentation
 from pipeline.training.batch_statistics import prepare_step
 from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
-from pipeline.training.further_augmentation import FurtherAugmentation
 from pipeline.training.numerics import mixed_precision
 from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from pipeline.training.parallel import ALONE, Ranks

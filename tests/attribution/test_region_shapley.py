@@ -38,7 +38,7 @@ def coalition_values(model: nn.Module, x: Tensor, mean: Tensor) -> tuple[list[in
         for kept in itertools.combinations(numbers, size):
             mixed = mean.clone()
             for number in kept:
-                own = LABELS == (0 if number == REST else number)
+                own = (0 if number == REST else number) == LABELS
                 mixed[0, 0][own] = x[0, 0][own]
             with torch.no_grad():
                 values[frozenset(kept)] = float(start_values(model(mixed), 1, "evidence"))
@@ -89,7 +89,7 @@ def test_swap_is_what_each_region_alone_takes_away() -> None:
     answer = found(model, RegionSwap(reference, four_regions(), batch=3), x)
     assert answer.numbers == tuple(numbers)
     torch.testing.assert_close(answer.evidence.tolist(), expected, rtol=1e-9, atol=1e-12)
-    assert answer.voxels.tolist()[1:] == [int((LABELS == number).sum()) for number in numbers[1:]]
+    assert answer.voxels.tolist()[1:] == [int((number == LABELS).sum()) for number in numbers[1:]]
 
 
 @given(st.integers(0, 2**20), st.integers(1, 3))
@@ -100,7 +100,7 @@ def test_fairness(seed: int, pairs: int) -> None:
     x = torch.rand(1, 1, *LABELS.shape, dtype=torch.float64, generator=source)
     mean = torch.rand(1, 1, *LABELS.shape, dtype=torch.float64, generator=source)
     mean[0, 0][LABELS == 3] = x[0, 0][LABELS == 3]
-    inside = [LABELS == number for number in (2, 5, 9)]
+    inside = [number == LABELS for number in (2, 5, 9)]
 
     def score(a: Tensor) -> Tensor:
         sums = [a[:, 0][:, own].mean(1) for own in inside[:2]]

@@ -114,3 +114,24 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     for folder in (tmp_path / "file" / "run", tmp_path / ("n" * 300)):
         with pytest.raises(UsageError, match="cannot write there"), run_lock(folder / ".lock"):
             pass
+
+
+@pytest.mark.parametrize("place", ["sub-01", "sub-01/ses-1", "group", "report", "figures/publication"])
+def test_nothing_is_written_through_a_link_that_leads_out_of_the_folder(path, tmp_path, place):
+    outside, link = tmp_path / "outside", path.parent / place
+    outside.mkdir()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    with pytest.raises(UsageError, match=rf"{link}: is a link to a folder outside .*Replace the link"), run_lock(path):
+        pass
+    assert list(outside.iterdir()) == []
+    assert not path.exists()
+
+
+def test_links_that_stay_in_the_folder_and_links_to_files_are_no_reason_to_refuse(path, tmp_path):
+    (path.parent / "sub-01").mkdir(parents=True)
+    (path.parent / "sub-02").symlink_to(path.parent / "sub-01")
+    (tmp_path / "notes.txt").write_text("x")
+    (path.parent / "notes.txt").symlink_to(tmp_path / "notes.txt")
+    with run_lock(path) as taken_over:
+        assert taken_over == ""

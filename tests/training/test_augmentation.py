@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.run.config.settings import TrainingConfig
-from pipeline.training.augmentation import augment, flip_and_shift
+from pipeline.training.augmentation.flips_and_shifts import augment, flip_and_shift
 
 SHAPE = (7, 4, 5)
 

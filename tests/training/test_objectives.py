@@ -15,7 +15,7 @@ from pipeline.cohort.people.tasks import task_of
 from pipeline.models.contract import StagedModel
 from pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
 from pipeline.training.age_gap import with_corrected_gaps
-from pipeline.training.further_augmentation import FurtherAugmentation
+from pipeline.training.augmentation.further import FurtherAugmentation
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.classification import class_weights, classification
 from pipeline.training.objectives.of_task import objective_of

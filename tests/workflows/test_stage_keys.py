@@ -25,7 +25,7 @@ SEEDS = "pipeline.run.work.seeds"
 KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
     "conversion": ((convert_one,), {"pipeline.cohort.images.dicom_geometry"}),
     "registration": ((register_one,), {"pipeline.registration.ants_transform", "atlases.templates", SEEDS}),
-    "training": ((train_fold,), {FoundingCNN.__module__, "pipeline.training.augmentation", SEEDS}),
+    "training": ((train_fold,), {FoundingCNN.__module__, "pipeline.training.augmentation.flips_and_shifts", SEEDS}),
     "prediction": ((ask_network,), {FoundingCNN.__module__, read_network_volume.__module__}),
     "attribution": ((explain_scan,), {FoundingCNN.__module__, "pipeline.regions.region_sums", "atlases.images"}),
     "mean maps": ((average_maps,), {"pipeline.regions.partial_sums", "pipeline.regions.maps"}),

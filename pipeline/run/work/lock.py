@@ -37,8 +37,9 @@ def run_lock(path: Path) -> Iterator[str]:
     ResumableError
         If another program works there.
     UsageError
-        If the folder cannot be written to.
+        If the folder cannot be written to, or a link in it leads out of it.
     """
+    require_no_links_out(path.parent)
     mine = _text({"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
                   "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})  # fmt: skip
     try:
@@ -51,6 +52,24 @@ def run_lock(path: Path) -> Iterator[str]:
     finally:
         if _read(path) == mine:
             path.unlink(missing_ok=True)
+
+
+def require_no_links_out(root: Path) -> None:
+    """Refuse a run folder with a link to a folder outside it: results would be written there.
+
+    Raises
+    ------
+    UsageError
+        Names the link. Links to files are safe, since writing a file replaces the link.
+    """
+    inside = root.resolve()
+    for folder, names, _ in os.walk(inside):
+        for link in (Path(folder, name) for name in names):
+            if link.is_symlink() and not link.resolve().is_relative_to(inside):
+                raise UsageError(
+                    f"{link}: is a link to a folder outside {root}, and results would be written there. Replace the "
+                    "link by the folder itself, or choose another output folder."
+                )
 
 
 def _text(holder: dict[str, Any]) -> str:
