@@ -20,7 +20,7 @@ METHODS = ["deeplift", "gradient"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
-    write_template_cohort(folder / "input", participants=24)
+    write_template_cohort(folder / "input", participants=18)
     config = write_config(folder / "config.toml")
     command = ["run", str(folder / "input"), str(folder / "out"), "--config", str(config), "--n-procs", "1"]
     assert main([*command, "--stop-after", "training"]) == 0
