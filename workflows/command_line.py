@@ -170,8 +170,9 @@ def _add_explain(commands: Any) -> None:
     explain.add_argument("--stage", metavar="N|LAYER", help="boundary: after N stages (0 is the input), or a layer")
     explain.add_argument(
         "--start",
-        choices=("logit", "probability"),
-        help="value that is explained (default: that of the run for lrp and guided-backpropagation, else the logit)",
+        choices=("logit", "probability", "evidence"),
+        help="value that is explained (default: that of the run for lrp and guided-backpropagation, the evidence for "
+        "maps relative to controls, else the logit)",
     )
     explain.add_argument(
         "--participant-label",

@@ -143,8 +143,11 @@ def explain(work: Work) -> Result:
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
     scans, predictions = work.predicted(), read_table(layout.predictions)
-    outcomes = explain_scans(layout, scans, work.split, predictions, atlas, config, work.executor, work.digests)
-    applied = explain_applied(layout, work.applied(), atlas, config, work.executor, work.digests)
+    labelled = work.labelled("registration")
+    outcomes = explain_scans(
+        layout, scans, work.split, predictions, atlas, config, work.executor, work.digests, labelled
+    )
+    applied = explain_applied(layout, work.applied(), labelled, work.split, atlas, config, work.executor, work.digests)
     return Result([*outcomes, *applied])
 
 

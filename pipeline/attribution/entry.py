@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from torch import nn
@@ -11,16 +11,28 @@ from torch import nn
 from atlases.brain_box import Box
 from pipeline.attribution.method_settings import Setting, build_record
 from pipeline.attribution.methods import Method
+from pipeline.attribution.reference.references import Reference
 from pipeline.models.contract import StagedModel
 from pipeline.regions.packed_atlas import PackedAtlas
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run can give to a method: its regions, and the part of the template grid that the network sees."""
+    """What a run can give to a method.
+
+    Parameters
+    ----------
+    atlas : PackedAtlas
+        Its regions.
+    box : Box or None
+        The part of the template grid that the network sees.
+    reference : Reference or None
+        Controls that the network was trained with; None where no method asks for them.
+    """
 
     atlas: PackedAtlas
     box: Box | None
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)
@@ -35,14 +47,14 @@ class Entry:
         What it answers, in one line.
     usual_stage : {"input", "last"}
         Where it is asked by default: at the input, or after the last layers that keep places apart.
-    usual_start : {"run", "logit"}
-        The value it explains by default: the `start_value` of the run, or the logit.
+    usual_start : {"run", "logit", "evidence"}
+        The value it explains by default: the `start_value` of the run, the logit, or the evidence.
     """
 
     record: type[Any]
     help: str
     usual_stage: Literal["input", "last"] = "input"
-    usual_start: Literal["run", "logit"] = "logit"
+    usual_start: Literal["run", "logit", "evidence"] = "logit"
 
     @property
     def name(self) -> str:
@@ -52,6 +64,11 @@ class Entry:
     def has_ledger(self) -> bool:
         """Whether the method says where its relevance went."""
         return bool(getattr(self.record, "has_ledger", False))
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it explains a scan relative to controls."""
+        return any(field.name == "reference" for field in fields(self.record))
 
     def build(self, settings: Mapping[str, Setting], surroundings: Surroundings) -> Method:
         """Make the method; raises `UsageError` for a setting that it refuses."""

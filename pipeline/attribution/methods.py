@@ -52,6 +52,15 @@ class Propagation(Protocol):
         ...
 
 
+@runtime_checkable
+class Relative(Protocol):
+    """A method that explains a volume relative to a reference."""
+
+    def reference_value(self, view: NetworkView) -> Tensor:
+        """The value that the view explains, of the reference, one per volume: (B,)."""
+        ...
+
+
 def require_defined(
     model: nn.Module, shape: tuple[int, int, int], method: Method, stage: int | str, start: StartValue
 ) -> None:
@@ -113,7 +122,7 @@ def attribute_all(
     method : Method
     stage : int or str
         Boundary at which to explain; 0 is the input. See `explaining`.
-    start : {"logit", "probability"}
+    start : {"logit", "probability", "evidence"}
         Value of the target that is explained.
     at_input_grid : bool
         Bring the map of a later stage up to the grid of the input; see `to_input_grid`.
@@ -144,7 +153,9 @@ def attribute_all(
             values = method.maps(view).detach()
             with torch.no_grad():
                 start_value = view.score(view.features)
-            answers = [Attribution(values, method.name, target, start_value, described(method, stage, start))]
+                of_reference = method.reference_value(view) if isinstance(method, Relative) else None
+            settings = described(method, stage, start)
+            answers = [Attribution(values, method.name, target, start_value, settings, reference_value=of_reference)]
         answers = [_finite(answer) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]

@@ -34,7 +34,7 @@ class NetworkView:
         (B, C, d, h, w), what crosses the boundary; detached.
     target : int
         Output unit.
-    start : {"logit", "probability"}
+    start : {"logit", "probability", "evidence"}
         Which value of the target is explained.
     before, after : tuple of (str, nn.Module)
         The layers on either side of the boundary, by name. `before` is empty at the input.
@@ -90,7 +90,7 @@ def explaining(
     stage : int or str
         Boundary: a number of stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer,
         meaning right after it.
-    start : {"logit", "probability"}
+    start : {"logit", "probability", "evidence"}
 
     Raises
     ------

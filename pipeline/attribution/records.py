@@ -23,11 +23,14 @@ class Attribution:
     target : int
         Output unit that was explained.
     start_value : Tensor
-        (B,), the value of the target that was explained: its logit or its softmax probability.
+        (B,), the value of the target that was explained: its logit, its softmax probability or its evidence.
     parameters : mapping
         Settings of the method.
     ledger : Ledger or None
         Where relevance went; None for methods that do not conserve anything.
+    reference_value : Tensor or None
+        (B,), the same value of the reference: of a method relative to controls, whose map adds up to ``start_value``
+        less this; None for all others.
     """
 
     values: Tensor
@@ -36,3 +39,4 @@ class Attribution:
     start_value: Tensor
     parameters: Mapping[str, str | float]
     ledger: Ledger | None = None
+    reference_value: Tensor | None = None

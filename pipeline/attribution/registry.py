@@ -20,6 +20,9 @@ from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.perturbation.lime import Lime
 from pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
 from pipeline.attribution.perturbation.rise import Rise
+from pipeline.attribution.reference.deeplift import DeepLift
+from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from pipeline.run.errors import UsageError
 
 ENTRIES: Sequence[Entry] = (
@@ -45,7 +48,27 @@ ENTRIES: Sequence[Entry] = (
     Entry(RegionOcclusion, "drop of the score when an atlas region is hidden"),
     Entry(Rise, "mean score over random masks that show a voxel"),
     Entry(Lime, "local linear model of the score in supervoxels of the brain"),
-)
+    Entry(
+        ExpectedGradients, "share of the evidence that each voxel carries compared with controls; signed, in logits",
+        usual_start="evidence",
+    ),
+    Entry(
+        IntegratedGradientsFromMean, "share of the difference in evidence to the mean control; signed, in logits",
+        usual_start="evidence",
+    ),
+    Entry(
+        DeepLift, "share of the difference in evidence to the mean control, in one backward pass; signed, in logits",
+        usual_start="evidence",
+    ),
+    Entry(
+        RegionSwap, "evidence lost when an atlas region takes the controls' mean tissue; in logits",
+        usual_start="evidence",
+    ),
+    Entry(
+        RegionShapley, "each atlas region's fair share of the difference in evidence to the mean control; in logits",
+        usual_start="evidence",
+    ),
+)  # fmt: skip
 
 METHODS: Mapping[str, Entry] = {entry.name: entry for entry in ENTRIES}
 

@@ -1,9 +1,12 @@
 """What is explained: which output, from which value on, and for which volumes.
 
-LRP and guided backpropagation share this module, so that both answer the same question. Relevance starts from the
-logit of the target (default) or from its softmax probability, as in the founding study. LRP is linear in its start
-value: a negative logit, as many controls have for the patient class, gives the negative of the map that the same
-volume would have at a positive one, and its sum is that negative logit.
+All methods share this module, so that they answer the same question. Relevance starts from the logit of the target
+(default) or from its softmax probability, as in the founding study. LRP is linear in its start value: a negative logit,
+as many controls have for the patient class, gives the negative of the map that the same volume would have at a positive
+one, and its sum is that negative logit.
+
+Maps relative to a reference explain the *evidence*: the logit of the target minus the mean of the other logits. Of two
+classes it is the log odds, and does not change if a constant is added to all logits. Of a number it is the number.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from torch import Tensor, nn
 
 from pipeline.run.errors import BadInputError, UsageError
 
-StartValue = Literal["logit", "probability"]
+StartValue = Literal["logit", "probability", "evidence"]
 
 
 def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
@@ -27,7 +30,8 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
         (B, K).
     target : int
         Output unit, 0 to K - 1.
-    start : {"logit", "probability"}
+    start : {"logit", "probability", "evidence"}
+        ``evidence`` is the logit less the mean of all other logits; of a single output, the output itself.
 
     Raises
     ------
@@ -40,6 +44,11 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
     [-2.0]
     >>> start_values(torch.tensor([[3.0, 3.0]]), 1, "probability").tolist()
     [0.5]
+    >>> start_values(torch.tensor([[1.0, 4.0], [2.0, 0.0]]), 1, "evidence").tolist()
+    [3.0, -2.0]
+    >>> start_values(torch.tensor([[1.0, 4.0, 2.0]]), 1, "evidence").tolist(), start_values(
+    ...     torch.tensor([[71.5]]), 0, "evidence").tolist()
+    ([2.5], [71.5])
     """
     if logits.dim() != 2:
         raise UsageError(f"the model must give (batch, classes) and gives {tuple(logits.shape)}.")
@@ -49,7 +58,10 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
         return logits[:, target]
     if start == "probability":
         return torch.softmax(logits, dim=1)[:, target]
-    raise UsageError(f"start = {start!r}: allowed are 'logit' and 'probability'.")
+    if start == "evidence":
+        others = torch.cat([logits[:, :target], logits[:, target + 1 :]], dim=1)
+        return logits[:, target] - others.mean(1) if others.shape[1] else logits[:, target]
+    raise UsageError(f"start = {start!r}: allowed are 'logit', 'probability' and 'evidence'.")
 
 
 def require_explainable(model: nn.Module, volumes: Tensor) -> None:

@@ -29,6 +29,7 @@ class RunningMean:
         self._total: torch.Tensor | None = None
         self._start_values: list[torch.Tensor] = []
         self._ledgers: list[Ledger] = []
+        self._references: list[torch.Tensor] = []
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -42,6 +43,8 @@ class RunningMean:
         self._start_values.append(attribution.start_value)
         if attribution.ledger is not None:
             self._ledgers.append(attribution.ledger)
+        if attribution.reference_value is not None:
+            self._references.append(attribution.reference_value)
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
@@ -50,7 +53,10 @@ class RunningMean:
             return self._first
         values = (self._total / len(self._start_values)).to(self._first.values.dtype)
         ledger = _mean_ledger(self._ledgers, values) if self._ledgers else None
-        return dataclasses.replace(self._first, values=values, start_value=_mean(self._start_values), ledger=ledger)
+        reference = _mean(self._references) if self._references else None
+        return dataclasses.replace(
+            self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference
+        )
 
 
 def _mean_ledger(ledgers: Sequence[Ledger], values: torch.Tensor) -> Ledger:

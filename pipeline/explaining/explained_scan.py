@@ -6,7 +6,6 @@ on the device: they are summed over regions there, and files are written only of
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,35 +17,28 @@ from torch import Tensor
 
 from atlases.images import write_template_image
 from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
 from pipeline.attribution.methods import attribute_all
 from pipeline.attribution.records import Attribution
 from pipeline.cohort.people.unseen import require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.explaining.ensemble import RunningMean
 from pipeline.explaining.explanation import PREDICTED, Explanation
+from pipeline.explaining.networks import Network
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import from_network, read_network_volume
-from pipeline.models.storage import LoadedModel, load_model
+from pipeline.models.storage import LoadedModel
 from pipeline.regions.audit import write_audit_table
 from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.layout.scan_files import ScanFiles, sidecar
 from pipeline.run.tables import write_json, write_table
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
 """Totals of the ledger of a map, summed over layers."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """A trained network by its files; the digest is that of its weights."""
-
-    fold: int
-    files: FoldFiles
-    weights_digest: str
+EVIDENCE_ACCOUNT = ("evidence", "reference_evidence", "map_sum", "completeness_error", "n_reference")
+"""What an evidence map must add up to, and by how much it does not."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,8 @@ class ScanToExplain:
     scan : Scan
     files : ScanFiles
     networks : tuple of Network
-        None has seen the participant. Of several, the maps are means; see `pipeline.explaining.ensemble`.
+        None has seen the participant. Of several, the maps are means; see `pipeline.explaining.ensemble`. Each with
+        the controls that it compares the scan with.
     explanations : tuple of Explanation
     training : TrainingConfig
         For the device, which the worker chooses: it may see a GPU where the process that makes the jobs sees none.
@@ -115,7 +108,8 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     Returns
     -------
     mapping
-        Of each map ``<map>.target`` and ``<map>.start_value``; of one with a ledger ``<map>.map_sum`` and its losses.
+        Of each map ``<map>.target`` and ``<map>.start_value``; of one with a ledger ``<map>.map_sum`` and its losses,
+        of an evidence map `EVIDENCE_ACCOUNT`.
 
     Raises
     ------
@@ -138,7 +132,7 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
     first: LoadedModel | None = None
     means: dict[str, RunningMean] = {}
     for network in task.networks:
-        loaded, description = cached_model(network.files, network.weights_digest, device), network.files.description
+        loaded, description = network.load(device), network.files.description
         if "participants" in loaded.description:
             require_unseen(loaded.description, str(description), [task.scan.participant_id])
         if first is None:
@@ -157,7 +151,7 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
 
 def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: ScanToExplain) -> dict[str, Attribution]:
     """Maps of a scan by one network, by name."""
-    surroundings = Surroundings(task.atlas, loaded.input.box)
+    surroundings = Surroundings(task.atlas, loaded.input.box, network.reference(volume.device))
     found: dict[str, Attribution] = {}
     for asked in task.explanations:
         target = _target_unit(network, loaded, volume, asked.target)
@@ -179,16 +173,11 @@ def _target_unit(network: Network, loaded: LoadedModel, volume: Tensor, target: 
     return loaded.classes.index(target)
 
 
-@functools.lru_cache(maxsize=8)
-def cached_model(files: FoldFiles, weights_digest: str, device: torch.device) -> LoadedModel:
-    """A process keeps a few networks, a dozen megabytes each; the digest tells versions of one file apart."""
-    return load_model(files, device)
-
-
 def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, task: ScanToExplain) -> dict[str, Any]:
     """Write the tables that are wanted; return targets, start values and accounts of the maps."""
     spec, maps = explained.loaded.input, explained.maps
-    write_region_table(outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box)
+    evidence = [name for name, answer in explained.attributions.items() if is_evidence(answer)]
+    write_region_table(outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box, evidence)
     if "audit" in outputs:
         write_audit_table(
             outputs["audit"], task.scan, maps, explained.volume.cpu().numpy(), task.files.brain_mask, task.atlas,
@@ -198,11 +187,27 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
     for name, answer in explained.attributions.items():
         facts[f"{name}.target"] = explained.loaded.classes[answer.target]
         facts[f"{name}.start_value"] = float(answer.start_value[0])
-        facts |= {f"{name}.{key}": value for key, value in _account(answer).items()}
+        account = _evidence_account(answer, task) if is_evidence(answer) else _account(answer)
+        facts |= {f"{name}.{key}": value for key, value in account.items()}
     if "ledger" in outputs:
         ledgers = [one.ledger.frame(name, 0) for name, one in explained.attributions.items() if one.ledger is not None]
         write_table(outputs["ledger"], pd.concat(ledgers, ignore_index=True), LEDGER_COLUMNS)
     return facts
+
+
+def is_evidence(answer: Attribution) -> bool:
+    """Whether a map shares out the evidence of a scan, compared with its reference."""
+    return answer.reference_value is not None and answer.parameters["start"] == "evidence"
+
+
+def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, float]:
+    """What the map of the one volume of a job must add up to, and what it does add up to."""
+    assert answer.reference_value is not None
+    evidence, reference = float(answer.start_value[0]), float(answer.reference_value[0])
+    total = float(sum_per_volume(answer.values)[0])
+    controls = {one.files.name for network in task.networks for one in network.controls}
+    values = (evidence, reference, total, total - (evidence - reference), len(controls))
+    return dict(zip(EVIDENCE_ACCOUNT, values, strict=True))
 
 
 def _account(answer: Attribution) -> dict[str, float]:
@@ -213,6 +218,14 @@ def _account(answer: Attribution) -> dict[str, float]:
     values = {"start_value": ledger.start_value, "map_sum": ledger.map_sum, "residual": ledger.residual}
     values.update({loss: ledger.total(loss) for loss in LOSSES})
     return {name: float(values[name][0]) for name in ACCOUNT}
+
+
+def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
+    """Facts of the sidecar about the reference; none for a map without one."""
+    if answer.reference_value is None:
+        return {}
+    people = sorted({one.files.participant_id for network in task.networks for one in network.controls})
+    return {"ReferenceValue": float(answer.reference_value[0]), "ReferenceParticipants": people}
 
 
 def _write_map(
@@ -231,13 +244,14 @@ def _write_map(
     content = {
         "Description": f"{answer.method}: {asked.entry.help}; output {target}, per voxel of the template",
         "Method": answer.method,
-        "Settings": {key: value for key, value in settings.items() if key not in ("stage", "start")},
+        "Settings": {key: value for key, value in settings.items() if key not in ("stage", "start", "reference")},
         "Stage": settings["stage"],
         "Target": target,
         "TargetUnit": answer.target,
         "TargetChosenBy": "prediction of the network" if asked.target == PREDICTED else "name",
         "StartValue": float(answer.start_value[0]),
         "StartValueKind": asked.start,
+        **_compared(answer, task),
         "MapSum": float(values.sum(dtype="float64")),
         "Fold": folds if several else folds[0],
         **({"Networks": "mean over the networks of these folds"} if several else {}),

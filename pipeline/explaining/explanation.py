@@ -35,7 +35,7 @@ class Explanation:
         A class, or `PREDICTED`.
     stage : int or str or None
         Boundary at which it is asked; None for where the method is usually asked.
-    start : {"logit", "probability"}
+    start : {"logit", "probability", "evidence"}
         Value of the target that is explained.
     label : str
         Names tables and units of work.

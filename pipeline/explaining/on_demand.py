@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
@@ -16,6 +17,7 @@ from pipeline.attribution.targets import StartValue
 from pipeline.cohort.people.splits import PARTS, Split
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
+from pipeline.explaining.controls import controls_of
 from pipeline.explaining.explained_scan import map_outputs
 from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
 from pipeline.explaining.requested import require_listed, usual_start
@@ -23,7 +25,7 @@ from pipeline.explaining.scan_jobs import JobMaker
 from pipeline.models.storage import LoadedModel, load_model, require_family
 from pipeline.regions.metrics import density
 from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.tables import RELEVANCE_COLUMNS, bilateral_sums
+from pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, bilateral_sums
 from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
@@ -56,6 +58,7 @@ BILATERAL_COLUMNS = {
     "n_voxels": "Voxels of all regions of the group",
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
+    "evidence": EVIDENCE.replace("the region", "the group"),
 }
 """Columns of the table of bilateral groups."""
 
@@ -72,8 +75,9 @@ class Request:
         A class, ``predicted``, or None for the class that the run explains.
     stage : str or None
         Number or layer; None for where each method is usually asked.
-    start : {"logit", "probability"} or None
-        None for what the run starts from (LRP and guided backpropagation) or the logit (all others).
+    start : {"logit", "probability", "evidence"} or None
+        None for what the run starts from (LRP and guided backpropagation), the evidence (methods relative to controls)
+        or the logit (all others).
     participants, scans : tuple of str
         Participants with or without ``sub-``; scan ids or BIDS names. Both empty: every scan.
     """
@@ -126,7 +130,8 @@ def show_scans(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
             f"{task_of(config.cohort).explained}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
-    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests)
+    there = [scan for scan in scans if not _lacking(layout, scan, config)]
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests, controls_of(there, split, config))
     explanations = checked_explanations(request, networks[first], config)
     maker.require_defined(networks[first], explanations)
     jobs = [
@@ -226,7 +231,6 @@ def explainable(
     in_a_fold = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
     for scan in scans:
         fold = unseen_fold(split, scan.participant_id)
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         if scan.label is not None and scan.participant_id not in in_a_fold:
             closed[scan.scan_id] = (
                 f"{layout.splits} has no row of {scan.participant_id}, who is {scan.label} in {layout.scans.name}. "
@@ -234,11 +238,20 @@ def explainable(
             )
         elif fold is None:
             closed[scan.scan_id] = SEEN
-        elif lacking := [p for p in (files.t1w, files.brain_mask, layout.fold(fold).description) if not p.is_file()]:
+        elif lacking := [
+            *_lacking(layout, scan, config),
+            *(path for path in [layout.fold(fold).description] if not path.is_file()),
+        ]:
             closed[scan.scan_id] = f"{lacking[0]} is missing. Repeat the command that made this run."
         else:
             able[scan.scan_id] = fold
     return able, closed
+
+
+def _lacking(layout: ExplanationLayout, scan: Scan, config: Config) -> list[Path]:
+    """Files of a registered scan that are missing."""
+    files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+    return [path for path in (files.t1w, files.brain_mask) if not path.is_file()]
 
 
 def _require_unseen(layout: ExplanationLayout, scan: Scan, fold: int, loaded: LoadedModel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 
 from pipeline.attribution.entry import Entry
 from pipeline.attribution.method_settings import Setting, build_record, read_settings
@@ -48,7 +49,7 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
 
 def usual_start(entry: Entry, config: Config) -> StartValue:
     """From which value a method starts unless something else is asked for."""
-    return config.attribution.start_value if entry.usual_start == "run" else "logit"
+    return config.attribution.start_value if entry.usual_start == "run" else entry.usual_start
 
 
 def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:
@@ -82,8 +83,9 @@ def _of_the_run(name: str, texts: Sequence[str], config: Config) -> dict[str, Se
 
 
 def _require_values(entry: Entry, settings: Mapping[str, Setting]) -> None:
-    """Let the record refuse values before any work; one that is given something by the run is made later."""
-    if not hasattr(entry.record, "from_run"):
+    """Let the record refuse values before any work; one that needs something of the run to be made is made later."""
+    given = {field.name for field in fields(entry.record) if field.default is field.default_factory is MISSING}
+    if not given - set(settings):
         try:
             build_record(entry.record, settings, {})
         except UsageError as error:

@@ -9,8 +9,10 @@ from pathlib import Path
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.methods import require_defined
 from pipeline.cohort.records import Scan
-from pipeline.explaining.explained_scan import Network, ScanToExplain, explain_scan
+from pipeline.explaining.controls import Controls
+from pipeline.explaining.explained_scan import ScanToExplain, explain_scan
 from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.networks import Network, ReferenceScan
 from pipeline.models.storage import LoadedModel
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
@@ -29,6 +31,7 @@ class JobMaker:
     atlas: PackedAtlas
     config: Config
     digests: DigestCache
+    controls: Controls
 
     def files(self, scan: Scan) -> ScanFiles:
         return self.layout.scan(scan.participant_id, scan.session_id, self.config.registration.resolution_mm)
@@ -41,13 +44,21 @@ class JobMaker:
         explanations: tuple[Explanation, ...],
         outputs: Mapping[str, Path],
     ) -> Job:
-        """A job that explains a scan; its key holds the code of the methods asked for, and of no other method."""
+        """A job that explains a scan; its key holds the code of the methods asked for, and of no other method.
+
+        Raises
+        ------
+        BadInputError
+            If something that is asked compares with controls, and a network was trained without any.
+        """
         files = self.files(scan)
         inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
         networks = []
         for fold in folds:
             model = self.layout.fold(fold)
-            networks.append(Network(fold, model, self.digests.digest(model.weights)))
+            controls = self._controls(fold, scan, explanations)
+            networks.append(Network(fold, model, self.digests.digest(model.weights), controls))
+            inputs |= {f"reference-{fold}-{place}": one.digest for place, one in enumerate(controls)}
             inputs[f"weights-{fold}"] = networks[-1].weights_digest
             inputs[f"description-{fold}"] = self.digests.digest(model.description)
         identity = [scan.participant_id, scan.session_id, scan.scan_id]
@@ -58,6 +69,16 @@ class JobMaker:
         )
         task = ScanToExplain(scan, files, tuple(networks), explanations, self.config.training, self.atlas)
         return Job(self.stage, unit, key, outputs, explain_scan, (task,))
+
+    def _controls(self, fold: int, scan: Scan, explanations: Sequence[Explanation]) -> tuple[ReferenceScan, ...]:
+        if not any(asked.entry.needs_reference for asked in explanations):
+            return ()
+        found = []
+        for control in self.controls.of(fold, scan):
+            files = self.files(control)
+            digest = f"{self.digests.digest(files.t1w)} {self.digests.digest(files.brain_mask)}"
+            found.append(ReferenceScan(files, digest))
+        return tuple(found)
 
     def require_defined(self, loaded: LoadedModel, explanations: Sequence[Explanation]) -> None:
         """Refuse methods that are not defined for a network, before any scan is read.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 
 import pandas as pd
 
@@ -25,7 +26,8 @@ from atlases.labels import Atlas
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.people.unseen import networks_that_answered
 from pipeline.cohort.records import Scan
-from pipeline.explaining.explained_scan import ACCOUNT, map_outputs, table_outputs
+from pipeline.explaining.controls import controls_of
+from pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.partial import explain_in_parts
 from pipeline.explaining.requested import explanations_of_run
@@ -63,6 +65,25 @@ CONSERVATION_TABLE = Table(
     stage="attribution", place="conservation", filled=("participant_id", "scan_id", "map"), finite=True,
 )  # fmt: skip
 
+EVIDENCE_COLUMNS = {
+    **{name: CONSERVATION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")},
+    "map": "Evidence map: relative to controls that the network was trained with",
+    "evidence": "Evidence of the scan for the class explained: its logit less the mean of the other logits; of a "
+    "number, the number. Mean over the networks that explain it",
+    "reference_evidence": "The same of the reference: mean over the controls, or that of the mean control for methods "
+    "that compare with it",
+    "map_sum": "Sum of the map over all voxels",
+    "completeness_error": "map_sum less (evidence less reference_evidence): what the map misses or adds, in logits",
+    "n_reference": "Scans of controls that the scan was compared with, one per person",
+}
+EVIDENCE_TABLE = Table(
+    "evidence", EVIDENCE_COLUMNS, "scan and evidence map",
+    "How much more evidence has a scan than controls, and does its map add up to that?", stage="attribution",
+    place="evidence", filled=("participant_id", "scan_id", "map"), finite=True,
+)  # fmt: skip
+ACCOUNTS = {ACCOUNT: CONSERVATION_COLUMNS, EVIDENCE_ACCOUNT: EVIDENCE_COLUMNS}
+"""Columns of the tables of accounts, by what they add to scan and map."""
+
 
 def explain_scans(
     layout: RunLayout,
@@ -73,8 +94,9 @@ def explain_scans(
     config: Config,
     executor: Executor,
     digests: DigestCache,
+    labelled: Sequence[Scan] | None = None,
 ) -> list[Outcome]:
-    """Write region tables, ledgers, the conservation table and the maps that are kept, of labelled scans.
+    """Write region tables, ledgers, the tables of accounts and the maps that are kept, of labelled scans.
 
     Parameters
     ----------
@@ -90,6 +112,8 @@ def explain_scans(
     config : Config
     executor : concurrent.futures.Executor
     digests : DigestCache
+    labelled : sequence of Scan, optional
+        Registered, with a label: those whom the networks were trained with are among them. By default `scans`.
 
     Returns
     -------
@@ -101,12 +125,14 @@ def explain_scans(
     UsageError
         If ``[attribution]`` names a method or setting that does not exist.
     BadInputError
-        If maps are to be added up by outcome and a scan has no prediction.
+        If maps are to be added up by outcome and a scan has no prediction, or if a method compares with controls and
+        a network was trained without any.
     """
     folds = {scan.scan_id: split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
     tested = {scan_id: (fold.index,) for scan_id, fold in folds.items() if fold is not None}
     explained = [scan for scan in scans if scan.scan_id in tested]
-    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests)
+    controls = controls_of(scans if labelled is None else labelled, split, config)
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests, controls)
     jobs = _jobs(maker, explained, tested)
     for job in jobs:  # files of a scan that had no label in an earlier run must not pass for finished
         layout.receipt(APPLIED_STAGE, job.unit).unlink(missing_ok=True)
@@ -116,13 +142,15 @@ def explain_scans(
         outcomes = run_jobs(layout, jobs, executor, "heatmaps")
         shutil.rmtree(layout.partial_sums, ignore_errors=True)
     _remove_other_maps(jobs)
-    write_table(layout.conservation, conservation_rows(explained, outcomes), CONSERVATION_COLUMNS)
+    _write_accounts((layout.conservation, layout.evidence), explained, outcomes)
     return outcomes
 
 
 def explain_applied(
     layout: RunLayout,
     scans: Sequence[Scan],
+    labelled: Sequence[Scan],
+    split: Split,
     atlas: Atlas,
     config: Config,
     executor: Executor,
@@ -135,7 +163,9 @@ def explain_applied(
     layout : RunLayout
     scans : sequence of Scan
         Registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
-    atlas, executor, digests
+    labelled : sequence of Scan
+        Registered, with a label: those whom the networks were trained with are among them.
+    split, atlas, executor, digests
         As of `explain_scans`.
     config : Config
         With ``keep_maps = "group"`` no map is kept: mean maps are of labelled scans.
@@ -146,17 +176,20 @@ def explain_applied(
         One per scan.
     """
     answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans]) if scans else {}
-    maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, digests)
+    controls = controls_of(labelled, split, config)
+    maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, digests, controls)
     jobs = _jobs(maker, scans, answered)
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
     outcomes = run_jobs(layout, jobs, executor, "other heatmaps")
     _remove_other_maps(jobs)
+    accounts = (layout.conservation_applied, layout.evidence_applied)
     if scans:
-        write_table(layout.conservation_applied, conservation_rows(scans, outcomes), CONSERVATION_COLUMNS)
+        _write_accounts(accounts, scans, outcomes)
     else:
-        for path in (layout.conservation_applied, layout.conservation_applied.with_suffix(".json")):
+        for path in accounts:
             path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
     return outcomes
 
 
@@ -206,12 +239,20 @@ def _remove_other_maps(jobs: Iterable[Job]) -> None:
                 sidecar(path).unlink(missing_ok=True)
 
 
-def conservation_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """One row per scan explained and map with a ledger."""
+def _write_accounts(paths: tuple[Path, Path], scans: Sequence[Scan], outcomes: Sequence[Outcome]) -> None:
+    """Write whether LRP maps, and evidence maps, add up to what they should."""
+    for path, columns, account in zip(paths, ACCOUNTS.values(), ACCOUNTS, strict=True):
+        write_table(path, account_rows(scans, outcomes, columns, account), columns)
+
+
+def account_rows(
+    scans: Sequence[Scan], outcomes: Sequence[Outcome], columns: Mapping[str, str], account: Sequence[str]
+) -> pd.DataFrame:
+    """One row per scan explained and map with such an account."""
     rows = []
     for scan, outcome in zip(scans, outcomes, strict=True):
-        names = [key.removesuffix(".map_sum") for key in outcome.result if key.endswith(".map_sum")]
+        names = [key.removesuffix(f".{account[-1]}") for key in outcome.result if key.endswith(f".{account[-1]}")]
         for name in names:
-            account = [outcome.result[f"{name}.{key}"] for key in ACCOUNT]
-            rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *account])
-    return pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS))
+            values = [outcome.result[f"{name}.{key}"] for key in account]
+            rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *values])
+    return pd.DataFrame(rows, columns=list(columns))

@@ -36,6 +36,7 @@ RELEVANCE_APPLIED_TABLE = Table(
     "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
     "The same for scans outside the contrast, such as MCI", stage="regions", place="relevance_applied_bilateral",
     filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+    later=("evidence",),
 )  # fmt: skip
 
 
@@ -119,7 +120,7 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     table = table.merge(means, on=["scan_id", "map", "group"], how="left")
     sums = table["sum"].to_numpy(float)
     table["density"] = density(sums, table["n_voxels"].to_numpy())
-    table["gain"] = gain(sums, table["reference_sum"].to_numpy(float))
+    table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
     return table[list(APPLIED_BILATERAL_COLUMNS)]
 
 

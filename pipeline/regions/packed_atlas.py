@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,12 +57,18 @@ class PackedAtlas:
 
 
 def write_region_table(
-    path: Path, scan: Scan, maps: Mapping[str, Tensor], atlas: PackedAtlas, grid: Grid, box: Box | None
+    path: Path,
+    scan: Scan,
+    maps: Mapping[str, Tensor],
+    atlas: PackedAtlas,
+    grid: Grid,
+    box: Box | None,
+    evidence: Collection[str] = (),
 ) -> None:
     """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
     Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
-    of it).
+    of it). Sums of those named in `evidence` are evidence.
 
     Raises
     ------
@@ -77,5 +83,5 @@ def write_region_table(
     except BadInputError as error:
         raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, atlas.regions)
+    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, atlas.regions, evidence)
     write_table(path, rows, RELEVANCE_COLUMNS)

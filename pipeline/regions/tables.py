@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,11 @@ _SCAN_COLUMNS = {
     "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation",
 }
 
+EVIDENCE = (
+    "What the region adds to the evidence for the class explained, compared with controls, in logits (where a number "
+    "is predicted, in its unit): the sum of an evidence map. Signed; regions add up. n/a for any other map"
+)
+
 RELEVANCE_COLUMNS = {
     **_SCAN_COLUMNS,
     "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add to its total",
@@ -33,12 +38,13 @@ RELEVANCE_COLUMNS = {
     "n_voxels": "Voxels of the region on the grid of the maps; 0 for a region that the grid is too coarse for",
     "sum": "Sum of the map over the region",
     "density": "Sum divided by voxels; n/a for an empty region",
+    "evidence": EVIDENCE,
 }
 """Columns of ``relevance.tsv``."""
 RELEVANCE_REGIONS_TABLE = Table(
     "relevance_regions", RELEVANCE_COLUMNS, "scan, map and region", "How much relevance lies in each region?",
     stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
-    on_pages=False,
+    later=("evidence",), on_pages=False,
 )  # fmt: skip
 
 BILATERAL_COLUMNS = {
@@ -48,13 +54,16 @@ BILATERAL_COLUMNS = {
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
     "reference_sum": "Mean sum over the scans of the negative class in the same test fold: the denominator of gain",
-    "gain": "Sum divided by reference_sum; n/a where reference_sum is not above 0",
+    "gain": "Sum divided by reference_sum; n/a where reference_sum is not above 0, and for evidence maps, which are "
+    "relative to controls already",
+    "evidence": EVIDENCE.replace("the region", "the group"),
 }
 """Columns of ``relevance_bilateral.tsv``."""
 RELEVANCE_TABLE = Table(
     "relevance", BILATERAL_COLUMNS, "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
     place="relevance_bilateral", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+    later=("evidence",),
 )  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -79,6 +88,7 @@ def scan_rows(
     sums: Mapping[str, NDArray[np.float64]],
     index: Rows,
     regions: RegionTable,
+    evidence: Collection[str] = (),
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
 
@@ -91,21 +101,30 @@ def scan_rows(
     index : Rows
     regions : RegionTable
         Joined by label number.
+    evidence : collection of str
+        Names of those maps whose sums are evidence.
     """
     names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
     names.loc[REST] = [REST_NAME, None, None]
     described = names.loc[list(index.numbers)].rename_axis("region").reset_index()
     blocks = [
-        described.assign(map=name, n_voxels=index.n_voxels, sum=values, density=density(values, index.n_voxels))
+        described.assign(
+            map=name,
+            n_voxels=index.n_voxels,
+            sum=values,
+            density=density(values, index.n_voxels),
+            evidence=values if name in evidence else np.nan,
+        )
         for name, values in sums.items()
     ]
     return pd.concat(blocks, ignore_index=True).assign(**identity)[list(RELEVANCE_COLUMNS)]
 
 
 def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Voxels and sums of regions pooled over hemispheres, one row per value of `keys` and bilateral group."""
+    """Voxels, sums and evidence of regions pooled over hemispheres: one row per value of `keys` and bilateral group."""
     in_region = relevance[relevance["region"] != REST]
-    return in_region.groupby([*keys, "group"], sort=False, dropna=False)[["n_voxels", "sum"]].sum().reset_index()
+    groups = in_region.groupby([*keys, "group"], sort=False, dropna=False)
+    return groups[["n_voxels", "sum"]].sum().join(groups["evidence"].sum(min_count=1)).reset_index()
 
 
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +149,7 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
     return table.assign(
         density=density(sums, table["n_voxels"].to_numpy()),
         reference_sum=reference,
-        gain=gain(sums, reference.to_numpy(float)),
+        gain=gain(sums, reference.where(table["evidence"].isna()).to_numpy(float)),
     )
 
 

@@ -38,7 +38,9 @@ SPEC = NetworkInput(4.0, BOX)
 ATLAS = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
 CONFIG = Config(
     registration=RegistrationConfig(resolution_mm=4.0),
-    attribution=AttributionConfig(betas=(0.0, 0.5), start_value="probability"),
+    attribution=AttributionConfig(
+        methods=("lrp", "guided-backpropagation"), betas=(0.0, 0.5), start_value="probability"
+    ),
     training=TrainingConfig(device="cpu"),
 )
 SPLIT = Split(
@@ -67,7 +69,7 @@ class OutsideRun:
     def explain(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER), config: Config = CONFIG) -> list[Outcome]:
         with ThreadPoolExecutor(1) as executor:
             digests = DigestCache(self.layout.digests)
-            return explain_applied(self.layout, scans, ATLAS, config, executor, digests)
+            return explain_applied(self.layout, scans, LABELLED, SPLIT, ATLAS, config, executor, digests)
 
     def aggregate_labelled(self) -> None:
         """Predictions, maps and tables of the labelled scans."""

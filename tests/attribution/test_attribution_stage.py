@@ -37,7 +37,7 @@ BOX = Box((5, 7, 3), (29, 31, 33))
 SPEC = NetworkInput(4.0, BOX)
 CONFIG = Config(
     registration=RegistrationConfig(resolution_mm=4.0),
-    attribution=AttributionConfig(betas=(0.0, 0.5)),
+    attribution=AttributionConfig(methods=("lrp", "guided-backpropagation"), betas=(0.0, 0.5)),
     training=TrainingConfig(device="cpu"),
 )
 SPLIT = Split((Fold(0, ("sub-2", "sub-3"), (), ("sub-1",)), Fold(1, ("sub-1", "sub-3"), (), ("sub-2",))))

@@ -161,14 +161,14 @@ def test_tables_do_not_depend_on_what_is_kept(runs: dict[str, RunLayout]) -> Non
 def test_only_the_maps_that_are_kept_are_written(runs: dict[str, RunLayout]) -> None:
     assert relevance_images(runs["none"]) == []
     assert {p.parent for p in relevance_images(runs["group"])} == {runs["group"].group / "maps"}
-    assert len(relevance_images(runs["all"])) == 3 * len(SCANS) + 3 * 6
+    assert len(relevance_images(runs["all"])) == 4 * len(SCANS) + 4 * 6
     assert not runs["all"].partial_sums.exists()
     assert not runs["none"].partial_sums.exists()
 
 
 def test_mean_maps_are_equal_with_and_without_single_maps(runs: dict[str, RunLayout]) -> None:
     names = [p.name for p in relevance_images(runs["group"])]
-    assert len(names) == 3 * 6
+    assert len(names) == 4 * 6
     for name in names:
         images = [nib.load(runs[kept].group / "maps" / name) for kept in ("group", "all")]
         values = [np.asanyarray(image.dataobj) for image in images]

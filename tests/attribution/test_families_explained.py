@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.perturbation.occlusion import RegionLabels
+from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.registry import METHODS
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.registry import FAMILIES, build_network
@@ -40,6 +40,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "opti-cam": {"iterations": 1},
     "rise": {"masks": 2},
     "lime": {"segments": 4, "samples": 6},
+    "integrated-gradients-from-mean": {"steps": 2},
+    "region-shapley": {"pairs": 1},
 }
 """Settings that keep the tests short."""
 
@@ -77,16 +79,21 @@ def test_a_finite_map_on_the_grid_of_the_input_or_a_refusal(name: str, method: s
     given: dict[str, Any] = {**family.needs.get(method, {}), **QUICK.get(method, {})}
     if method == "occlusion":
         given = dict.fromkeys(("size", "stride"), min(volume.shape[2:]))
-    if method == "region-occlusion":
+    if entry.needs_reference:
+        given["reference"] = Reference(torch.rand(1, *volume.shape[1:]) * (volume != 0), ("sub-1",))
+    if method.startswith("region-"):
         labels = torch.zeros(volume.shape[2:], dtype=torch.int64)
         labels[4:20, 4:20, 4:20] = 1
-        built: Any = entry.record(regions=RegionLabels("one region", labels))
-    else:
-        built = dataclasses.replace(entry.record(), **given)
+        given["regions"] = RegionLabels("one region", labels)
+    built: Any = entry.record(**given)
     stage = entry.stage_of(model)
     if method in ("score-cam", "ablation-cam"):
         stage = {"seresnet50": 1, "efficientnet-b0": 2}.get(name, stage)  # a pass per channel: the last has thousands
     answer = attribute(model, volume, 1, built, stage)
+    if method == "deeplift":
+        assert answer.reference_value is not None
+        difference = answer.start_value - answer.reference_value
+        torch.testing.assert_close(answer.values.flatten(1).sum(1), difference, rtol=1e-3, atol=1e-4)
     assert answer.values.shape == volume.shape
     assert bool(torch.isfinite(answer.values).all())
     if answer.ledger is not None:
@@ -99,5 +106,6 @@ def test_what_is_refused_would_not_have_worked(name: str) -> None:
     model, volume = trained(name)
     for method in FAMILIES[name].refused:
         entry = METHODS[method]
+        given = {"reference": Reference(volume, ("sub-1",))} if entry.needs_reference else {}
         with pytest.raises(UsageError):
-            attribute(model, volume, 1, entry.record(), entry.stage_of(model))
+            attribute(model, volume, 1, entry.record(**given), entry.stage_of(model))

@@ -269,6 +269,7 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     full = frame.merge(predictions, on="scan_id")
     full["reference_sum"] = negative_class_reference(full)
     full["gain"] = (full["sum"] / full["reference_sum"]).where(full["group"] != "Vessel")
+    full["evidence"] = np.nan  # none of the maps is relative to controls
     write_table(run.relevance_bilateral, full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
     lrp = [name for name in _map_names(config) if name != "gb"]
     write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)

@@ -51,7 +51,7 @@ def guided_backprop(
         (B, 1, D, H, W), in the precision and on the device of the model.
     target : int
         Output unit to explain.
-    start : {"logit", "probability"}
+    start : {"logit", "probability", "evidence"}
         Value that is differentiated.
     stage : int or str
         Boundary; see `pipeline.attribution.network_view.explaining`.

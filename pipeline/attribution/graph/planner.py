@@ -112,8 +112,14 @@ class Plan:
     boundary: str
 
 
-def plan_forward(model: nn.Module) -> Program:
+def plan_forward(model: nn.Module, activations: tuple[type[nn.Module], ...] = ()) -> Program:
     """Operations of a model, each that can carry relevance or a gradient checked to be one that attribution knows.
+
+    Parameters
+    ----------
+    model : nn.Module
+    activations : tuple of type
+        Activations that the method knows beside ReLU.
 
     Raises
     ------
@@ -127,7 +133,7 @@ def plan_forward(model: nn.Module) -> Program:
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
     for operation in program.operations:
         if operation.value in carrying:
-            require_known(operation)
+            require_known(operation, activations)
         require_private_in_place(operation, program)
         require_evaluation_mode(operation)
     return program
@@ -205,7 +211,7 @@ def _chain(head: Operation, program: Program, boundary: str) -> list[Operation]:
 
 def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: bool) -> Step:
     head, last = chain[0], chain[-1]
-    pool = _max_pool(last.module) if last.module is not None else None
+    pool = max_pool(last.module) if last.module is not None else None
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
     inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
@@ -289,7 +295,8 @@ def _convolution(module: nn.Conv3d) -> Convolution:
     return Convolution(module.stride, padding, module.dilation, module.groups)
 
 
-def _max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
+def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
+    """The max-pooling that a module does; None for any other module."""
     if isinstance(module, nn.AdaptiveMaxPool3d):
         return AdaptiveMaxPool(module.output_size)
     if not isinstance(module, nn.MaxPool3d):

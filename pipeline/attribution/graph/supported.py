@@ -24,8 +24,14 @@ def labelled(operation: Operation) -> str:
     return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
 
-def require_known(operation: Operation) -> None:
-    """Refuse what the steps of LRP would get wrong.
+def require_known(operation: Operation, activations: tuple[type[nn.Module], ...] = ()) -> None:
+    """Refuse what a propagation would get wrong.
+
+    Parameters
+    ----------
+    operation : Operation
+    activations : tuple of type
+        Activations that the method knows beside ReLU.
 
     Raises
     ------
@@ -33,12 +39,13 @@ def require_known(operation: Operation) -> None:
         Naming the operation.
     """
     module = operation.module
-    kinds = (*KNOWN, Sum, Concatenate, Gate, Reshape)
+    known: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in activations if kind not in KNOWN))
+    kinds: tuple[type[nn.Module], ...] = (*known, Sum, Concatenate, Gate, Reshape)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
         raise UsageError(
             f"layer {labelled(operation)} is not supported by attribution; known are "
-            f"{', '.join(kind.__name__ for kind in KNOWN)}, sums, concatenation of channels, gates, "
+            f"{', '.join(kind.__name__ for kind in known)}, sums, concatenation of channels, gates, "
             "and changes of shape."
         )
     if module._forward_hooks or module._forward_pre_hooks:

@@ -68,6 +68,8 @@ def lrp(
     """
     if not composites:
         raise UsageError("composites: name at least one.")
+    if start == "evidence":
+        raise UsageError("lrp starts from one output, its logit or its probability; the evidence has several.")
     plan = plan_relevance(model, batch_norm, stage)
     require_explainable(model, volumes)
     answers: list[Attribution] = []

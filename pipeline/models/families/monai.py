@@ -29,6 +29,10 @@ SWISH = (
     "its activation is Swish, which is negative for some inputs; the rules here are proven for ReLU networks only. "
     "Use gradient, integrated-gradients or grad-cam"
 )
+SQUEEZE = (
+    "squeeze and excitation multiplies two activations, and the rescale rule has no chord for a product. Use "
+    "expected-gradients"
+)
 NEGATIVE = "the features of its last stage may be negative (Swish), and the formula needs amounts. Use grad-cam"
 
 
@@ -149,12 +153,13 @@ MONAI_FAMILIES: Sequence[Family] = (
         "seresnet50", _seresnet, lambda _: 35,
         "was an SE-ResNet-50, a residual network [@resnet] with squeeze and excitation [@senet], in three dimensions, "
         "as in MONAI [@monai]",
+        refused={"deeplift": SQUEEZE},
     ),
     _family(
         "efficientnet-b0", _efficientnet, lambda _: 64,
         "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
         refused={
-            "lrp": SWISH, "guided-backpropagation": SWISH,
+            "lrp": SWISH, "guided-backpropagation": SWISH, "deeplift": SQUEEZE,
             "grad-cam++": NEGATIVE, "xgrad-cam": NEGATIVE, "opti-cam": NEGATIVE,
         },
     ),

@@ -198,7 +198,7 @@ class TrainingConfig:
 class AttributionConfig:
     """Attribution methods and their settings."""
 
-    methods: tuple[str, ...] = ("lrp", "guided-backpropagation")
+    methods: tuple[str, ...] = ("lrp", "guided-backpropagation", "expected-gradients")
     """Methods that explain every scan, by the names that ``heatlas explain --help`` lists."""
     settings: tuple[str, ...] = ()
     """Settings of methods: ``method:key=value``, or ``key=value`` for all methods named."""
@@ -207,6 +207,14 @@ class AttributionConfig:
     batch_norm: Literal["auto", "fold", "identity"] = "auto"
     """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
     start_value: Literal["logit", "probability"] = "logit"
+    reference: Literal["controls"] = "controls"
+    """What evidence maps compare a scan with: the negative class among those whom its network was trained with. Where a
+    number is predicted, all whom it was trained with."""
+    reference_size: int = 12
+    """Participants of a reference, one scan each; fewer where a training part has fewer."""
+    reference_match: tuple[str, ...] = ()
+    """Of ``age``, ``sex`` and ``site``: take those most like the scan that is explained. By default all scans of a fold
+    have the same reference."""
     keep_maps: Literal["none", "group", "all"] = "all"
     """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
 
@@ -315,6 +323,12 @@ def _problems(config: Config) -> list[str]:
         (
             all(0 <= b < 10 and round(b, 2) == b for b in config.attribution.betas),
             "attribution.betas must lie in [0, 10), at most two decimals",
+        ),
+        (config.attribution.reference_size >= 1, "attribution.reference_size must be 1 or more"),
+        (
+            set(config.attribution.reference_match) <= {"age", "sex", "site"}
+            and len(set(config.attribution.reference_match)) == len(config.attribution.reference_match),
+            'attribution.reference_match may hold "age", "sex" and "site", each once',
         ),
         *config.statistics.checks(),
     ]

@@ -87,6 +87,16 @@ class GroupFiles:
         """One row per scan and LRP map: start value, relevance in the map, each loss."""
         return self.group / "conservation.tsv"
 
+    @property
+    def evidence(self) -> Path:
+        """One row per scan and evidence map: evidence of the scan and of its reference, sum of the map, its error."""
+        return self.group / "evidence.tsv"
+
+    @property
+    def evidence_applied(self) -> Path:
+        """``evidence.tsv`` of the scans in `predictions_applied`."""
+        return self.group / "evidence_applied.tsv"
+
     def statistics(self, name: str) -> Path:
         """A table of ``group/statistics``."""
         return self.group / "statistics" / f"{name}.tsv"

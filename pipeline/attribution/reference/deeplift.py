@@ -1,0 +1,180 @@
+"""DeepLIFT with the rescale rule, relative to controls: one backward pass, no sampling.
+
+The map is ``multiplier * (x - r)`` and sums to ``score(x) - score(r)`` up to rounding; see
+`pipeline.attribution.reference.rescale`. The network's operations run one after the other for the volume and for the
+reference, so no hook is set and the model is not touched. What the rule is not defined for is refused by name: a
+product of two activations (squeeze and excitation) has no chord of one variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.graph.planner import boundary_value, carried, max_pool, plan_forward
+from pipeline.attribution.graph.supported import labelled
+from pipeline.attribution.graph.tape import Values
+from pipeline.attribution.graph.tracing import Gate, Operation, Program
+from pipeline.attribution.methods import described, one_channel
+from pipeline.attribution.network_view import NetworkView, require_unchanging
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.reference.references import Reference, fitting
+from pipeline.attribution.reference.rescale import ACTIVATIONS, Rescaled, RescaledMaxPool
+from pipeline.attribution.targets import StartValue, require_explainable, start_values
+from pipeline.run.errors import UsageError
+
+
+def plan_deeplift(model: nn.Module) -> Program:
+    """Operations of a model, each checked to be one that the rescale rule is defined for.
+
+    Raises
+    ------
+    UsageError
+        Naming the operation.
+    """
+    require_unchanging(model)
+    program = plan_forward(model, ACTIVATIONS)
+    for operation in carried(program).values():
+        if isinstance(operation.module, Gate):
+            raise UsageError(
+                f"layer {labelled(operation)} multiplies two activations, as squeeze and excitation does; the rescale "
+                "rule of deeplift is not defined for that. Use expected-gradients."
+            )
+    return program
+
+
+def deeplift(
+    model: nn.Module,
+    volumes: Tensor,
+    reference: Tensor,
+    target: int,
+    start: StartValue = "evidence",
+    stage: int | str = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """DeepLIFT by the rescale rule, from one reference volume.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode; not changed in any way.
+    volumes : Tensor
+        (B, 1, D, H, W), in the precision and on the device of the model.
+    reference : Tensor
+        (1, 1, D, H, W).
+    target : int
+    start : {"logit", "evidence"}
+        The probability is no linear function of the last layer, and is refused.
+    stage : int or str
+        Boundary; see `pipeline.attribution.network_view.explaining`.
+
+    Returns
+    -------
+    Tensor, Tensor, Tensor
+        Contributions (B, C, d, h, w), the values of the volumes (B,), and that of the reference (1,).
+
+    Raises
+    ------
+    UsageError
+        For an operation, option, target, start value or mode that is not supported, before any work.
+    """
+    if start == "probability":
+        raise UsageError("deeplift explains the logit or the evidence; the softmax has no rescale rule here.")
+    program = plan_deeplift(model)
+    require_explainable(model, volumes)
+    boundary = boundary_value(model, program, stage)
+    with torch.inference_mode(False), torch.enable_grad(), exact_float32(volumes.device):
+        volumes, reference = (one.clone() if one.is_inference() else one for one in (volumes, reference))
+        leaf = volumes.detach().requires_grad_(boundary == program.source)
+        own, theirs = Values(program, leaf), Values(program, reference.detach())
+        base = reference.detach()
+        for operation in program.operations:
+            with torch.set_grad_enabled(leaf.requires_grad):
+                value, value_of_reference = _run(operation, own, theirs)
+            if operation.value == boundary:
+                leaf, base = value.detach().requires_grad_(), value_of_reference
+                own.give(boundary, leaf)
+        explained = start_values(own[program.result], target, start)
+        (multiplier,) = torch.autograd.grad(explained.sum(), leaf)
+        of_reference = start_values(theirs[program.result], target, start)
+    return multiplier * (leaf.detach() - base), explained.detach(), of_reference
+
+
+def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Tensor]:
+    """Run one operation for the volumes and for the reference; that of the volumes by the rescale rule."""
+    module = operation.module
+    pool = None if module is None else max_pool(module)
+    if pool is None and not isinstance(module, ACTIVATIONS):
+        value = own.run(operation)
+    else:
+        x, r = own[operation.inputs[0]], theirs[operation.inputs[0]]
+        rule, argument = (Rescaled, module) if pool is None else (RescaledMaxPool, pool)
+        value = rule.apply(x, r, argument)  # type: ignore[no-untyped-call]
+        own.give(operation.value, value)
+        own.used(operation.inputs[0])
+    with torch.no_grad():
+        return value, theirs.run(operation)
+
+
+@dataclass(frozen=True)
+class DeepLift:
+    """DeepLIFT by the rescale rule, signed, summed over channels.
+
+    Parameters
+    ----------
+    reference : Reference or None
+        Given by the run.
+    compare : {"mean", "each"}
+        With the mean of the controls, or with each of them, of whose maps it takes the mean.
+    """
+
+    name: ClassVar[str] = "deeplift"
+
+    reference: Reference | None = None
+    compare: Literal["mean", "each"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.compare not in ("mean", "each"):
+            raise UsageError(f"deeplift: compare = {self.compare!r}; allowed are 'mean' and 'each'.")
+
+    @staticmethod
+    def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
+        """The controls of the network."""
+        return {"reference": surroundings.reference}
+
+    def require(self, view: NetworkView) -> None:
+        """Refuse a network with an operation that the rule is not defined for."""
+        plan_deeplift(view.model)
+
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Contributions (B, 1, d, h, w) that sum to the value of the volume less that of the reference."""
+        reference = fitting(self.reference, volumes, self.name)
+        baselines = [reference.mean] if self.compare == "mean" else list(torch.split(reference.volumes, 1))
+        total, of_references = None, []
+        for baseline in baselines:
+            found, explained, of_reference = deeplift(model, volumes, baseline, target, start, stage)
+            total = found if total is None else total + found
+            of_references.append(of_reference)
+        assert total is not None
+        return [
+            one_channel(
+                Attribution(
+                    total / len(baselines),
+                    self.name,
+                    target,
+                    explained,
+                    described(self, stage, start),
+                    reference_value=torch.cat(of_references).mean().expand(len(volumes)),
+                )
+            )
+        ]
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

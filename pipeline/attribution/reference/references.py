@@ -1,0 +1,111 @@
+"""What absence means for a map: volumes of controls, or their mean.
+
+A map of a person says what speaks for a class *compared with what*. Compared with air, all brain speaks; compared with
+controls, only what differs from them does. Maps on a reference explain the evidence, in logits, and those that are
+complete add up to the evidence of the volume less that of its reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.targets import start_values
+from pipeline.run.errors import BadInputError, UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Controls that a volume is compared with.
+
+    Parameters
+    ----------
+    volumes : Tensor
+        (R, 1, D, H, W), as the network sees them.
+    people : tuple of str
+        Participants, one per volume.
+    logits : Tensor or None
+        (R, K), what the network answers to them, where that is known; saves R forward passes per volume explained.
+
+    Raises
+    ------
+    BadInputError
+        If there is no volume, one is not finite, or their number is not that of the participants or logits.
+    """
+
+    volumes: Tensor
+    people: tuple[str, ...]
+    logits: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.volumes.dim() != 5 or not len(self.volumes):
+            raise BadInputError(
+                f"reference: volumes must be (R, 1, D, H, W), R at least 1, and are {tuple(self.volumes.shape)}."
+            )
+        if len(self.people) != len(self.volumes) or (self.logits is not None and len(self.logits) != len(self.volumes)):
+            raise BadInputError(
+                f"reference: {len(self.volumes)} volumes but {len(self.people)} participants"
+                + ("." if self.logits is None else f" and {len(self.logits)} rows of logits.")
+            )
+        broken = [name for name, one in zip(self.people, self.volumes, strict=True) if not torch.isfinite(one).all()]
+        if broken:
+            raise BadInputError(f"reference: the volume of {broken[0]} has values that are not finite.")
+
+    def __repr__(self) -> str:
+        return f"Reference({', '.join(self.people)})"
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean volume, (1, 1, D, H, W); summed in float64."""
+        return self.volumes.mean(0, keepdim=True, dtype=torch.float64).to(self.volumes.dtype)
+
+
+def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:
+    """The reference of a method in the precision and on the device of the volumes that it explains.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    BadInputError
+        If it lies on another grid.
+    """
+    if reference is None:
+        raise UsageError(f"{method} compares with controls and was given none; set its reference.")
+    own, grid = tuple(reference.volumes.shape[1:]), tuple(volumes.shape[1:])
+    if own != grid:
+        raise BadInputError(
+            f"{method}: the reference volumes have the grid {own}, the volumes {grid}; bring both to one grid."
+        )
+    return Reference(
+        reference.volumes.to(volumes),
+        reference.people,
+        None if reference.logits is None else reference.logits.to(volumes),
+    )
+
+
+def features_of(reference: Reference, view: NetworkView) -> Tensor:
+    """Features (R, C, d, h, w) of the reference volumes at the boundary of a view; one pass each."""
+    if view.at_input:
+        return reference.volumes
+    with torch.no_grad():
+        return torch.cat([view.pre(one) for one in torch.split(reference.volumes, 1)])
+
+
+def mean_value(reference: Reference, view: NetworkView) -> Tensor:
+    """Mean over the reference volumes of the value that a view explains, one per volume of the view: (B,)."""
+    logits = reference.logits
+    if logits is None:
+        with torch.no_grad():
+            logits = torch.cat([view.rest(view.pre(one)) for one in torch.split(reference.volumes, 1)])
+    values = start_values(logits, view.target, view.start)
+    return values.double().mean().to(values.dtype).expand(len(view.volumes))
+
+
+def value_of_mean(reference: Reference, view: NetworkView) -> Tensor:
+    """The value that a view explains, of the mean reference volume, one per volume of the view: (B,)."""
+    with torch.no_grad():
+        return view.score_of(reference.mean).expand(len(view.volumes))

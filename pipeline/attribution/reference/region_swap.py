@@ -1,0 +1,246 @@
+"""Evidence of an atlas region: what the score loses when the region takes the controls' mean tissue.
+
+`RegionSwap` replaces one region at a time, so where two regions stand in for each other each alone seems idle.
+`RegionShapley` shares the whole difference fairly (Shapley 1953): a region's evidence is its mean contribution over
+random orders in which regions go from the mean control to the person. Orders are drawn in antithetic pairs, each with
+its reverse (Mitchell et al. 2022), which cancels much of the noise that interactions of two regions make; the standard
+error of each region comes from the spread between pairs.
+
+Voxels of no region that differ from the mean control form one region of their own, the *rest*, so that nothing the
+network sees is left out. A region in which a volume equals the mean control has no evidence, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.perturbation.masking import masked_scores
+from pipeline.attribution.perturbation.occlusion import RegionLabels, painted
+from pipeline.attribution.reference.references import Reference, fitting, value_of_mean
+from pipeline.attribution.settings import require_whole
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.work.seeds import derived_seed
+
+REST = -1
+"""Number of the region that holds what differs from the mean control and lies in no region."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegionEvidence:
+    """Evidence of the regions of one volume.
+
+    Parameters
+    ----------
+    numbers : tuple of int
+        Labels in which the volume differs from the mean control, ascending; `REST` first where there is a rest.
+    voxels : Tensor
+        (N,), voxels of each.
+    evidence : Tensor
+        (N,), in units of the score.
+    standard_error : Tensor
+        (N,), of the evidence over random orders; 0 where nothing is drawn, NaN for a single pair of orders.
+    labels : Tensor
+        (D, H, W), the regions of this volume, `REST` included.
+    """
+
+    numbers: tuple[int, ...]
+    voxels: Tensor
+    evidence: Tensor
+    standard_error: Tensor
+    labels: Tensor
+
+
+def players(labels: Tensor, volume: Tensor, mean: Tensor) -> Tensor:
+    """Labels (D, H, W) of the regions in which a volume (1, D, H, W) differs from the mean control; 0 elsewhere."""
+    differs = (volume != mean[0]).any(dim=0)
+    changed = torch.unique(labels[differs & (labels != 0)])
+    own = torch.where(torch.isin(labels, changed), labels, torch.zeros_like(labels))
+    return torch.where(differs & (labels == 0), torch.full_like(labels, REST), own)
+
+
+def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
+    """Random orders of `count` regions, (pairs, 2, count): each beside its reverse.
+
+    Examples
+    --------
+    >>> orders = shapley_orders(4, 3, seed=0)
+    >>> bool((orders[:, 0].flip(1) == orders[:, 1]).all()), orders.sort(2).values.unique().tolist()
+    (True, [0, 1, 2, 3])
+    """
+    source = torch.Generator().manual_seed(derived_seed(seed, "region-shapley"))
+    forward = torch.stack([torch.randperm(count, generator=source) for _ in range(pairs)])
+    return torch.stack([forward, forward.flip(1)], dim=1)
+
+
+@dataclass(frozen=True)
+class RegionSwap:
+    """What the score loses when a region takes the controls' mean tissue, shared out evenly over its voxels.
+
+    At the input only. Positive where the person's own tissue speaks for the target.
+
+    Parameters
+    ----------
+    reference : Reference or None
+    regions : RegionLabels or None
+        Both given by the run.
+    batch : int
+        Volumes evaluated at once.
+    """
+
+    name: ClassVar[str] = "region-swap"
+
+    reference: Reference | None = None
+    regions: RegionLabels | None = None
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, "batch", self.batch, 1)
+
+    @staticmethod
+    def from_run(surroundings: Surroundings) -> dict[str, Reference | RegionLabels | None]:
+        """The controls of the network, and the atlas of the run in the part of the template that it sees."""
+        labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
+        return {"reference": surroundings.reference, "regions": RegionLabels("regions of the run", labels)}
+
+    def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
+        """Evidence of every region of every volume; raises as `_prepared`."""
+        mean, labels = _prepared(self.name, self.reference, self.regions, view)
+        return tuple(self._of(view, place, players(labels, view.features[place], mean), mean)
+                     for place in range(len(view.features)))  # fmt: skip
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return torch.cat([_painted(found) for found in self.evidence(view)]).to(view.features)
+
+    def reference_value(self, view: NetworkView) -> Tensor:
+        """Score of the mean control, (B,)."""
+        return value_of_mean(fitting(self.reference, view.volumes, self.name), view)
+
+    def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
+        numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)
+        keeps = (labels != number for number in numbers)
+        without = _scores(view, place, keeps, mean, self.batch)
+        with torch.no_grad():
+            whole = view.score(view.features[place : place + 1])
+        evidence = (whole - without).double()
+        return RegionEvidence(tuple(numbers.tolist()), voxels, evidence, torch.zeros_like(evidence), labels)
+
+
+@dataclass(frozen=True)
+class RegionShapley:
+    """Shapley value of each region between the mean control and the person, shared out evenly over its voxels.
+
+    At the input only. Sums to the score less that of the mean control, whatever the number of orders.
+
+    Parameters
+    ----------
+    reference : Reference or None
+    regions : RegionLabels or None
+        Both given by the run.
+    pairs : int
+        Antithetic pairs of orders; each costs two forward passes per region.
+    seed : int
+        Draws the orders; the same for every volume.
+    batch : int
+        Volumes evaluated at once.
+    """
+
+    name: ClassVar[str] = "region-shapley"
+
+    reference: Reference | None = None
+    regions: RegionLabels | None = None
+    pairs: int = 4
+    seed: int = 0
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        for setting, least in (("pairs", 1), ("seed", 0), ("batch", 1)):
+            require_whole(self.name, setting, getattr(self, setting), least)
+
+    from_run = staticmethod(RegionSwap.from_run)
+
+    def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
+        """Shapley value and standard error of every region of every volume; raises as `_prepared`."""
+        mean, labels = _prepared(self.name, self.reference, self.regions, view)
+        return tuple(self._of(view, place, players(labels, view.features[place], mean), mean)
+                     for place in range(len(view.features)))  # fmt: skip
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return torch.cat([_painted(found) for found in self.evidence(view)]).to(view.features)
+
+    def reference_value(self, view: NetworkView) -> Tensor:
+        """Score of the mean control, (B,)."""
+        return value_of_mean(fitting(self.reference, view.volumes, self.name), view)
+
+    def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
+        numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)
+        count = len(numbers)
+        index = torch.searchsorted(numbers, labels).clamp(max=max(count - 1, 0))
+        orders = shapley_orders(count, self.pairs, self.seed).to(labels.device)
+        with torch.no_grad():
+            ends = view.score(torch.cat([mean, view.features[place : place + 1]])).double()
+        of_pairs = torch.zeros(self.pairs, 2, count, dtype=torch.float64, device=labels.device)
+        for pair, way in ((pair, way) for pair in range(self.pairs) for way in range(2)):
+            order = orders[pair, way]
+            keeps = _growing(labels, index, order)
+            between = _scores(view, place, keeps, mean, self.batch).double()
+            of_pairs[pair, way, order] = torch.cat([ends[:1], between, ends[1:]]).diff()[:count]
+        pair_means = of_pairs.mean(1)
+        error = pair_means.std(0) / math.sqrt(self.pairs) if self.pairs > 1 else pair_means[0] * math.nan
+        return RegionEvidence(tuple(numbers.tolist()), voxels, pair_means.mean(0), error, labels)
+
+
+def _prepared(
+    name: str, reference: Reference | None, regions: RegionLabels | None, view: NetworkView
+) -> tuple[Tensor, Tensor]:
+    """The mean control (1, 1, D, H, W) and the labels, both on the grid and device of the volumes.
+
+    Raises
+    ------
+    UsageError
+        At a stage other than the input, or without regions or reference.
+    BadInputError
+        For regions or a reference on another grid.
+    """
+    if not view.at_input:
+        raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
+    if regions is None:
+        raise UsageError(f"{name} replaces atlas regions and was given none; set its regions.")
+    grid, own = tuple(view.volumes.shape[-3:]), tuple(regions.labels.shape)
+    if own != grid:
+        raise BadInputError(
+            f"labels of {regions.name!r} have the grid {own}, the volumes {grid}; load the atlas on the grid of the "
+            "volumes."
+        )
+    return fitting(reference, view.volumes, name).mean, regions.labels.to(view.volumes.device).long()
+
+
+def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:
+    """Masks (D, H, W) that keep the first 1, 2, ... regions of an order as they are in the volume; not all of them."""
+    if len(order) < 2:
+        return
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device)
+    placed = torch.where(labels != 0, rank[index], torch.zeros_like(index))
+    for shown in range(1, len(order)):
+        yield placed < shown
+
+
+def _scores(view: NetworkView, place: int, keeps: Iterator[Tensor], mean: Tensor, batch: int) -> Tensor:
+    """Scores (M,) of one volume with what each mask does not keep taken from the mean control."""
+    hidden = mean.expand_as(view.features)
+    found = [scores for _, scores in masked_scores(view, place, keeps, hidden, batch)]
+    return torch.cat(found) if found else view.features.new_zeros(0)
+
+
+def _painted(found: RegionEvidence) -> Tensor:
+    if not found.numbers:
+        return torch.zeros_like(found.labels, dtype=found.evidence.dtype)[None, None]
+    return painted(found.labels, found.numbers, (found.evidence / found.voxels)[None])

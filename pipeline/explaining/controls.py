@@ -1,0 +1,107 @@
+"""Who a scan is compared with: controls of the training part of the fold whose network explains it.
+
+Never anyone of the validation or test part: the network has learned what is normal from these people, and someone who
+is explained is never among them. Where a number is predicted there are no controls, and the reference is everyone whom
+the network was trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.cohort.people.persons import same_person
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.cohort.records import Scan
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.work.seeds import derived_seed
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Scans that may be a reference, one per person.
+
+    Parameters
+    ----------
+    by_fold : mapping of int to tuple of Scan
+        Of each fold's training part, in the order in which they are taken.
+    size : int
+        Scans of a reference.
+    match : tuple of str
+        Columns in which they are to be like the scan that is explained.
+    wanted : str
+        Whom a reference is made of, for messages.
+    """
+
+    by_fold: Mapping[int, tuple[Scan, ...]]
+    size: int
+    match: tuple[str, ...]
+    wanted: str
+
+    def of(self, fold: int, scan: Scan) -> tuple[Scan, ...]:
+        """The reference of a scan that the network of a fold explains, at most `size` scans.
+
+        With `match`, those who differ from the scan in the fewest of sex and site come first, among them those nearest
+        in age; what is unknown of either counts as a difference.
+
+        Raises
+        ------
+        BadInputError
+            If the training part of the fold has nobody to compare with.
+        """
+        found = self.by_fold.get(fold, ())
+        if not found:
+            raise BadInputError(
+                f"fold {fold}: its training part has no registered scan of {self.wanted}, and evidence maps compare "
+                "with such people. Use fewer folds, add participants, or take methods relative to controls out of "
+                "attribution.methods."
+            )
+        if self.match:
+            found = tuple(sorted(found, key=lambda one: _distance(one, scan, self.match)))  # stable: keeps the order
+        return found[: self.size]
+
+
+def _distance(one: Scan, scan: Scan, match: Sequence[str]) -> tuple[int, float]:
+    """Differences in sex and site, then the difference in age; infinite where an age is unknown."""
+    unlike = sum(
+        getattr(one, name) is None or getattr(one, name) != getattr(scan, name) for name in match if name != "age"
+    )
+    if "age" not in match:
+        return unlike, 0.0
+    return unlike, float("inf") if one.age is None or scan.age is None else abs(one.age - scan.age)
+
+
+def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls:
+    """Who may be a reference for each network.
+
+    Someone with scans of two classes, or with two names (`pipeline.cohort.people.persons`) of which one is a patient's,
+    is no control. The first visit represents a person. The order of people is drawn by the seed of the run and is the
+    same in all folds, so that folds share as many controls as they can; it does not depend on who else there is.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Registered scans of the run.
+    split : Split
+    config : Config
+    """
+    task = task_of(config.cohort)
+    labelled = [scan for scan in scans if scan.label is not None]
+    firsts = []
+    for person, names in same_person(scan.participant_id for scan in labelled).items():
+        own = [scan for scan in labelled if scan.participant_id in names]
+        if task.is_number or all(scan.label == task.outputs[0] for scan in own):
+            order = derived_seed(config.seed, "reference", person)
+            firsts.append((order, min(own, key=lambda scan: (scan.session_id or "", scan.scan_id))))
+    firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
+    by_fold = {
+        fold.index: tuple(scan for _, scan in firsts if scan.participant_id in set(fold.train)) for fold in split.folds
+    }
+    attribution = config.attribution
+    return Controls(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task))
+
+
+def _wanted(task: Task) -> str:
+    return f"someone with {task.column}" if task.is_number else f"a control ({task.outputs[0]})"

@@ -1,0 +1,90 @@
+"""Trained networks as a worker holds them, each with the controls that it was trained with."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.reference.references import Reference
+from pipeline.models.inputs import NetworkInput, read_network_volume
+from pipeline.models.storage import LoadedModel, load_model
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import FoldFiles
+from pipeline.run.layout.scan_files import ScanFiles
+
+
+@dataclass(frozen=True)
+class ReferenceScan:
+    """A registered scan that others are compared with; the digest is that of its image and brain mask."""
+
+    files: ScanFiles
+    digest: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network by its files, and the controls that a scan is compared with.
+
+    Parameters
+    ----------
+    fold : int
+    files : FoldFiles
+    weights_digest : str
+        Of its weights.
+    controls : tuple of ReferenceScan
+        Empty where nothing that is asked compares with controls.
+    """
+
+    fold: int
+    files: FoldFiles
+    weights_digest: str
+    controls: tuple[ReferenceScan, ...] = ()
+
+    def load(self, device: torch.device) -> LoadedModel:
+        """The network on a device; raises as `load_model`."""
+        return _model(self.files, self.weights_digest, device)
+
+    def reference(self, device: torch.device) -> Reference | None:
+        """Volumes of the controls and what the network answers to them; None without controls.
+
+        Raises
+        ------
+        BadInputError
+            If the network was not trained with one of them, or a scan cannot be read.
+        """
+        if not self.controls:
+            return None
+        loaded, people = self.load(device), tuple(one.files.participant_id for one in self.controls)
+        trained = loaded.description.get("participants")
+        strangers = [] if trained is None else sorted(set(people) - set(trained["train"]))
+        if strangers:
+            raise BadInputError(
+                f"{self.files.description}: the network was not trained with {strangers[0]}, who must not be a "
+                "reference for it. Train the fold again with the present split."
+            )
+        volumes = [_volume(one.files, one.digest, loaded.input) for one in self.controls]
+        logits = [_logits(self, one, device) for one in self.controls]
+        return Reference(torch.cat(volumes).to(device), people, torch.cat(logits))
+
+
+@functools.lru_cache(maxsize=8)
+def _model(files: FoldFiles, weights_digest: str, device: torch.device) -> LoadedModel:
+    """A process keeps a few networks, a dozen megabytes each; the digest tells versions of one file apart."""
+    return load_model(files, device)
+
+
+@functools.lru_cache(maxsize=32)
+def _volume(files: ScanFiles, digest: str, spec: NetworkInput) -> Tensor:
+    """(1, 1, D, H, W); kept by a process, half a gigabyte at most at 1 mm, since folds share most controls."""
+    return torch.from_numpy(read_network_volume(files, spec))[None, None]
+
+
+@functools.lru_cache(maxsize=4096)
+def _logits(network: Network, control: ReferenceScan, device: torch.device) -> Tensor:
+    loaded = network.load(device)
+    with torch.no_grad(), exact_float32(device):
+        return torch.as_tensor(loaded.model(_volume(control.files, control.digest, loaded.input).to(device)))

@@ -1,0 +1,314 @@
+"""Maps relative to controls: closed forms, what they must add up to, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from gradient_toys import SHAPE, network, volumes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_snapshot import snapshot
+from reference_toys import branches, controls, four_regions
+from torch import nn
+
+from pipeline.attribution.gradient.integrated_gradients import path_integral
+from pipeline.attribution.methods import attribute, require_defined
+from pipeline.attribution.perturbation.occlusion import RegionLabels
+from pipeline.attribution.reference.deeplift import DeepLift, deeplift
+from pipeline.attribution.reference.expected_gradients import (
+    ExpectedGradients,
+    IntegratedGradientsFromMean,
+    expected_gradients,
+    stratified_alphas,
+)
+from pipeline.attribution.reference.references import Reference
+from pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
+from pipeline.attribution.reference.rescale import ACTIVATIONS
+from pipeline.attribution.targets import start_values
+from pipeline.run.errors import BadInputError, UsageError
+
+BY_VOXEL: list[Any] = [
+    ExpectedGradients(),
+    ExpectedGradients(alphas=3, batch=4),
+    IntegratedGradientsFromMean(),
+    DeepLift(),
+    DeepLift(compare="each"),
+]
+BY_REGION: list[Any] = [RegionSwap(regions=four_regions()), RegionShapley(regions=four_regions())]
+each = pytest.mark.parametrize("method", BY_VOXEL + BY_REGION, ids=repr)
+by_voxel = pytest.mark.parametrize("method", BY_VOXEL, ids=repr)
+
+
+def given_to(method: Any, reference: Reference | None = None) -> Any:
+    return replace(method, reference=controls() if reference is None else reference)
+
+
+def linear() -> nn.Sequential:
+    torch.manual_seed(6)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 2)).double().eval()
+
+
+def evidence(model: nn.Module, x: torch.Tensor, target: int) -> torch.Tensor:
+    with torch.no_grad():
+        return start_values(model(x), target, "evidence")
+
+
+@by_voxel
+def test_linear_network_gives_weight_times_difference(method: Any) -> None:
+    model, x, reference = linear(), volumes(), controls()
+    answer = attribute(model, x, 1, given_to(method), start="evidence")
+    weight = (model[1].weight[1] - model[1].weight[0]).detach().view(1, *x.shape[2:])
+    differences = x[:, None] - reference.volumes[None]
+    if isinstance(method, ExpectedGradients | DeepLift):
+        torch.testing.assert_close(answer.values, weight * differences.mean(1), rtol=1e-11, atol=1e-13)
+    else:
+        torch.testing.assert_close(answer.values, weight * (x - reference.mean), rtol=1e-11, atol=1e-13)
+    assert answer.reference_value is not None
+    torch.testing.assert_close(answer.reference_value, evidence(model, reference.volumes, 1).mean().expand(2))
+
+
+@pytest.mark.parametrize("method", BY_REGION, ids=lambda method: method.name)
+def test_regions_of_a_linear_network_have_their_sum(method: Any) -> None:
+    model, x, reference = linear(), volumes(1), controls()
+    answer = attribute(model, x, 1, given_to(method), start="evidence")
+    weight = (model[1].weight[1] - model[1].weight[0]).detach().view(x.shape[2:])
+    exact = (weight * (x - reference.mean))[0, 0]
+    labels = four_regions().labels
+    for number in (2, 3, 5, 9):
+        own = answer.values[0, 0][labels == number]
+        torch.testing.assert_close(own.sum(), exact[labels == number].sum(), rtol=1e-9, atol=1e-12)
+        assert float(own.max() - own.min()) == 0
+    rest = (labels == 0) & (x != reference.mean)[0, 0]
+    torch.testing.assert_close(answer.values[0, 0][rest].sum(), exact[rest].sum(), rtol=1e-9, atol=1e-12)
+    assert float(answer.values[0, 0][(labels == 0) & ~rest].abs().max()) == 0
+
+
+COMPLETE: dict[str, tuple[Any, float]] = {
+    "deeplift from the mean": (DeepLift(), 1e-11),
+    "deeplift from each": (DeepLift(compare="each"), 1e-11),
+    "region Shapley": (RegionShapley(regions=four_regions(), pairs=1), 1e-11),
+    "integrated gradients": (IntegratedGradientsFromMean(steps=400), 5e-3),
+    "expected gradients": (ExpectedGradients(alphas=200), 2e-2),
+}
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("build", [network, branches], ids=["stages", "branches"])
+@pytest.mark.parametrize("start", ["evidence", "logit"])
+def test_map_adds_up_to_the_difference_to_its_reference(name: str, build: Callable[[], nn.Module], start: Any) -> None:
+    model, x, reference = build(), volumes(), controls()
+    method, error = COMPLETE[name]
+    answer = attribute(model, x, 2, given_to(method), start=start)
+    over = name in ("deeplift from each", "expected gradients")
+    with torch.no_grad():
+        of_reference = start_values(model(reference.volumes if over else reference.mean), 2, start).mean()
+        expected = start_values(model(x), 2, start) - of_reference
+    torch.testing.assert_close(answer.start_value - answer.reference_value, expected, rtol=1e-9, atol=1e-12)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(answer.values.flatten(1).sum(1), expected, rtol=0, atol=error * scale)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_deeplift_is_complete_for_every_activation(activation: type[nn.Module]) -> None:
+    model, x, reference = branches(activation), volumes(), controls()
+    answer = attribute(model, x, 0, given_to(DeepLift()), start="evidence")
+    expected = evidence(model, x, 0) - evidence(model, reference.mean, 0)
+    torch.testing.assert_close(answer.values.flatten(1).sum(1), expected, rtol=1e-7, atol=1e-10)
+    assert float(answer.values.abs().max()) > 0
+
+
+def test_deeplift_of_the_reference_itself_is_zero() -> None:
+    reference = controls(1)
+    found = deeplift(branches(), reference.volumes, reference.volumes, 1)
+    assert float(found[0].abs().max()) == 0
+    torch.testing.assert_close(found[1], found[2], rtol=0, atol=0)
+
+
+def test_deeplift_in_single_precision_stays_complete() -> None:
+    """Differences of a few roundings must not make slopes of thousands."""
+    model = branches(nn.SiLU).float()
+    reference = controls(1).volumes.float()
+    x = reference * (1 + 1e-7 * torch.randn(reference.shape, generator=torch.Generator().manual_seed(2)))
+    contributions = deeplift(model, x, reference, 1)[0]
+    exact = deeplift(branches(nn.SiLU), x.double(), reference.double(), 1)[0]
+    torch.testing.assert_close(contributions.double(), exact, rtol=1e-2, atol=1e-2 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("stage", [1, "stages.1.0", 2])
+@by_voxel
+def test_later_stages_add_up_too(method: Any, stage: int | str) -> None:
+    fine = replace(method, alphas=100) if isinstance(method, ExpectedGradients) else method
+    fine = replace(fine, steps=100) if isinstance(fine, IntegratedGradientsFromMean) else fine
+    answer = attribute(network(), volumes(), 1, given_to(fine), stage, "evidence", at_input_grid=False)
+    assert answer.reference_value is not None
+    difference = answer.start_value - answer.reference_value
+    torch.testing.assert_close(answer.values.flatten(1).sum(1), difference, rtol=0, atol=1e-2)
+
+
+def test_expected_gradients_of_one_reference_are_integrated_gradients() -> None:
+    model, x, reference = network(), volumes(), controls(1)
+
+    def score(a: torch.Tensor) -> torch.Tensor:
+        return start_values(model(a), 1, "evidence")
+
+    ours = expected_gradients(score, x, reference.volumes, stratified_alphas(1, 16, seed=5))
+    theirs = path_integral(score, x, reference.volumes, steps=16).attributions
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-14)
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_points_are_spread_evenly(references: int, per_reference: int, seed: int) -> None:
+    alphas = stratified_alphas(references, per_reference, seed)
+    assert alphas.shape == (references, per_reference)
+    count = references * per_reference
+    together = alphas.flatten().sort().values
+    torch.testing.assert_close(together, (torch.arange(count).double() + 0.5) / count)
+    parts = (alphas * per_reference).floor().long()
+    assert torch.equal(parts, torch.arange(per_reference).expand_as(parts))
+
+
+def test_known_logits_save_passes_and_change_nothing() -> None:
+    model, x, reference = network(), volumes(), controls()
+    with torch.no_grad():
+        known = Reference(reference.volumes, reference.people, model(reference.volumes))
+    plain = attribute(model, x, 1, given_to(ExpectedGradients()), start="evidence")
+    quick = attribute(model, x, 1, given_to(ExpectedGradients(), known), start="evidence")
+    assert torch.equal(plain.values, quick.values)
+    torch.testing.assert_close(plain.reference_value, quick.reference_value, rtol=1e-12, atol=0)
+
+
+@each
+def test_single_volumes_like_batches_and_a_network_never_touched(method: Any) -> None:
+    model, x = network(), volumes(3)
+    before, copy = snapshot(model), x.clone()
+    together = attribute(model, x, 1, given_to(method), start="evidence")
+    alone = [attribute(model, x[i : i + 1], 1, given_to(method), start="evidence") for i in range(3)]
+    torch.testing.assert_close(together.values, torch.cat([one.values for one in alone]), rtol=1e-9, atol=1e-12)
+    assert together.values.shape == x.shape
+    assert not together.values.requires_grad
+    assert snapshot(model) == before
+    assert torch.equal(x, copy)
+    with torch.inference_mode():
+        again = attribute(model, x.clone(), 1, given_to(method), start="evidence").values
+    torch.testing.assert_close(again, together.values, rtol=1e-12, atol=0)
+
+
+@each
+def test_order_of_the_controls_does_not_matter_but_for_sampling(method: Any) -> None:
+    model, x, reference = linear(), volumes(1), controls()
+    turned = Reference(reference.volumes.flip(0), reference.people[::-1])
+    maps = [attribute(model, x, 1, given_to(method, one), start="evidence").values for one in (reference, turned)]
+    torch.testing.assert_close(maps[0], maps[1], rtol=1e-9, atol=1e-12)
+
+
+@each
+def test_single_precision_agrees_with_double(method: Any) -> None:
+    """A reference is brought to the precision of the network."""
+    exact = attribute(network(), volumes(), 1, given_to(method), start="evidence").values
+    single = attribute(network().float(), volumes().float(), 1, given_to(method), start="evidence").values
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), exact, rtol=1e-3, atol=2e-4 * float(exact.abs().max()))
+
+
+@each
+def test_without_a_reference_or_with_one_on_another_grid(method: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{method.name} compares with controls and was given none"):
+        attribute(network(), volumes(), 1, method)
+    other = Reference(torch.rand(2, 1, 9, 12, 11, dtype=torch.float64), ("sub-1", "sub-2"))
+    with pytest.raises(BadInputError, match=rf"{method.name}: the reference volumes have the grid \(1, 9, 12, 11\)"):
+        attribute(network(), volumes(), 1, given_to(method, other))
+
+
+@pytest.mark.parametrize("method", BY_REGION, ids=lambda method: method.name)
+def test_regions_are_asked_at_the_input_on_the_grid_of_the_volumes(method: Any) -> None:
+    with pytest.raises(UsageError, match="explain at stage 0"):
+        attribute(network(), volumes(), 1, given_to(method), 1)
+    with pytest.raises(UsageError, match="was given none; set its regions"):
+        attribute(network(), volumes(), 1, given_to(replace(method, regions=None)))
+    elsewhere = RegionLabels("other", torch.ones(9, 12, 11, dtype=torch.int64))
+    with pytest.raises(BadInputError, match=r"labels of 'other' have the grid \(9, 12, 11\)"):
+        attribute(network(), volumes(), 1, given_to(replace(method, regions=elsewhere)))
+
+
+@pytest.mark.parametrize(
+    ("volumes_", "people", "logits", "words"),
+    [
+        (torch.zeros(0, 1, 3, 4, 5), (), None, "at least 1"),
+        (torch.zeros(2, 3, 4, 5), ("a", "b"), None, r"must be \(R, 1, D, H, W\)"),
+        (torch.zeros(2, 1, 3, 4, 5), ("a",), None, "2 volumes but 1 participants"),
+        (torch.zeros(2, 1, 3, 4, 5), ("a", "b"), torch.zeros(1, 2), "1 rows of logits"),
+        (torch.full((1, 1, 3, 4, 5), torch.nan), ("sub-7",), None, "sub-7 has values that are not finite"),
+    ],
+)
+def test_references_that_cannot_be(volumes_: torch.Tensor, people: Any, logits: Any, words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        Reference(volumes_, people, logits)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: ExpectedGradients(alphas=0), "expected-gradients: alphas = 0"),
+        (lambda: ExpectedGradients(seed=-1), "seed = -1"),
+        (lambda: IntegratedGradientsFromMean(steps=0), "integrated-gradients-from-mean: steps = 0"),
+        (lambda: DeepLift(compare="all"), "compare = 'all'"),  # type: ignore[arg-type]
+        (lambda: RegionSwap(batch=0), "region-swap: batch = 0"),
+        (lambda: RegionShapley(pairs=0), "region-shapley: pairs = 0"),
+    ],
+)
+def test_settings_that_are_refused(build: Callable[[], object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        build()
+
+
+class Squeeze(nn.Module):
+    """Features times a gate that they compute, as in squeeze and excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate, self.head = nn.Conv3d(1, 2, 3), nn.Conv3d(2, 2, 1), nn.Linear(2, 2)
+        self.pool = nn.AdaptiveAvgPool3d(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.conv(x)
+        a = a * torch.sigmoid(self.gate(self.pool(a)))
+        return self.head(self.pool(a).flatten(1))  # type: ignore[no-any-return]
+
+
+class Product(Squeeze):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.conv(x)
+        return self.head(self.pool(a * self.gate(a)).flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Squeeze(), r"mul.*multiplies two activations"),
+        (Product(), r"mul.*not supported"),
+        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.Softmax(1), nn.Flatten(), nn.Linear(1120, 2)), "Softmax.*not supported"),
+        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.PReLU(), nn.Flatten(), nn.Linear(1120, 2)), "PReLU.*not supported"),
+        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.SiLU(inplace=True)), "in place"),
+    ],
+)
+def test_deeplift_refuses_by_name_what_the_rule_is_not_defined_for(model: nn.Module, words: str) -> None:
+    method = given_to(DeepLift())
+    with pytest.raises(UsageError, match=words):
+        attribute(model.double().eval(), volumes(), 0, method)
+    with pytest.raises(UsageError, match=words):
+        require_defined(model, (9, 12, 10), method, 0, "evidence")
+
+
+def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:
+    from pipeline.attribution.lrp.methods import Lrp
+
+    with pytest.raises(UsageError, match="the softmax has no rescale rule"):
+        attribute(network(), volumes(), 0, given_to(DeepLift()), start="probability")
+    with pytest.raises(UsageError, match="lrp starts from one output"):
+        attribute(network(), volumes(), 0, Lrp(), start="evidence")
