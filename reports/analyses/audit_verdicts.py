@@ -1,4 +1,4 @@
-"""Verdicts of the sections that doubt the result: norms, sites, shortcuts, agreement of rankings."""
+"""Verdicts of the sections that check the result: norms, sites, shortcuts, agreement of rankings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
 from reports.words.volume_sources import OWN
 
-MARGIN = 1.1
-"""Enrichment from which it is worth a word, where its interval, if it has one, lies above 1."""
+MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 
 
 def norms(run: RunRecord) -> Verdict | None:
-    """Whether norms fit controls they were not made from, tails and centre; and whether patients fall into kinds."""
+    """Whether norms fit controls that they were not made from, and whether patients fall into subtypes."""
     parts, worst, off, fewest = [], 0.0, 0.0, float("inf")
     for source, title in ((run.main_maps[0], map_title(run.main_maps[0])), ("volume", f"volumes ({OWN})")):
         rows = rows_where(run, "w_calibration", fold="all", source=source)
@@ -34,23 +33,27 @@ def norms(run: RunRecord) -> Verdict | None:
         parts.append(
             f"{title}: {percent(rows['beyond'].mean(), 1)} of the scores of "
             f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
-            f"{count(len(rows), 'region')} (5 % would if the norms fit); their mean z is {fixed(centre)} (0 would be), "
-            f"furthest in one region {fixed(far['mean_z'])}, {shortened(far['group'])}"
+            f"{count(len(rows), 'region')} (5 % if the norms fit); their mean z is {fixed(centre)} (0 if they fit), "
+            f"the largest of a region {fixed(far['mean_z'])} ({shortened(far['group'])})"
         )  # fmt: skip
     if not parts:
         return None
-    doubt = ", as far as so few controls tell" if fewest < FEW_CONTROLS else ""
+    doubt = ", but few controls were tested" if fewest < FEW_CONTROLS else ""
     wrong = [what for what, is_wrong in (("in the tails", worst > FIT), ("at the centre", off > CENTRE)) if is_wrong]
-    answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"The norms fit, tails and centre{doubt}."
+    answer = (
+        f"The norms do not fit well {listing(wrong)}."
+        if wrong
+        else f"The norms fit in the tails and at the centre{doubt}."
+    )
     return Verdict(
-        answer, f"{run.negative} scored against norms of the others; no test is made. {'; '.join(parts)}.{_kinds(run)}"
+        answer,
+        f"Each of {run.negative} was scored against a norm made from others; this is not tested. {'; '.join(parts)}."
+        f"{_kinds(run)}",
     )
 
 
-FIT = 0.1
-"""Share of control scores beyond ±1.96, where 0.05 is meant, up to which norms are said to fit."""
-CENTRE = 0.2
-"""Mean z of controls over all regions, where 0 is meant, up to which norms are said to fit: a small effect (Cohen)."""
+FIT = 0.1  # largest share of control scores beyond ±1.96 (expected: 0.05) with which norms are said to fit
+CENTRE = 0.2  # largest mean z of controls (expected: 0) with which norms are said to fit: a small effect (Cohen)
 FEW_CONTROLS = 50
 
 
@@ -63,7 +66,7 @@ def _kinds(run: RunRecord) -> str:
     row, most = chosen.iloc[0], number(rows["k"].max())
     n = f"n = {number(row['n_participants'])} of {run.positive}, gap statistic, no test"
     if int(row["k"]) == 1:
-        return f" No subtypes: one group is preferred to 2 to {most} ({n})."
+        return f" No subtypes: one group fits better than 2 to {most} ({n})."
     compared = rows_where(run, "subtype_comparison", source=run.main_maps[0])
     clear = int((compared["p_fdr"] < CLEAR).sum()) if len(compared) else 0
     return (
@@ -73,7 +76,7 @@ def _kinds(run: RunRecord) -> str:
 
 
 def sites(run: RunRecord) -> Verdict | None:
-    """Whether site leaves a mark on relevance and volumes, before and after harmonisation."""
+    """Whether relevance and volumes depend on the site, before and after harmonisation."""
     parts, marked = [], {}
     for source, title in ((run.main_maps[0], map_title(run.main_maps[0])), ("volume", f"volumes ({OWN})")):
         rows = rows_where(run, "site_effects", source=source, effect="location")
@@ -94,21 +97,22 @@ def sites(run: RunRecord) -> Verdict | None:
         return None
     on_relevance = marked.get(run.main_maps[0])
     if on_relevance is None:
-        answer = "On relevance it could not be tested."
+        answer = "It could not be tested for relevance."
     elif on_relevance:
-        answer = f"Yes, on relevance in {count(on_relevance, 'region')}."
+        answer = f"Yes, in the relevance of {count(on_relevance, 'region')}."
     else:
-        answer = "Not on the leading map, as far as it can be told."
+        answer = "Not shown for the leading map."
     answer += _sites_elsewhere(run)
     if marked.get("volume"):
-        answer += f" On volumes in {count(marked['volume'], 'region')}."
+        answer += f" Volumes: in {count(marked['volume'], 'region')}."
     return Verdict(
-        answer, f"F test of site in the mean, beside the covariates, permuted. {'. '.join(map(sentence_case, parts))}."
+        answer,
+        f"F test of site in the mean, adjusted for the covariates, permuted. {'. '.join(map(sentence_case, parts))}.",
     )
 
 
 def _sites_elsewhere(run: RunRecord) -> str:
-    """Regions of the other maps whose mean goes with site, before or after harmonisation."""
+    """Regions of the other maps whose mean depends on the site, before or after harmonisation."""
     rows = rows_where(run, "site_effects", effect="location")
     rows = rows[~rows["source"].isin([run.main_maps[0], "volume"])]
     found = rows[(rows["p_fwe_before"] < CLEAR) | (rows["p_fwe_after"] < CLEAR)]
@@ -117,7 +121,7 @@ def _sites_elsewhere(run: RunRecord) -> str:
     first = found.assign(least=found[["p_fwe_before", "p_fwe_after"]].min(axis=1)).sort_values("least", kind="stable")
     row = first.iloc[0]
     return (
-        f" In {count(len(found), 'region')} of other maps, corrected map by map (clearest: {map_title(row['source'])}, "
+        f" Other maps: in {count(len(found), 'region')}, corrected map by map (clearest: {map_title(row['source'])}, "
         f"{shortened(row['group'])}, family-wise {p_value(row['p_fwe_before'])} before, "
         f"{p_value(row['p_fwe_after'])} after)."
     )
@@ -140,7 +144,7 @@ def _bounds(row: Mapping[Hashable, Any]) -> str:
 
 
 def shortcuts(run: RunRecord) -> Verdict | None:
-    """Whether the leading map gathers in places of the audit, and whether it tells the scanner."""
+    """Whether the leading map gathers in places that should not matter, and whether it predicts the site."""
     name = run.main_maps[0]
     places = rows_where(run, "shortcuts", map=name)
     places = places[places["compartment"] != NO_REGION] if len(places) else places
@@ -154,24 +158,24 @@ def shortcuts(run: RunRecord) -> Verdict | None:
         high = gathered(places).sort_values("enrichment", ascending=False)
         if len(high):
             named = listing([worded(place) for place in high["compartment"]])
-            answers.append(f"Possibly: relevance gathers in {named}.")
+            answers.append(f"Possibly: there is more relevance than expected in {named}.")
         else:
-            answers.append("Relevance is not shown to gather in any of the places looked at." if len(known) else
-                           "Where relevance gathers cannot be told.")  # fmt: skip
-        said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} times its share "
+            answers.append("No place is shown to hold more relevance than expected." if len(known) else
+                           "Whether relevance gathers in some places could not be tested.")  # fmt: skip
+        said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} "
                 f"({_bounds(row)}, n = {number(row['n_participants'])})"
                 for row in high.to_dict("records")]  # fmt: skip
         none = f"none above {fixed(MARGIN, 1)} with its interval above 1, of {count(len(known), 'place')}"
-        grounds.append(f"Enrichment of {map_title(name)} with its interval, no p: {listing(said) or none}.")
+        grounds.append(f"Enrichment of {map_title(name)} with its interval (not tested): {listing(said) or none}.")
     if len(read):
         told = read[read["p_fwe"] < CLEAR]
         if len(told):
             answers.append(
-                f"{sentence_case(listing([worded(target) for target in told['target']]))} can be read from it."
+                f"{sentence_case(listing([worded(target) for target in told['target']]))} can be predicted from it."
             )
         else:
             targets = sentence_case(listing([worded(target) for target in read["target"]]))
-            answers.append(f"{targets} could not be read from it better than by chance.")
+            answers.append(f"{targets} could not be predicted from it better than by chance.")
         answers += _read_elsewhere(run)
         said = [
             f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
@@ -184,18 +188,17 @@ def shortcuts(run: RunRecord) -> Verdict | None:
 
 
 def _read_elsewhere(run: RunRecord) -> list[str]:
-    """What can be read from other maps than the leading one."""
+    """What can be predicted from the other maps."""
     rows = run.tables["site_prediction"]
     rows = rows[(rows["map"] != run.main_maps[0]) & (rows["p_fwe"] < CLEAR)]
     said = [
         f"{worded(row['target'])} from {map_title(row['map'])} (family-wise corrected {p_value(row['p_fwe'])})"
         for row in rows.to_dict("records")
     ]
-    return [f"Of the other maps: {listing(said)}."] if said else []
+    return [f"From other maps: {listing(said)}."] if said else []
 
 
-LARGELY, PARTLY = 0.7, 0.4
-"""Mean rank correlation from which rankings are said to agree largely, and in part."""
+LARGELY, PARTLY = 0.7, 0.4  # smallest mean rank correlations with which rankings are said to agree largely, and in part
 
 
 def mean_rank_correlation(w: pd.Series, n_rankings: pd.Series) -> pd.Series:
@@ -220,11 +223,11 @@ def agreement(run: RunRecord) -> Verdict | None:
     word = "Largely" if least["correlation"] >= LARGELY else "In part" if least["correlation"] >= PARTLY else "Hardly"
     said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
     return Verdict(
-        f"{word} over all regions, least between {_between(least)}; of the first {number(lead['top'])} regions, "
-        f"{_between(lead)} share {percent(lead['overlap'], 0)}, by chance {percent(lead['overlap_chance'], 0)}.",
-        f"Mean rank correlation (1 the same order, 0 by chance) and Kendall's W of the rankings of "
+        f"{word} over all regions, least between {_between(least)}. Of the first {number(lead['top'])} regions, "
+        f"{_between(lead)} share {percent(lead['overlap'], 0)} ({percent(lead['overlap_chance'], 0)} by chance).",
+        f"Mean rank correlation (1: the same order, 0: chance) and Kendall's W of the rankings of "
         f"{count(int(first['n_regions']), 'region')} by density, permuted, n = {number(first['n_participants'])}: "
-        f"{'; '.join(said)}. Agreement is no truth: all of them may be wrong alike.",
+        f"{'; '.join(said)}. Rankings that agree can all be wrong.",
     )
 
 

@@ -1,6 +1,6 @@
-"""The sections of the statistics stage's analyses: what each asks, and which rows and columns answer it.
+"""The sections about analyses of the statistics stage: what each asks, and which rows and columns answer it.
 
-Adding an analysis to the report is adding a view here.
+A new analysis is one entry here and one in `reports.page.sections`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ASSOCIATIONS = Analysis(
     "associations", "Does relevance follow clinical measures?", "Clinical measures",
     "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
     "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
-    "of all regions and maps of a question at once. A correlation over both classes together also holds the "
-    "difference between the classes; within a class it does not.",
+    "of all regions and maps of a question at once. A correlation over both classes together also reflects "
+    "the difference between the classes; a correlation within a class does not.",
     (
         View(
             "associations", "Within a class: density against clinical measures, clearest first.", _CORRELATION,
@@ -38,8 +38,8 @@ ASSOCIATIONS = Analysis(
             where={"metric": ["density"], "scan_group": ["all", None]}, order=("p_fwe", "-r"), shown=10,
             finding="p_fwe", optional=True,
             text="Over {positive} and {negative} together, relevance and most measures differ between the classes, "
-            "relevance because maps are scaled by the {start} of {positive}. A correlation here may say no more than "
-            "that.",
+            "relevance because maps are scaled by the {start} of {positive}. A correlation here may reflect "
+            "only that.",
         ),
     ),
     verdicts.associations,
@@ -52,9 +52,9 @@ NUMBER_PERFORMANCE = Analysis(
     "How well is the number predicted?",
     "Performance",
     "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
-    "What a network must beat is the mean of the target. The gap (predicted minus true) falls with the target wherever "
-    "prediction is imperfect; the corrected gap has this trend taken out by a line fitted to the other folds (de Lange "
-    "& Cole 2020). It uses the true value, so it is a measure of a person, not of the prediction.",
+    "A network should do better than the mean of the target. The gap (predicted minus true) falls with the target "
+    "wherever prediction is imperfect; the corrected gap is the gap minus this trend, a line fitted to the other folds "
+    "(de Lange & Cole 2020). It uses the true value, so it describes a person and does not measure the prediction.",
     (
         View(
             "performance_number", "Out-of-fold predictions of all folds together.", _MEASURED, where={"fold": ["all"]}
@@ -65,7 +65,7 @@ NUMBER_PERFORMANCE = Analysis(
 CLASSES_PERFORMANCE = Analysis(
     "classes-performance", "How well are the classes told apart?", "Performance",
     "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
-    "The balanced accuracy is the mean over classes of the share of their scans that is recognised.",
+    "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
     (
         View("performance_classes", "Predictions of all folds together.", _MEASURED, where={"fold": ["all"]}),
         View(
@@ -87,8 +87,8 @@ NUMBER_ASSOCIATIONS = Analysis(
     "number-associations", "Does relevance follow the number?", "Relevance and the number",
     "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
     "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
-    "of all regions and maps of a question at once. Maps explain the predicted number, so that regions whose relevance "
-    "follows the target are those that the prediction is made of.",
+    "of all regions and maps of a question at once. Maps explain the predicted number, so regions whose relevance "
+    "follows the target contribute most to the prediction.",
     (
         View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
              where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
@@ -102,10 +102,10 @@ _COMPARED = (
 
 COMPARISONS = Analysis(
     "comparisons", "Where do groups differ?", "Group comparisons",
-    "Classes, and right and wrong decisions, compared region by region over participants, the test fold held. First "
-    "where relevance lies (share of the map), then how much of it there is (density). With several test folds the "
-    "difference, its interval and g are those within folds, not the difference of the two means beside them. Adjusted, "
-    "with covariates held constant.",
+    "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
+    "The first tables show where relevance lies (share of the map), the last how much of it there is (density). With "
+    "several test folds, the difference, its interval and g are within folds and may differ from the difference of the "
+    "two means. Adjusted p: covariates are held constant too.",
     (
         View(
             "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COMPARED,
@@ -124,20 +124,59 @@ COMPARISONS = Analysis(
              "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
             where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
             text="A density is not divided by the map's total, and a map adds up to about the {start} of {positive}, "
-            "whatever the region. Between {positive} and {negative}, and between other groups the network calls "
-            "differently, density therefore differs nearly everywhere: read the share of the map first. The log-gain "
-            "is the logarithm of the ratio of two means; shrunken, it is drawn towards the mean of its map as far as "
-            "its uncertainty asks, so that ratios of almost nothing to almost nothing do not lead the list.",
+            "whatever the region. Between {positive} and {negative}, and between other groups that the "
+            "network predicts differently, density therefore differs nearly everywhere: read the share of the map "
+            "first. The log-gain is the logarithm of the ratio of two means. Shrinkage pulls uncertain log-gains "
+            "towards the mean of their map, so that ratios of two very small means do not lead the list.",
         ),
     ),
     verdicts.comparisons,
 )  # fmt: skip
 
+EFFECTS = Analysis(
+    "effects", "Regions that tell the classes apart", "Region effects",
+    "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
+    "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
+    "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
+    "family-wise, over all maps and regions at once.",
+    (
+        View(
+            "region_effects", "The clearest differences of the leading maps.",
+            ("map", "group", "mean_positive", "mean_negative", "difference", *_CI, "hedges_g", "t", "n_positive",
+             "n_negative", "p_fwe", "p_fdr", "note"), order=("p_fwe", "-t"), shown=30, finding="p_fwe",
+        ),
+    ),
+    verdicts.effects,
+)  # fmt: skip
+
+REGION_MEANS = Analysis(
+    "region-means", "All regions", "Region table",
+    "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
+    "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
+    (
+        View("region_summary", "Relevance by region and group of scans, densest first.",
+             ("group", "map", "scan_group", "mean_density", *_CI, "mean_sum", "mean_gain", "n_gain", *_N),
+             where={"scan_group": ["{positive}", "{negative}", "TP"]}, order=("-mean_density",), shown=60),
+    ),
+)  # fmt: skip
+
+PLANTED = Analysis(
+    "planted", "Are the planted regions found?", "Planted truth",
+    "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
+    "in true positives, and how much of the positive relevance lies in them.",
+    (
+        View("planted_recovery", "Recovery of the planted regions in true positives.",
+             ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
+              "volume_share", "enrichment", *_N), leading=False, shown=40),
+    ),
+    planted_verdict.planted_regions,
+)  # fmt: skip
+
 SUBGROUPS = Analysis(
-    "subgroups", "For whom? Performance and relevance in subgroups", "Subgroups",
-    "Whether the classifier works alike in women and men, at all ages and sites, and whether relevance does. Subgroups "
-    "with too few participants are suppressed and say so. That one subgroup has a small p and another has not is no "
-    "difference between them: the interaction is what tests it.",
+    "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups",
+    "Performance and relevance in women and men, at different ages and at different sites. Subgroups with too few "
+    "participants have no values. A small p in one subgroup and a large one in another do not show a difference "
+    "between them; this is tested by the interaction.",
     (
         View(
             "fairness", "Balanced accuracy by subgroup.",
@@ -148,13 +187,13 @@ SUBGROUPS = Analysis(
             intervals=Intervals(("level",), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
         ),
         View(
-            "interactions", "Whether the difference between {positive} and {negative} depends on someone's subgroup.",
+            "interactions", "Whether the difference between {positive} and {negative} depends on the subgroup.",
             ("variable", "levels", "map", "group", "estimate", "statistic", "partial_r", "p", "p_fwe", "p_fdr", *_N,
              "note"),
             order=("p_fwe", "-partial_r"), shown=15, finding="p_fwe",
         ),
         View(
-            "subgroups", "Density in the hippocampus by subgroup, of everyone explained (MCI too).",
+            "subgroups", "Density in the hippocampus by subgroup, over all explained participants (with MCI too).",
             ("variable", "level", "map", "n_participants", "n_scans", "mean_density", *_CI, "class_difference",
              "class_difference_low", "class_difference_high", "class_hedges_g", "note"),
             where={"group": ["Hippocampus", None]}, shown=40,
@@ -164,14 +203,14 @@ SUBGROUPS = Analysis(
 )  # fmt: skip
 
 PROGRESSION = Analysis(
-    "progression", "Does it foresee who converts?", "Progression",
-    "People with MCI, seen by networks that were trained on {positive} and {negative} and never on them. Concordance "
-    "is the chance that of two people the one with the higher score converts first; 0.5 is guessing. For it "
-    "and for Cox models every conversion to AD counts that was seen at any later visit; for the area under the curve, "
-    "sensitivity and specificity those within {horizon} months, among people whose course is known so long. "
-    "Trajectories: estimates and intervals are of mixed models over visits, with an intercept and where possible a "
-    "slope of each person's own; p is from flipping the signs of people's slopes, or letting people change groups, and "
-    "needs no model.",
+    "progression", "Does it predict who converts?", "Progression",
+    "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
+    "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
+    "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
+    "and specificity use those within {horizon} months, among people who were followed that long. Trajectories: "
+    "estimates and intervals come from mixed models over visits, with a random intercept and where possible a random "
+    "slope of each person; p comes from flipping the signs of people's slopes, or from exchanging people between "
+    "groups, and needs no model.",
     (
         View(
             "progression", "Prediction of conversion to AD from the first scan.",
@@ -195,11 +234,11 @@ PROGRESSION = Analysis(
 )  # fmt: skip
 
 NORMS = Analysis(
-    "norms", "Against the norm: w-scores and kinds of fingerprints", "Norms",
-    "A w-score is how far a person lies from what age, sex and further covariates let expect of {negative}, in "
-    "standard deviations; the norm of each fold comes from its own training participants of {negative}. Subtypes are "
-    "clusters of fingerprints; they count as kinds only where they are stable and the gap statistic prefers them to "
-    "none.",
+    "norms", "Against the norm: w-scores and subtypes", "Norms",
+    "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
+    "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
+    "Subtypes are clusters of fingerprints; they are reported only if they are stable and the gap statistic prefers "
+    "them to a single group.",
     (
         View(
             "w_calibration", "Do the norms fit? Controls scored against the others, worst first.",
@@ -212,7 +251,7 @@ NORMS = Analysis(
              "n_participants", "note"), shown=30,
         ),
         View(
-            "subtype_comparison", "What subtypes differ in.",
+            "subtype_comparison", "How subtypes differ.",
             ("source", "compared", "measure", "value", "means", "f", "p", "p_fdr", "n_participants", "note"),
             order=("p_fdr",), shown=30, finding="p_fdr",
         ),
@@ -221,9 +260,9 @@ NORMS = Analysis(
 )  # fmt: skip
 
 MAIN_EFFECTS = Analysis(
-    "main-effects", "What else moves relevance and volume?", "Other influences",
-    "Sex, age, education, field strength and site, each beside the others and the class. What has nothing to do with "
-    "the disease should move volumes where anatomy says so, and relevance little.",
+    "main-effects", "What else influences relevance and volume?", "Other influences",
+    "Sex, age, education, field strength and site, each adjusted for the others and the class. Influences that have "
+    "nothing to do with the disease may change volumes but should change relevance little.",
     (
         View(
             "main_effects", "Effects on density and volume, clearest first.",
@@ -235,12 +274,13 @@ MAIN_EFFECTS = Analysis(
 )  # fmt: skip
 
 HARMONISATION = Analysis(
-    "harmonisation", "Do sites leave a mark? Before and after harmonisation", "Sites",
-    "What site does to relevance and volumes beside the covariates, before and after ComBat. Parameters come from the "
-    "training participants of each fold and are applied to those it tests. Covariates for training alone (the class, "
-    "unless [statistics.harmonisation] training_covariates says otherwise) keep the disease from passing for a site; "
-    "of the people tested they are not used. The covariates of this test, and sites that are joined, are not those of "
-    "“What else moves relevance and volume?”, so the same region has another p there.",
+    "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites",
+    "Effect of the site on relevance and volumes, adjusted for the covariates, before and after ComBat. Parameters "
+    "are estimated from the training participants of each fold and applied to its test participants. Covariates of "
+    "the training participants (the class, unless [statistics.harmonisation] training_covariates says otherwise) keep "
+    "effects of the disease from being removed as effects of the site; those of test participants are not used. This "
+    "test has other covariates and joins other sites than “What else influences relevance and volume?”, so p values "
+    "differ.",
     (
         View(
             "site_effects", "Effect of site by region, largest before harmonisation first.",
@@ -249,7 +289,7 @@ HARMONISATION = Analysis(
             order=("p_fwe_before", "-r2_before"), shown=15, leading=False, finding="p_fwe_before",
         ),
         View(
-            "harmonisation_models", "What harmonisation did to each site.",
+            "harmonisation_models", "How harmonisation changed each site.",
             ("source", "fold", "site", "n_training", "n_tested", "treatment", "gamma", "scale", "note"), shown=15,
         ),
     ),
@@ -257,11 +297,10 @@ HARMONISATION = Analysis(
 )  # fmt: skip
 
 SHORTCUTS = Analysis(
-    "shortcuts", "Could it be a shortcut?", "Shortcut audit",
+    "shortcuts", "Does it use shortcuts?", "Shortcut audit",
     "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
-    "the scanner. Enrichment 1 is relevance spread evenly; site and field strength should not be readable from "
-    "relevance. Fluid need not be a shortcut: ventricles widen in Alzheimer's disease, and relevance at their border "
-    "may be that sign.",
+    "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
+    "predictable from relevance. Relevance in fluid need not be a shortcut: ventricles widen in Alzheimer's.",
     (
         View(
             "shortcuts", "Relevance in places that should not matter.",
@@ -280,10 +319,10 @@ SHORTCUTS = Analysis(
 )  # fmt: skip
 
 AGREEMENT = Analysis(
-    "agreement", "Would another network, β or method say the same?", "Agreement",
-    "Agreement of the rankings of regions: Kendall's W is 1 where all rankings are the same, and 1 over "
-    "their number by chance. Networks of different "
-    "folds share most of their training participants, so their agreement is an upper bound.",
+    "agreement", "Do networks, values of β and methods agree?", "Agreement",
+    "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
+    "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
+    "bound.",
     (
         View(
             "ranking_agreement", "Agreement of rankings of regions by density, over all scans.",
@@ -295,9 +334,9 @@ AGREEMENT = Analysis(
 )  # fmt: skip
 
 EFFECTS_FOUND = Analysis(
-    "planted-effects", "Are the planted effects found, and the nulls not?", "Planted effects",
-    "Planted effects are the disease in the planted regions and whatever else was put into the data of a synthetic "
-    "cohort; nulls were not. The former should be found, the latter not.",
+    "planted-effects", "Are planted effects found, and only these?", "Planted effects",
+    "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
+    "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
     (
         View(
             "planted_effects", "What was planted and what was found.",

@@ -13,40 +13,26 @@ from reports.analyses.columns import worded
 from reports.vector.intervals import IntervalRow, draw_intervals
 from reports.words.numbers import fixed, is_missing, listing, number, shortened
 
-DRAWN = 20
-"""Rows of a chart."""
+DRAWN = 20  # rows of a chart
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """A chart of estimates with their intervals.
+    """A chart of estimates with their intervals."""
 
-    Parameters
-    ----------
-    label : sequence of str
-        Columns that name a row.
-    estimate, low, high : str
-    axis : str
-        With its unit.
-    at : float, optional
-        Where there is no effect.
-    n : sequence of str
-        Columns with the participants behind a row, group by group.
-    """
-
-    label: Sequence[str]
+    label: Sequence[str]  # columns that name a row
     estimate: str
     low: str
     high: str
-    axis: str
-    at: float | None = 0.0
-    n: Sequence[str] = ("n_participants",)
+    axis: str  # with its unit
+    at: float | None = 0.0  # where there is no effect
+    n: Sequence[str] = ("n_participants",)  # columns with the participants behind a row, group by group
 
 
 def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidence: float) -> tuple[Markup | None, str]:
     """Chart of the first `DRAWN` rows that have an estimate, and its caption; None where there is nothing to draw.
 
-    What is the same in all rows stands in the caption, not in every name; `confidence` is that of the intervals.
+    Values that all rows share are in the caption, not in every name; `confidence` is that of the intervals.
     """
     if spec is None or not {spec.estimate, spec.low, spec.high} <= set(rows.columns):
         return None, ""
@@ -69,7 +55,7 @@ def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidenc
 
 
 def _told_apart(rows: pd.DataFrame, spec: Intervals) -> tuple[list[str], str]:
-    """Columns that tell the rows apart, and a sentence with what all of them share."""
+    """Columns in which the rows differ, and a sentence with the values that they share."""
     there = [name for name in spec.label if name in rows]
     shared = [name for name in there if len(rows) > 1 and (rows[name] == rows[name].iloc[0]).all()]
     said = [_said(name, rows[name].iloc[0]) for name in shared]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 from reports.page.tables import Column, footnote, text
+from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 from reports.words.numbers import fixed, number, p_cell, percent
 
 FORMS: Mapping[Form, Callable[[object], str]] = {
@@ -18,7 +21,10 @@ LINKS = {"group": "group_page", "participant_id": "person_page"}
 """Column with the address of the page that a cell leads to."""
 
 WORDS: Mapping[str, str] = {
-    "auc": "area under the curve", "rim": "rim of the mask", "rim_inside": "inner side of the rim",
+    "auc": "area under the curve", "brier": "Brier score", "mae": "mean absolute error", "r2": "R²",
+    "mae_of_mean": "mean absolute error of predicting the mean", "corrected_mae": "mean absolute corrected gap",
+    "gap_slope": "slope of the gap on the target", "corrected_gap_slope": "slope of the corrected gap on the target",
+    "rim": "rim of the mask", "rim_inside": "inner side of the rim",
     "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
     "dark": "dark voxels", "vessel": "vessels", "no_region": "no region of the atlas",
     "own volume": "the region's own volume", "mmse": "MMSE",
@@ -55,7 +61,18 @@ def column_of(table: Table, name: str) -> Column:
     declared = table.columns[name]
     title = declared.title or name.replace("_", " ").capitalize()
     numeric = not declared.is_text and declared.form is not Form.FLAG
-    return Column(name, title, FORMS[declared.form], numeric, link=LINKS.get(name, ""))
+    return Column(name, title, FORMS[declared.form], numeric, declared.meaning, LINKS.get(name, ""))
+
+
+def columns_of(run: RunRecord, table: str, names: Iterable[str], **titles: str) -> list[Column]:
+    """Columns of a table as it declares them, the classes filled in; `titles` replace some headings.
+
+    A p value is not called uncorrected where another column says which one it is.
+    """
+    wanted, classes = list(names), {"positive": run.positive, "negative": run.negative}
+    titles |= {"p": "p"} if "p_is" in wanted else {}
+    columns = [column_of(TABLES[table], name) for name in wanted]
+    return [replace(column, title=titles.get(column.key, column.title).format(**classes)) for column in columns]
 
 
 def worded(value: object) -> str:

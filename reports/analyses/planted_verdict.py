@@ -1,20 +1,20 @@
-"""Planted effects that were found, but where almost every region shows them: no evidence that the place is found."""
+"""Verdicts on synthetic cohorts: whether maps find the planted regions, and whether planted effects are found."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, number
+from reports.words.numbers import count, fixed, listing, number, percent
 
-NEARLY_ALL = 0.9
-"""Share of regions from which an effect that is found says nothing of place."""
+NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
 
 
 def planted_effects(run: RunRecord) -> Verdict | None:
-    """Which of the answers as planted rest on a difference that is nearly everywhere; None where none does."""
+    """Which planted effects were found only as a difference in nearly every region; None without any."""
     rows = rows_where(run, "planted_effects", verdict="as planted", result="found")
     said = []
     for row in rows.to_dict("records"):
@@ -28,9 +28,45 @@ def planted_effects(run: RunRecord) -> Verdict | None:
     return Verdict(
         f"{number(int((every['verdict'] == 'as planted').sum()))} of {count(len(every), 'answer')} are as planted, but "
         f"{number(len(said))} of them {'is' if len(said) == 1 else 'are'} no evidence of place.",
-        f"By density over both classes, which follows the prediction, nearly every region passes: {listing(said)}."
-        f"{_within(run)} Whether the planted regions lead, their recovery tells.",
+        f"Density over both classes follows the prediction, so nearly every region passes: {listing(said)}."
+        f"{_within(run)} The section “Are the planted regions found?” says whether the planted regions lead.",
     )
+
+
+def recovery(run: RunRecord) -> Verdict | None:
+    """What the leading map finds, by density and by gain."""
+    rows = rows_where(run, "planted_recovery", map=run.main_maps[0])
+    if rows.empty:
+        return None
+    first = rows.iloc[0]
+    parts = [
+        f"by {row['metric']}, {number(row['hits'])} of {number(row['n_planted'])} planted regions "
+        f"{'is' if row['hits'] == 1 else 'are'} among the first {number(row['top'])} of {number(row['n_groups'])} (a "
+        f"random ranking puts {fixed(row['expected_hits'])} there)"
+        for row in rows[rows["metric"].isin(["density", "gain"])].to_dict("records")
+    ]
+    people = count(int(first["n_participants"]), "true-positive participant")
+    return Verdict(
+        f"{map_title(run.main_maps[0])}, {people}: {'; '.join(parts)}.",
+        f"The planted regions hold {percent(first['volume_share'])} of the volume and "
+        f"{percent(first['relevance_share'])} of the positive relevance.",
+    )
+
+
+def shuffled_count(run: RunRecord) -> str:
+    """With what the number of planted regions found should be compared: a run with shuffled labels."""
+    if run.config.cohort.shuffle_labels:
+        return "The labels of this run were shuffled: a run with the true labels should find more regions."
+    return (
+        "A network trained on shuffled labels may rank planted regions as high. To see how many it finds, repeat the "
+        "run with shuffle_labels = true in [cohort]."
+    )
+
+
+def planted_regions(run: RunRecord) -> Verdict | None:
+    """`recovery`, and what to compare it with."""
+    found = recovery(run)
+    return None if found is None else Verdict(found.answer, f"{found.grounds} {shuffled_count(run)}")
 
 
 def _everywhere(run: RunRecord, effect: str, analysis: str) -> pd.DataFrame:

@@ -1,6 +1,6 @@
-"""What a section's tables say, in a sentence before all else: the answer, then test, n and corrected p.
+"""The verdict of a section: its answer, then the test, n and corrected p, all read from tables of the run.
 
-Every number is read from a table of the run. That nothing is found among few people is never said to be nothing.
+A result that is not significant among few people is never reported as no effect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,8 @@ from reports.words.numbers import count, fixed, interval, is_missing, listing, m
 from reports.words.volume_sources import biomarker_in_words
 from reports.words.wording import level_in_words, variable_in_words
 
-CLEAR = 0.05
-"""A corrected p below this survives correction."""
-
-
-NAMED = 4
-"""Regions named for each direction of a difference."""
+CLEAR = 0.05  # below this, a corrected p is significant
+NAMED = 4  # regions named for each direction of a difference
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Verdict:
 
 
 def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
-    """Rows of a table of the run; none where the table, or a column asked for, is not there."""
+    """Rows of a table of the run with these values; none where the table or one of the columns is missing."""
     if not run.has(table) or not set(values) <= set(run.tables[table]):
         return pd.DataFrame()
     rows = run.tables[table]
@@ -44,7 +40,7 @@ def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
 
 
 def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
-    r"""How many tests survive which correction, and the clearest one.
+    r"""How many tests are significant after correction, and the clearest one.
 
     Examples
     --------
@@ -63,7 +59,7 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
 
 
 def comparisons(run: RunRecord) -> Verdict | None:
-    """Where the classes' shares of the leading map differ; densities after, since they follow the prediction."""
+    """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
     name, pair = run.main_maps[0], f"{run.positive}/{run.negative}"
     rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
     tested = rows[rows["p_fwe"].notna()] if len(rows) else rows
@@ -76,7 +72,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
-    answer = f"Of the map of {run.positive}, {'; '.join(said)}." if said else "Nowhere that survives correction."
+    answer = f"Of the map of {run.positive}, {'; '.join(said)}." if said else "No difference survives correction."
     first = tested.iloc[0]
     densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
     grounds = (
@@ -87,11 +83,42 @@ def comparisons(run: RunRecord) -> Verdict | None:
     if len(densities):
         clear_densities = int((densities["p_fwe"] < CLEAR).sum())
         grounds += (
-            f" By density it would be {number(clear_densities)} of {number(int(densities['p_fwe'].notna().sum()))}: "
-            f"maps are scaled by the {run.config.attribution.start_value} of {run.positive}, so that difference is "
-            "mostly the prediction seen again."
+            f" By density it is {number(clear_densities)} of {number(int(densities['p_fwe'].notna().sum()))}; since "
+            f"maps are scaled by the {run.config.attribution.start_value} of {run.positive}, such a difference mostly "
+            "repeats the prediction."
         )
     return Verdict(answer, grounds)
+
+
+def effects(run: RunRecord) -> Verdict | None:
+    """How many regions tell the classes apart by density, map by map, and how this was tested."""
+    table, said = run.tables["region_effects"], []
+    for name in run.main_maps:
+        rows = table[(table["map"] == name) & table["t"].notna()]
+        if len(rows):
+            clear = int((rows["p_fwe"] < CLEAR).sum())
+            said.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
+    first = table.iloc[0]
+    within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
+    grounds = (
+        f"{count(int(first['n_positive']), 'participant')} of {run.positive} and {number(first['n_negative'])} of "
+        f"{run.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
+    )
+    if not said:
+        return Verdict("No difference could be tested.", grounds)
+    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(said)}.", grounds)
+
+
+def folds_held(table: pd.DataFrame) -> bool:
+    """Whether the test fold is held in any comparison of a table."""
+    return bool(table["fold_held"].fillna(False).astype(bool).any())
+
+
+def difference_in_words(table: pd.DataFrame) -> str:
+    """What the column of differences is, to end a caption, where it is not the difference of the means beside it."""
+    if not folds_held(table):
+        return ""
+    return " The difference, its interval and g are within test folds: not the difference of the two means."
 
 
 def _with_g(row: Mapping[Hashable, object]) -> str:
@@ -120,9 +147,9 @@ def associations(run: RunRecord) -> Verdict | None:
     if least >= CLEAR:
         answer = "Not shown within a class."
     elif least * sets < CLEAR:
-        answer = "Within a class, in places."
+        answer = "Yes, within a class and in some regions."
     else:
-        answer = f"Within a class, in places, but so few may be chance among {count(sets, 'set')} of tests."
+        answer = f"In some regions within a class, but so few may be chance among {count(sets, 'set')} of tests."
     return Verdict(
         answer, f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
         f"measure, an estimator, a class): {'; '.join(parts)}.",
@@ -130,10 +157,7 @@ def associations(run: RunRecord) -> Verdict | None:
 
 
 def fairness(run: RunRecord) -> Verdict | None:
-    """Which subgroups were looked at, how many people they hold, and whether any difference survives correction.
-
-    Balanced accuracy is told of all; a difference in another measure where it survives.
-    """
+    """Which subgroups were compared, how many people they have, and whether any difference survives correction."""
     rows = rows_where(run, "fairness", metric="balanced_accuracy")
     known = rows[rows["estimate"].notna()] if len(rows) else rows
     if known.empty:
@@ -156,13 +180,13 @@ def fairness(run: RunRecord) -> Verdict | None:
     if tested.empty:
         answer, test = "Not known.", "No difference could be tested."
     elif clear.empty:
-        answer = "No difference survives correction; among so few this does not show that it serves everyone alike."
+        answer = "No difference survives correction. Among so few people, this does not show equal performance."
         test = f"Clearest: {_tested(tested.iloc[0])}."
     else:
-        answer = "Not alike for everyone."
+        answer = "It does not work equally well for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
-        answer, f"Looked at: {scope}. Balanced accuracy lies between {listing(ends)}, each against everyone else, "
+        answer, f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
         f"membership permuted within the class, corrected {correction('p_fdr')} within each variable, "
         f"over its subgroups and measures. {test}",
     )  # fmt: skip
@@ -179,7 +203,7 @@ def _tested(row: pd.Series) -> str:
 
 
 def progression(run: RunRecord) -> Verdict | None:
-    """Whether the network's score foretells conversion; with too few people, that this cannot be told."""
+    """Whether the network's score predicts conversion, or that there are too few people to tell."""
     rows = rows_where(run, "progression", predictor="model", measure="concordance")
     if rows.empty:
         return None
@@ -196,14 +220,14 @@ def progression(run: RunRecord) -> Verdict | None:
         return Verdict(
             f"Cannot be answered with n = {number(people)} people with MCI and {count(events, 'conversion')}.",
             f"At least {number(needed)} people, and {number(conversions)} conversions for each predictor of a Cox "
-            f"model, are asked for. What is below is there to be complete, not to be read as a result. {grounds}",
+            f"model, are needed. The tables below are shown for completeness only. {grounds}",
         )
     better = [
         f"{worded(other['predictor'])} {fixed(other['estimate'])}"
         for other in rows_where(run, "progression", measure="concordance").to_dict("records")
         if other["predictor"] != "model" and not is_missing(other["estimate"])
     ]
-    beside = f" Beside it: {listing(better)}." if better else ""
+    beside = f" Other predictors: {listing(better)}." if better else ""
     adjusted = rows_where(run, "cox", predictor="model", model="adjusted")
     if len(adjusted) and not is_missing(adjusted["hazard_ratio"].iloc[0]):
         one = adjusted.iloc[0]

@@ -1,7 +1,7 @@
 """Analyses of the statistics stage on the page: which columns of which table, in what order, declared as data.
 
-A section of analyses is a list of views. A view picks rows and columns of one table; titles and formats of columns are
-those of the house, hints those of the table's own data dictionary. What is left out is said, with the file that has it.
+A section is a list of views. A view picks rows and columns of one table; headings, formats and hints of columns come
+from the declaration of the table. The caption names the file that has what is left out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from markupsafe import Markup
 
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.charts import Intervals, chart_of
-from reports.analyses.columns import column_of, correction, worded
+from reports.analyses.columns import columns_of, correction, worded
 from reports.analyses.verdicts import Verdict
 from reports.page.material import Material
-from reports.page.tables import Column, PageTable, page_table
+from reports.page.tables import PageTable, page_table
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import TABLES
 from reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
@@ -33,52 +33,28 @@ from reports.words.wording import (
     without_codes,
 )
 
-SHOWN = 12
-"""Rows of a table on the page, unless its view says otherwise."""
+SHOWN = 12  # rows of a table on the page, unless its view says otherwise
 
 
 @dataclass(frozen=True)
 class View:
-    """One table of the statistics stage as the page shows it.
+    """One table of the statistics stage as the page shows it."""
 
-    Parameters
-    ----------
-    table : str
-        Name of `reports.read.written_tables.TABLES`.
-    caption : str
-    columns : sequence of str
-        In order; none stands for all there are. Those the table lacks, and notes where there is none, are left out.
-    where : mapping of str to sequence of object
-        Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and
-        ``{negative}`` stand for the classes.
-    leading : bool
-        Whether only rows of the leading maps are shown.
-    order : sequence of str
-        Columns to sort by, smallest first; ``-name`` by size in absolute value, largest first.
-    shown : int
-    intervals : Intervals, optional
-    finding : str
-        Column of corrected p values that are counted in a sentence; where no test has one, the notes stand alone.
-    verdicts : bool
-        Whether the column ``verdict`` is counted in a sentence.
-    text : str
-        Said before it: what to keep in mind; ``{positive}``, ``{negative}`` and ``{start}`` are filled in.
-    optional : bool
-        Left out where `where` picks no row, as the run did not ask for them.
-    """
-
-    table: str
+    table: str  # name of `reports.read.written_tables.TABLES`
     caption: str
     columns: Sequence[str]
+    # Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and ``{negative}``
+    # stand for the classes
     where: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    leading: bool = True
-    order: Sequence[str] = ()
+    leading: bool = True  # show only rows of the leading maps
+    order: Sequence[str] = ()  # columns to sort by, smallest first; ``-name`` by size in absolute value, largest first
     shown: int = SHOWN
     intervals: Intervals | None = None
+    # Column of corrected p values that are counted in a sentence; where no test has one, only the notes are shown
     finding: str = ""
-    verdicts: bool = False
-    text: str = ""
-    optional: bool = False
+    verdicts: bool = False  # count the column ``verdict`` in a sentence
+    text: str = ""  # stands before the table; ``{positive}``, ``{negative}`` and ``{start}`` are filled in
+    optional: bool = False  # leave the view out where `where` picks no row
 
 
 @dataclass(frozen=True)
@@ -106,11 +82,9 @@ def show_view(view: View, material: Material) -> ShownView | None:
     if view.optional and chosen.empty:
         return None
     named = _named(chosen, material)
-    wanted = view.columns or [name for name in chosen.columns]
-    columns = [_titled(column_of(TABLES[view.table], name), wanted, said) for name in wanted if name in named]
-    dictionary = run.dictionary(view.table)
-    described = [column.with_hint(dictionary.get(column.key, "")) for column in columns]
-    file = f"group/statistics/{view.table}.tsv"
+    wanted = view.columns or list(chosen.columns)
+    columns = columns_of(run, view.table, wanted)
+    file = TABLES[view.table].path(run.layout).relative_to(run.layout.root).as_posix()
     whole = len(chosen) == len(table) and len(chosen) <= view.shown
     caption = view.caption if whole else f"{view.caption} Every row and column is in {file}."
     chart, chart_caption = chart_of(named, view.intervals, view.caption, run.config.statistics.confidence)
@@ -123,15 +97,9 @@ def show_view(view: View, material: Material) -> ShownView | None:
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
     return ShownView(
         view.text, _sentence(view, chosen), chart, chart_caption,
-        page_table(named, described, caption, view.shown) if len(chosen) and not untested else None,
+        page_table(named, columns, caption, view.shown) if len(chosen) and not untested else None,
         (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
-
-
-def _titled(column: Column, wanted: Sequence[str], classes: Mapping[str, str]) -> Column:
-    """A column whose title names the classes of the run, and does not call p uncorrected where a column says which."""
-    title = "p" if column.key == "p" and "p_is" in wanted else column.title.format(**classes)
-    return replace(column, title=title)
 
 
 def _chosen(view: View, run: RunRecord) -> pd.DataFrame:
@@ -205,7 +173,7 @@ def _with_values(rows: pd.DataFrame, view: View) -> bool:
 
 
 def _sentence(view: View, rows: pd.DataFrame) -> str:
-    """How many tests there are, and how many stand out after correction; of verdicts, which are not as planted."""
+    """How many tests are significant after correction; for verdicts, which are not as planted."""
     if view.verdicts and "verdict" in rows:
         return _verdicts(rows)
     if not view.finding or view.finding not in rows:
@@ -228,7 +196,7 @@ def _verdicts(rows: pd.DataFrame) -> str:
 
 
 def _planted(view: View, rows: pd.DataFrame) -> list[str]:
-    """What was done to the data, effects of the same cause in one line."""
+    """What was planted in the data, effects with the same cause in one line."""
     if not view.verdicts or not {"effect", "planted"} <= set(rows):
         return []
     causes = rows[rows["planted"].notna()].groupby("planted", sort=False)["effect"]
@@ -237,33 +205,23 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A section made of views.
+    """A section made of views."""
 
-    Parameters
-    ----------
-    id, title, short : str
-        See `reports.page.specification.Section`.
-    lead : str
-        What is asked and how it is answered, in plain words; ``{positive}`` and ``{negative}`` are the classes,
-        ``{horizon}`` the months within which MCI may convert.
-    views : sequence of View
-    verdict : callable, optional
-        What the tables say in a sentence or two, before all else; None where there is nothing to say.
-    """
-
-    id: str
+    id: str  # see `reports.page.specification.Section`
     title: str
     short: str
+    # Question and method in plain words; ``{horizon}``: the months within which MCI may convert
     lead: str
     views: Sequence[View]
-    verdict: Callable[[RunRecord], Verdict | None] | None = None
+    verdict: Callable[[RunRecord], Verdict | None] | None = None  # answer in a sentence or two
 
     def build(self, material: Material) -> Mapping[str, Any]:
         """Variables of ``analysis.html.j2``."""
         run = material.run
         shown = [found for view in self.views if (found := show_view(view, material)) is not None]
         horizon = number(run.config.cohort.mci_horizon_months)
-        lead = self.lead.format(positive=run.positive, negative=run.negative, horizon=horizon)
+        start = run.config.attribution.start_value
+        lead = self.lead.format(positive=run.positive, negative=run.negative, start=start, horizon=horizon)
         verdict = None if self.verdict is None else self.verdict(run)
         return {"lead": lead, "verdict": verdict, "views": shown, "undone": self.undone(run)}
 

@@ -1,11 +1,11 @@
-"""What speaks against trusting the result, in plain words, worst first.
+"""Reasons to doubt the result, the worst first.
 
-Each check is a function of the run that gives a caution or None; adding a check is adding it to `CHECKS`.
+Each check is a function of the run that gives a caution or None. A new check is one entry in `CHECKS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
@@ -13,10 +13,9 @@ import pandas as pd
 from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.audit_cautions import AUDIT_CHECKS
-from reports.cautions.findings import performance_estimate
+from reports.cautions.findings import Caution, Check, performance_estimate
 from reports.cautions.headline import in_words
 from reports.cautions.method_cautions import METHOD_CHECKS
-from reports.cautions.record import Caution
 from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import outlying_scans, registered
 from reports.page.faults import Faults
@@ -27,19 +26,11 @@ from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listin
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
 LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
-NAMED_FAULTS = 8
-"""Faults named on the page."""
+NAMED_FAULTS = 8  # faults named on the page
 
 
 def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]:
-    """All cautions that apply, serious ones first.
-
-    Parameters
-    ----------
-    run : RunRecord
-    faults : Faults, optional
-        What could not be shown so far; a check that cannot be made is added.
-    """
+    """All cautions that apply, serious ones first; a check that cannot be made is added to `faults`."""
     faults = faults or Faults(run.layout)
     found = [faults.attempt("A warning", partial(check, run))[0] for check in CHECKS]
     found.append(_faulty(list(faults.said)))
@@ -47,7 +38,7 @@ def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]
 
 
 def _faulty(said: Sequence[str]) -> Caution | None:
-    """Maps and sections that are missing from the report; tables have a caution of their own."""
+    """Maps and sections that are missing from the report; tables have their own caution."""
     if not said:
         return None
     more = f" {number(len(said) - NAMED_FAULTS)} more are in logs/run.log." if len(said) > NAMED_FAULTS else ""
@@ -67,7 +58,7 @@ def _synthetic(run: RunRecord) -> Caution | None:
 
 
 def _planted_regions(run: RunRecord) -> str:
-    """The definition of the words that the report uses from here on; empty where the truth is not at hand."""
+    """The planted regions by name; empty where the truth is not known."""
     if not run.planted:
         return ""
     named = in_words(run.planted)
@@ -80,8 +71,8 @@ def _shuffled(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "Labels were shuffled.",
-        "This run is a control: classes were handed round between participants. A balanced accuracy far from 0.5, or "
-        "regions that stand out, would mean that something leaks.",
+        "This run is a control: classes were exchanged between participants. A balanced accuracy far from 0.5, or "
+        "regions that stand out, would mean that information leaks.",
         "performance",
     )
 
@@ -116,8 +107,6 @@ def _unreadable(run: RunRecord) -> Caution | None:
 
 
 def _few(run: RunRecord) -> Caution | None:
-    if not run.has("scans"):
-        return None
     one_split = run.config.cohort.split == "single" and run.has("predictions")
     people = _people_by_class(run, run.tables["predictions"]) if one_split else _people_by_class(run)
     smallest = min(people.values())
@@ -136,8 +125,6 @@ def _few(run: RunRecord) -> Caution | None:
 
 
 def _imbalanced(run: RunRecord) -> Caution | None:
-    if not run.has("scans"):
-        return None
     people = _people_by_class(run)
     small, large = min(people.values()), max(people.values())
     if small == 0:
@@ -166,16 +153,14 @@ def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[
 
 
 def _failed(run: RunRecord) -> Caution | None:
-    if not run.has("failures"):
-        return None
     by_stage = run.tables["failures"]["stage"].value_counts()
     counts = listing([f"{number(n)} in {stage}" for stage, n in by_stage.items()])
-    return Caution("serious", "Something failed.", f"Units without a result: {counts}. The rest went on.", "cohort")
+    return Caution(
+        "serious", "Something failed.", f"Without a result: {counts}. The rest of the run continued.", "cohort"
+    )
 
 
 def _dropped(run: RunRecord) -> Caution | None:
-    if not run.has("scans"):
-        return None
     kept = run.tables["scans"]["kept"].astype(bool)
     if kept.all():
         return None
@@ -188,13 +173,11 @@ def _same_images(run: RunRecord) -> Caution | None:
     said = str(run.provenance.get("sources", {}).get("same_images", ""))
     if not said:
         return None
-    text = f"{said[:1].upper()}{shortened(said[1:], LONGEST_TEXT)}. What one person's scan tells counts several times."
+    text = f"{said[:1].upper()}{shortened(said[1:], LONGEST_TEXT)}. The same image then counts several times."
     return Caution("serious", "One image stands for several scans.", text, "cohort")
 
 
 def _registration(run: RunRecord) -> Caution | None:
-    if not run.has("registration"):
-        return None
     good = registered(run)
     bad = good[outlying_scans(good)]
     if bad.empty:
@@ -203,17 +186,15 @@ def _registration(run: RunRecord) -> Caution | None:
     return Caution(
         "note" if dropped == len(bad) else "serious",
         "Registration is doubtful.",
-        f"In doubt: {number(len(bad))} of {count(len(good), 'scan')}, first of all "
+        f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}, the worst of them "
         f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
-        f"{number(len(bad) - dropped)} kept. The relevance of kept ones may be counted in the wrong regions.",
+        f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
         "registration",
     )
 
 
 def _own_volumes(run: RunRecord) -> Caution | None:
     """Hippocampal volumes that come from the registration, not from a segmentation."""
-    if not run.has("scans"):
-        return None
     kept = run.tables["scans"][run.tables["scans"]["kept"].astype(bool)]
     known = kept[kept["hippocampus_mm3"].notna()]
     own = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
@@ -221,11 +202,13 @@ def _own_volumes(run: RunRecord) -> Caution | None:
         return None
     text = (
         f"{number(int(own.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian determinant of "
-        f"the registration: what the warp does not follow is missing from them ({RELIABILITY})."
+        f"the registration; they miss whatever the warp does not follow ({RELIABILITY})."
     )
     if not own.all():
-        text += " The others come from the input, and the two kinds differ by more than anatomy."
-    return Caution("note" if own.all() else "serious", "Hippocampal volumes are our own.", text, "volume")
+        text += " The others come from the input; volumes of the two kinds should not be compared."
+    return Caution(
+        "note" if own.all() else "serious", "Hippocampal volumes were measured by the registration.", text, "volume"
+    )
 
 
 def _chance(run: RunRecord) -> Caution | None:
@@ -249,7 +232,7 @@ def _not_converged(run: RunRecord) -> Caution | None:
         "note" if len(folds) < len(run.models) else "serious",
         "Training was cut off.",
         f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        "ended at the largest number of epochs while the validation loss could still fall.",
+        "stopped at the largest number of epochs while the validation loss could still fall.",
         "training",
     )
 
@@ -263,15 +246,13 @@ def _not_learned(run: RunRecord) -> Caution | None:
         "serious",
         "A network did not learn.",
         f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        "even the epoch that was kept is no better than guessing on the validation participants. Heatmaps of such a "
-        "network mean nothing.",
+        "even the best epoch is no better than guessing on the validation participants. Heatmaps of such a network "
+        "mean nothing.",
         "training",
     )
 
 
 def _losses(run: RunRecord) -> Caution | None:
-    if not run.has("conservation"):
-        return None
     table = shares(run.tables["conservation"])
     table = table.assign(lost=table[list(LOSSES)].sum(axis=1))
     worst = table.sort_values("lost").iloc[-1]
@@ -280,16 +261,14 @@ def _losses(run: RunRecord) -> Caution | None:
     return Caution(
         "serious" if worst["lost"] > SERIOUS_LOSS else "note",
         "Part of the relevance never reaches the image.",
-        f"In {map_title(worst['map'])} maps biases and units without contribution take {percent(worst['lost'], 0)} of "
-        "the start value (median over scans). Maps show only what is left.",
+        f"In {map_title(worst['map'])} maps, biases and units without contribution absorb {percent(worst['lost'], 0)} "
+        "of the start value (median over scans). Maps show only the rest.",
         "conservation",
     )
 
 
 def _negative_start(run: RunRecord) -> Caution | None:
-    """Scans whose explained output is negative; a true positive can be one, as softmax compares two logits."""
-    if not run.has("conservation", "predictions"):
-        return None
+    """Scans whose explained output is negative; these can be true positives, since softmax compares two logits."""
     rows = run.tables["conservation"].drop_duplicates(KEYS)
     rows = rows.merge(run.tables["predictions"][[*KEYS, "outcome"]], on=KEYS)
     negative = rows[rows["start_value"] < 0]
@@ -298,30 +277,28 @@ def _negative_start(run: RunRecord) -> Caution | None:
     hits = int((negative["outcome"] == "TP").sum())
     text = (
         f"In {count(len(negative), 'scan')} of {number(len(rows))}, {number(hits)} of them true positives, the "
-        f"explained output of {run.positive} is below 0. Their maps are negated: read them against the sign. Means "
-        "over such scans, and gain, mix signs."
+        f"explained output of {run.positive} is below 0. The signs of their maps are reversed. Means over such scans, "
+        "and gain, mix signs."
     )
     if run.config.attribution.start_value == "logit":
-        text += ' With start_value = "probability" in [attribution] no map is negated.'
-    return Caution("note", "Some relevance is negative from the start.", text, "conservation")
+        text += ' With start_value = "probability" in [attribution], no sign is reversed.'
+    return Caution("note", "Some maps have reversed signs.", text, "conservation")
 
 
 def _gain(run: RunRecord) -> Caution | None:
-    if not run.has("relevance", "predictions"):
-        return None
     found = []
     for name in run.main_maps:
         values = run.region_values[run.region_values["map"] == name]
         filled = values[values["density"].notna()]
         unknown = filled.loc[filled["gain"].isna(), "group"].nunique()
         if unknown:
-            found.append(f"{map_title(name)}: {number(unknown)} of {number(values['group'].nunique())} regions")
+            found.append(f"{map_title(name)}: {number(unknown)} of {count(values['group'].nunique(), 'region')}")
     if not found:
         return None
     return Caution(
         "note",
         "Gain is not known everywhere.",
-        f"Where the mean sum of {run.negative} scans of a fold is not above 0 there is no ratio. In at least one fold: "
+        f"There is no ratio where the mean sum of {run.negative} scans of a fold is not above 0. In at least one fold: "
         f"{listing(found)}.",
         "regions",
     )
@@ -335,8 +312,11 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
                    "performance")  # fmt: skip
 
 
-CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _synthetic, _shuffled, _unfinished, _unreadable, _failed, _same_images, _few, _chance, _registration, _own_volumes,
-    _not_learned, _not_converged, _imbalanced, _negative_start, _losses, _gain, _dropped, _empty_outcomes,
-    *AUDIT_CHECKS, *METHOD_CHECKS,
+CHECKS: Sequence[Check] = (
+    Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
+    Check(_same_images), Check(_few, ("scans",)), Check(_chance), Check(_registration, ("registration",)),
+    Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
+    Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
+    Check(_gain, ("relevance", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes), *AUDIT_CHECKS,
+    *METHOD_CHECKS,
 )  # fmt: skip

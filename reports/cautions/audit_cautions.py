@@ -1,8 +1,8 @@
-"""Reasons for doubt that the statistics have found: shortcuts, controls, unlike classes, unequal performance."""
+"""Reasons for doubt found by the statistics: shortcuts, controls, different classes, unequal performance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,17 +11,15 @@ from pipeline.regions.audit import NO_REGION
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.audit_verdicts import gathered
 from reports.analyses.columns import worded
-from reports.cautions.record import Caution
+from reports.cautions.findings import Caution, Check
 from reports.read.run_record import RunRecord
 from reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
 from reports.words.wording import level_in_words
 
-LARGE_G = 0.5
-"""Difference between the classes, in standard deviations, from which it is worth a word."""
+LARGE_G = 0.5  # smallest difference between the classes, in standard deviations, that is mentioned
 
 
-UNCOVERED = 1 / 3
-"""Share of |relevance| in no region above which the report warns."""
+UNCOVERED = 1 / 3  # share of |relevance| in no region above which the report warns
 
 
 def _binarised(run: RunRecord) -> Caution | None:
@@ -30,19 +28,17 @@ def _binarised(run: RunRecord) -> Caution | None:
         return None
     return Caution(
         "serious", "The networks saw a control, not the scans.",
-        f"This run is a control ([training] control = \"{control}\"): the networks were given brain masks only. What "
-        "they reach says how much the outline of the brain tells; nothing here is about tissue.", "performance",
+        f"This run is a control ([training] control = \"{control}\"): the networks were given brain masks only. Their "
+        "performance says how much the outline of the brain reveals; nothing here is about tissue.", "performance",
     )  # fmt: skip
 
 
 def _readable_site(run: RunRecord) -> Caution | None:
-    """Site or scanner that can be read from relevance.
+    """Site or scanner that can be predicted from relevance.
 
-    Its corrected p is over the maps of one target; serious is what the leading map shows, or what holds over the
-    targets too (Bonferroni).
+    The p is corrected over the maps of one target. The caution is serious if it concerns the leading map, or if it
+    holds after a further correction over the targets (Bonferroni).
     """
-    if not run.has("site_prediction"):
-        return None
     table = run.tables["site_prediction"]
     tested = table[table["p_fwe"].notna()]
     found = tested[tested["p_fwe"] < 0.05]
@@ -57,7 +53,7 @@ def _readable_site(run: RunRecord) -> Caution | None:
     scanner = listing([str(target).replace("_", " ") for target in dict.fromkeys(concerned["target"])])
     own = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
     return Caution(
-        "serious" if serious else "note", f"Relevance{which} tells the {scanner}.",
+        "serious" if serious else "note", f"The {scanner} can be predicted from relevance{which}.",
         f"{number(len(found))} of {count(len(tested), 'prediction')} from regional relevance "
         f"{'passes' if len(found) == 1 else 'pass'} correction over the maps: {'; '.join(passing)}{more}. The leading "
         f"map, {map_title(run.main_maps[0])}: {own}. {_MEANS[len(tells) > 0]}",
@@ -66,9 +62,9 @@ def _readable_site(run: RunRecord) -> Caution | None:
 
 
 _MEANS = {
-    True: "What looks like disease may in part be the scanner.",
-    False: "The summary rests on the leading map, which does not pass; in the other, what looks like disease may in "
-    "part be the scanner.",
+    True: "What looks like disease may partly be an effect of the scanner.",
+    False: "The summary rests on the leading map, which does not pass; in the other map, what looks like disease may "
+    "partly be an effect of the scanner.",
 }
 
 
@@ -88,28 +84,25 @@ def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
 
 def _gathered_outside(run: RunRecord) -> Caution | None:
     """More relevance than its share at the rim of the mask, outside the brain, or in fluid."""
-    if not run.has("shortcuts"):
-        return None
     table = run.tables["shortcuts"]
     table = gathered(table[table["map"].isin(run.main_maps)])
     if table.empty:
         return None
     headline, *others = run.main_maps
-    first = _places(table, headline) or "nothing that stands out"
+    first = _places(table, headline) or "nothing notable"
     beside = [f"{map_title(name)}: {places}" for name in others if (places := _places(table, name))]
     more = f" In other maps: {'; '.join(beside)}." if beside else ""
     return Caution(
         "note", "Relevance gathers in places that should not matter.",
-        f"More than an even spread would put there: {map_title(headline)}: {first}.{more} A mask, a registration or "
-        "the scanner can be behind it; in fluid, also the widening of the ventricles, which is a sign of the disease.",
+        f"More relevance than an even spread would give: {map_title(headline)}: {first}.{more} The mask, the "
+        "registration or the scanner can cause this; in fluid also the widening of the ventricles, a sign of the "
+        "disease.",
         "shortcuts",
     )  # fmt: skip
 
 
 def _in_no_region(run: RunRecord) -> Caution | None:
-    """Relevance inside the brain that no region of the atlas takes in."""
-    if not run.has("shortcuts"):
-        return None
+    """Relevance inside the brain that lies in no region of the atlas."""
     table = run.tables["shortcuts"]
     table = table[(table["compartment"] == NO_REGION) & table["map"].isin(run.main_maps)]
     found = table[table["share"] > UNCOVERED]
@@ -119,9 +112,9 @@ def _in_no_region(run: RunRecord) -> Caution | None:
     voxels = percent(found["voxel_share"].iloc[0], 0)
     return Caution(
         "serious", "Much of the relevance lies in no region.",
-        f"Of |relevance| inside the brain mask: {listing(shares)} (mean over participants; warned of above one third). "
-        f"The atlas leaves {voxels} of the mask without a region. Rankings, shares and tests of regions leave this "
-        "relevance out; the mean maps show it. An atlas that covers more of the brain would take it in.", "regions",
+        f"Of |relevance| inside the brain mask: {listing(shares)} (mean over participants; warning above one third). "
+        f"The atlas leaves {voxels} of the mask without a region. Rankings, shares and tests of regions ignore "
+        "this relevance; the mean maps show it. An atlas that covers more of the brain would include it.", "regions",
     )  # fmt: skip
 
 
@@ -133,8 +126,6 @@ def _places(table: pd.DataFrame, map_name: str) -> str:
 
 def _unlike_classes(run: RunRecord) -> Caution | None:
     """Classes that differ in age, sex or head size."""
-    if not run.has("demographic_tests"):
-        return None
     table = run.tables["demographic_tests"].set_index("variable")
     titles = {"age": "age", "female": "sex", "tiv_mm3": "intracranial volume", "scans": "scans per participant"}
     found = []
@@ -148,16 +139,14 @@ def _unlike_classes(run: RunRecord) -> Caution | None:
     if not found:
         return None
     return Caution(
-        "note", "The classes are not alike.",
-        f"{run.positive} and {run.negative} differ in {listing(found)}: part of what the network learned may be that.",
+        "note", "The classes differ in more than the disease.",
+        f"{run.positive} and {run.negative} differ in {listing(found)}: the network may have learned part of this.",
         "cohort",
     )  # fmt: skip
 
 
 def _unequal(run: RunRecord) -> Caution | None:
     """Subgroups in which the classifier is clearly better or worse."""
-    if not run.has("fairness"):
-        return None
     table = run.tables["fairness"]
     found = table[(table["metric"] == "balanced_accuracy") & (table["p_fdr"] < 0.05)]
     if found.empty:
@@ -165,31 +154,27 @@ def _unequal(run: RunRecord) -> Caution | None:
     parts = [f"{level_in_words(row['variable'], row['level'])} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
              for row in found.sort_values("p_fdr").head(4).to_dict("records")]  # fmt: skip
     return Caution(
-        "serious", "It does not work alike for everyone.",
+        "serious", "It does not work equally well for everyone.",
         f"Balanced accuracy differs in {count(len(found), 'subgroup')}: {listing(parts)}.", "subgroups",
     )  # fmt: skip
 
 
 def _miscalibrated(run: RunRecord) -> Caution | None:
     """Bins of probability whose interval does not hold the probability."""
-    if not run.has("calibration"):
-        return None
     table = run.tables["calibration"]
     off = table[(table["mean_probability"] < table["ci_low"]) | (table["mean_probability"] > table["ci_high"])]
     if off.empty:
         return None
     people = int(off["n_participants"].sum())
     return Caution(
-        "note", "Probabilities do not mean what they say.",
-        f"In {number(len(off))} of {number(len(table))} bins of probability the share of {run.positive} is not as "
-        f"predicted ({count(people, 'participant')}). Read them as an order, not as chances.", "performance",
+        "note", "Probabilities are not calibrated.",
+        f"In {number(len(off))} of {count(len(table), 'bin')} of probability, the share of {run.positive} is not as "
+        f"predicted ({count(people, 'participant')}). Use probabilities to rank scans, not as chances.", "performance",
     )  # fmt: skip
 
 
 def _undone(run: RunRecord) -> Caution | None:
     """Analyses that the data did not allow."""
-    if not run.has("notes"):
-        return None
     names = [str(name).replace("_", " ") for name in dict.fromkeys(run.tables["notes"]["analysis"]) if name != "inputs"]
     if not names:
         return None
@@ -198,19 +183,18 @@ def _undone(run: RunRecord) -> Caution | None:
 
 
 def _contradictions(run: RunRecord) -> Caution | None:
-    """What the tables say of someone that cannot be true."""
-    if not run.has("notes"):
-        return None
+    """Contradictions in the tables of the input."""
     rows = run.tables["notes"]
     rows = rows[rows["analysis"] == "inputs"]
     if rows.empty:
         return None
     said = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
     more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
-    return Caution("serious", "The tables contradict themselves.", f"{said}{more}", "cohort")
+    return Caution("serious", "The tables of the input contradict themselves.", f"{said}{more}", "cohort")
 
 
-AUDIT_CHECKS: Sequence[Callable[[RunRecord], Caution | None]] = (
-    _binarised, _contradictions, _readable_site, _unequal, _in_no_region, _gathered_outside, _unlike_classes,
-    _miscalibrated, _undone,
+AUDIT_CHECKS: Sequence[Check] = (
+    Check(_binarised), Check(_contradictions, ("notes",)), Check(_readable_site, ("site_prediction",)),
+    Check(_unequal, ("fairness",)), Check(_in_no_region, ("shortcuts",)), Check(_gathered_outside, ("shortcuts",)),
+    Check(_unlike_classes, ("demographic_tests",)), Check(_miscalibrated, ("calibration",)), Check(_undone, ("notes",)),
 )  # fmt: skip

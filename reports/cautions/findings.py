@@ -1,7 +1,8 @@
-"""The numbers that the summary and the cautions speak of, read from the tables of the statistics stage."""
+"""Numbers that the summary and the cautions mention, read from the statistics; and what a caution is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -15,8 +16,29 @@ VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷\xa0intracranial"}
 
 
 @dataclass(frozen=True)
+class Caution:
+    """One reason for doubt."""
+
+    level: str  # ``serious`` (conclusions may be wrong) or ``note`` (keep in mind)
+    title: str  # a short sentence
+    text: str
+    section: str = ""  # anchor of the section with the details
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of a run that gives a caution or None; it is made where the run has these tables."""
+
+    find: Callable[[RunRecord], Caution | None]
+    tables: tuple[str, ...] = ()
+
+    def __call__(self, run: RunRecord) -> Caution | None:
+        return self.find(run) if run.has(*self.tables) else None
+
+
+@dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, what it rests on, for a test its p, and whether it is one within test folds."""
+    """A number with its interval, the people and scans behind it, and for a test its p."""
 
     value: float
     low: float
@@ -71,12 +93,12 @@ def volume_estimate(run: RunRecord, map_name: str, estimator: str = "pearson") -
 
 
 def within_folds(estimate: Estimate) -> str:
-    """Words to stand after r: whether it is a correlation within test folds."""
+    """Words that follow r: whether it is a correlation within test folds."""
     return " within test folds" if estimate.fold_held else ""
 
 
 def summary_means(run: RunRecord, map_name: str, metric: str, scan_group: str) -> pd.Series:
-    """Participant means of a metric in a group of scans, by bilateral group; those that are not known are left out."""
+    """Known participant means of a metric in a group of scans, by bilateral group."""
     if not run.has("region_summary"):
         return pd.Series(dtype=float)
     table = run.tables["region_summary"]

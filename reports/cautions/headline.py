@@ -1,7 +1,7 @@
-"""Which regions may lead: ranked are all, but a headline, a figure or the summary names none that chance puts on top.
+"""Which regions may lead: all regions are ranked, but headlines, figures and the summary leave out unreliable ones.
 
-Two reasons keep a region back. It is small: its density hangs on a few voxels that a slight misregistration moves next
-door. Or, for gain, controls have next to no relevance there: a ratio to almost nothing is large whatever is above it.
+A region is left out for one of two reasons. It is small, so that a slight misregistration moves much of its relevance
+into its neighbours. Or, for gain, controls have almost no relevance there, so that the ratio is large by chance.
 """
 
 from __future__ import annotations
@@ -13,33 +13,25 @@ import numpy as np
 import pandas as pd
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
-from pipeline.statistics.data.relevance_columns import shares
+from reports.analyses.verdicts import rows_where
+from reports.cautions.findings import summary_means
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, number, shortened
 
 FEW_VOXELS = 50
-SMALL_MM3 = 400.0
-"""Fifty voxels of 2 mm: a cube of 7 mm, of which a shift of 2 mm moves a quarter out on one side."""
+SMALL_MM3 = 400.0  # 50 voxels of 2 mm: a cube of 7 mm, a quarter of which leaves its place in a shift by 2 mm
 
 
 @dataclass(frozen=True)
 class Leaders:
-    """The head of a ranking.
+    """The head of a ranking."""
 
-    Parameters
-    ----------
-    regions : tuple of str
-        Those that may lead, best first.
-    passed_over : mapping of str to str
-        Regions that would be among them, with the reason why they are not.
-    """
-
-    regions: tuple[str, ...]
-    passed_over: Mapping[str, str]
+    regions: tuple[str, ...]  # those that may lead, best first
+    passed_over: Mapping[str, str]  # regions that would be among them, with the reason why they are not
 
     @property
     def sentence(self) -> str:
-        """Who was passed over and why; empty where nobody was."""
+        """The regions that were passed over, with reasons; empty without any."""
         if not self.passed_over:
             return ""
         named = listing([f"{shortened(group)} ({reason})" for group, reason in self.passed_over.items()])
@@ -57,43 +49,24 @@ def least_voxels(run: RunRecord) -> int:
 
 
 def small_regions(run: RunRecord) -> dict[str, int]:
-    """Regions that are small, with their voxels; empty ones are not among them, as they have no values."""
+    """Small regions that have voxels, with their number."""
     voxels = voxels_of(run)
     return {str(group): int(n) for group, n in voxels.items() if 0 < n < least_voxels(run)}
 
 
 def weak_in_controls(run: RunRecord, map_name: str) -> frozenset[str]:
-    """Regions whose mean in the negative class lies below the floor of the log-gain, as the comparison has it."""
-    if not run.has("group_comparisons"):
-        return frozenset()
-    table = run.tables["group_comparisons"]
-    if not {"floor", "mean_second"} <= set(table):
-        return frozenset()
-    wanted = (table["map"] == map_name) & (table["metric"] == "density")
-    rows = table[wanted & (table["comparison"] == f"{run.positive}/{run.negative}")]
-    return frozenset(rows.loc[rows["mean_second"] < rows["floor"], "group"].astype(str))
+    """Regions whose mean in the negative class lies below the floor of the log-gain."""
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
+    return frozenset(rows.loc[rows["mean_second"] < rows["floor"], "group"].astype(str) if len(rows) else ())
 
 
 def leaders(run: RunRecord, means: pd.Series, map_name: str, metric: str, top: int) -> Leaders:
-    """The first regions of a ranking that may lead.
-
-    Parameters
-    ----------
-    run : RunRecord
-    means : pandas.Series
-        Value by bilateral group.
-    map_name, metric : str
-    top : int
-
-    Returns
-    -------
-    Leaders
-        All regions where none is large enough: then nothing better can be shown.
-    """
+    """The first regions of a ranking (value by bilateral group) that may lead; the first ones if none may."""
     reasons = {group: count(n, "voxel") for group, n in small_regions(run).items()} if metric != "sum" else {}
     if metric == "gain":
         weak = weak_in_controls(run, map_name)
-        reasons |= {group: f"next to no relevance in {run.negative}" for group in sorted(weak - set(reasons))}
+        reasons |= {group: f"almost no relevance in {run.negative}" for group in sorted(weak - set(reasons))}
     order = top_groups(means, len(means))
     kept = [group for group in order if group not in reasons][:top]
     if not kept:
@@ -105,47 +78,43 @@ def leaders(run: RunRecord, means: pd.Series, map_name: str, metric: str, top: i
 
 
 def ranking(run: RunRecord, map_name: str, metric: str) -> tuple[pd.Series, str]:
-    """Mean of a metric over participants by region, and the group of scans it is taken over.
+    """Known means of a metric over participants by region, and the group of scans that they are taken over.
 
-    As in the founding study sum and density are ranked in scans of the positive class, gain in true positives.
-    Where there are none, the positive class, then all scans, stand in.
+    As in the founding study, sum and density are ranked in scans of the positive class, gain in true positives.
+    Where there are none, the positive class or all scans are used.
     """
+    groups = [("true positives", "TP")] if metric == "gain" else []
+    for name, group in (*groups, (f"scans labelled {run.positive}", run.positive)):
+        means = summary_means(run, map_name, metric, group)
+        if len(means):
+            return means, name
     values = run.region_values
     values = values[values["map"] == map_name]
     positive = values[values["label"] == run.positive]
-    candidates = [("scans labelled " + run.positive, positive), ("all scans", values)]
-    if metric == "gain":
-        candidates.insert(0, ("true positives", positive[positive["outcome"] == "TP"]))
-    for name, frame in candidates:
-        if frame[metric].notna().any():
-            return mean_over_participants(frame, metric).droplevel("map").dropna(), name
+    hits = positive[(positive["outcome"] == "TP") & (metric == "gain")]
+    for name, rows in (("true positives", hits), (f"scans labelled {run.positive}", positive), ("all scans", values)):
+        if rows[metric].notna().any():
+            return mean_over_participants(rows, metric).droplevel("map").dropna(), name
     return pd.Series(dtype=float), ""
 
 
 def rule(run: RunRecord) -> str:
-    """The rule in a sentence."""
+    """Which regions may lead, in a sentence."""
     return (
         f"A region of fewer than {count(least_voxels(run), 'voxel')} of the atlas's grid "
-        f"({number(run.config.registration.resolution_mm)} mm) has its place in every ranking but leads none: a slight "
-        f"misregistration moves its relevance next door. The same goes for gain where {run.negative} have next to no "
-        "relevance."
+        f"({number(run.config.registration.resolution_mm)} mm) keeps its place in every ranking but is not shown as a "
+        "leading region, because a slight misregistration moves its relevance into its neighbours."
+        + ("" if run.task.is_number else f" The same holds for gain where {run.negative} have almost no relevance.")
     )
 
 
 def map_shares(run: RunRecord, map_name: str, label: str) -> pd.Series:
-    """Share of a map in each region: mean over the participants of a class, each one's scans averaged first.
-
-    The share is that of `pipeline.statistics.data.relevance_columns.shares`, so the means are those of
-    ``group_comparisons.tsv``.
-    """
-    values = run.region_values
-    rows = values[(values["map"] == map_name) & (values["label"] == label)]
+    """Mean share of a map in each region in one of the classes, from ``group_comparisons.tsv``; empty without it."""
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="share")
     if rows.empty:
         return pd.Series(dtype=float)
-    wide = rows.pivot_table(index=["participant_id", "scan_id"], columns="group", values="sum", sort=False)
-    parts = pd.DataFrame(shares(wide.to_numpy(float)), index=wide.index, columns=wide.columns)
-    found: pd.Series = parts.groupby(level="participant_id").mean().mean()
-    return found
+    return rows.set_index("group")["mean_first" if label == run.positive else "mean_second"]
 
 
 def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | None = None) -> str:
@@ -165,7 +134,9 @@ def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | No
 
 
 def overlap_in_words(first: Collection[str], second: Collection[str]) -> str:
-    """How many regions two lists of at most five have in common."""
+    """How many regions two lists of at most five share."""
     shared = len(set(first) & set(second))
-    words = ("None", "One", "Two", "Three", "Four", "Five")
-    return f"{words[shared]} of {words[len(second)].lower()} {'is' if shared == 1 else 'are'} in both lists."
+    if not shared:
+        return "No region is in both lists."
+    words = ("", "One", "Two", "Three", "Four", "Five")
+    return f"{words[shared]} of the {words[len(second)].lower()} {'is' if shared == 1 else 'are'} in both lists."

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from pipeline.run.columns import Form, column_of
 from pipeline.run.tables import MISSING, unguarded
 from pipeline.statistics.groups.region_explorer import BILATERAL, EXPLORER_COLUMNS
 from reports.figures.slices import Plane
 from reports.page.components import Component, embedded_json
-from reports.page.fragments import fragment, source
+from reports.page.pages import render_part, template_text
 from reports.viewer.atlas import LIBRARY
 from reports.viewer.volumes import packed
 from reports.words.numbers import number, p_cell
@@ -27,67 +28,27 @@ SUBCORTICAL: tuple[tuple[Plane, float], ...] = (
 
 
 @dataclass(frozen=True)
-class ShownColumn:
-    """A column of the table on the page: its key in the file, and its heading.
-
-    Parameters
-    ----------
-    key, title : str
-    kind : str
-        ``text``, ``number`` or ``p``.
-    paints : bool
-        Whether the brain can be coloured by it.
-    """
-
-    key: str
-    title: str
-    kind: str = "number"
-    paints: bool = False
-
-
-@dataclass(frozen=True)
 class Explored:
-    """What an explorer is made of.
+    """What an explorer is made of."""
 
-    Parameters
-    ----------
-    table : bytes
-        The file on disk, `EXPLORER_COLUMNS`.
-    file : str
-        Its address relative to the page.
-    maps : sequence of mapping
-        ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map.
-    scan_groups : mapping of str to str
-        Titles, with their n; the first is shown first.
-    links : mapping of str to str
-        Address of a bilateral group's page, relative to the page.
-    contrast : str
-        What the test compares between which classes, as a reader sees it.
-    """
-
-    table: bytes
-    file: str
+    table: bytes  # the file on disk, `EXPLORER_COLUMNS`
+    file: str  # its address relative to the page
+    # ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map
     maps: Sequence[Mapping[str, str | float | None]]
-    scan_groups: Mapping[str, str]
-    links: Mapping[str, str]
-    contrast: str
+    scan_groups: Mapping[str, str]  # titles, with their n; the first is shown first
+    links: Mapping[str, str]  # address of a bilateral group's page, relative to the page
+    contrast: str  # what the test compares between which classes, as a reader sees it
 
 
-COLUMNS = (
-    ShownColumn("name", "Region", "text"),
-    ShownColumn("mean_share", "Share of the map", paints=True),
-    ShownColumn("mean_density", "Density", paints=True),
-    ShownColumn("mean_sum", "Sum", paints=True),
-    ShownColumn("mean_gain", "Gain", paints=True),
-    ShownColumn("hedges_g", "Hedges’ g", paints=True),
-    ShownColumn("p_fwe", "Corrected p (family-wise)", "p", paints=True),
-    ShownColumn("hemisphere", "Side", "text"),
-    ShownColumn("lobe", "Lobe", "text"),
-    ShownColumn("n_voxels", "Voxels"),
-    ShownColumn("p", "p", "p"),
-    ShownColumn("p_fdr", "FDR p", "p"),
-)
-"""Columns on the page, left to right."""
+PAINTED = ("mean_share", "mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe")
+"""Columns by which the brain can be coloured."""
+COLUMNS = [
+    {"key": name, "title": declared.title, "paints": name in PAINTED,
+     "kind": "text" if declared.is_text else "p" if declared.form is Form.P else "number"}
+    for name in ("name", *PAINTED, "hemisphere", "lobe", "n_voxels", "p", "p_fdr")
+    for declared in (column_of(name, ""),)
+]  # fmt: skip
+"""Columns on the page, left to right: key in the file, heading, and kind for the script."""
 
 
 def explorer_component(explored: Explored) -> Component:
@@ -99,10 +60,10 @@ def explorer_component(explored: Explored) -> Component:
         "table": packed(np.frombuffer(explored.table, np.uint8)),
         "maps": list(explored.maps),
         "links": dict(explored.links),
-        "columns": [vars(column) for column in COLUMNS],
+        "columns": COLUMNS,
     }
-    html = fragment(
-        "explorer.html.j2",
+    html = render_part(
+        "components/explorer.html.j2",
         data=embedded_json(data),
         file=explored.file,
         caption=f"Hedges’ g and p compare {explored.contrast}. In the pictures, left is left.",
@@ -114,7 +75,7 @@ def explorer_component(explored: Explored) -> Component:
         scan_groups=explored.scan_groups,
         views={"Cortex": CORTICAL, "Deep structures": SUBCORTICAL},
     )
-    return Component(html, source("explorer.css"), (LIBRARY, source("explorer.js")))
+    return Component(html, template_text("components/explorer.css"), (LIBRARY, template_text("components/explorer.js")))
 
 
 def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
@@ -125,7 +86,7 @@ def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
     rows = table[first & (table["hemisphere"] == BILATERAL)]
     order = pd.to_numeric(rows["mean_share"], errors="coerce").sort_values(ascending=False, kind="stable").index
     return [
-        (str(row["group"]), [_cell(str(row[column.key]), column.kind) for column in COLUMNS])
+        (str(row["group"]), [_cell(str(row[column["key"]]), str(column["kind"])) for column in COLUMNS])
         for _, row in rows.loc[order].iterrows()
     ]
 

@@ -92,12 +92,8 @@ def _relevance(material: Material) -> pd.DataFrame | None:
 def _described(name: str) -> dict[str, str | float | None]:
     method, beta = method_and_beta(name)
     is_lrp = method == "lrp"
-    return {
-        "map": name,
-        "method": method,
-        "method_title": "LRP" if is_lrp else map_title(name),
-        "beta": beta if is_lrp else None,
-    }
+    title = "LRP" if is_lrp else map_title(name)
+    return {"map": name, "method": method, "method_title": title, "beta": beta if is_lrp else None}
 
 
 def _title(run: RunRecord, group: str) -> str:

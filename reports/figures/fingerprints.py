@@ -13,18 +13,13 @@ from matplotlib.figure import Figure
 from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
 
 COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")
-NAME_WIDTH = 24
-"""Letters of a region's name on one line of the radar chart."""
+NAME_WIDTH = 24  # letters of a region's name on one line of the radar chart
 
 
 def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
     """The same regions in two people, side by side.
 
-    Parameters
-    ----------
-    profiles : mapping of str to Series
-        Name of each person to value by region; the same regions in the same order.
-    axis_title : str
+    `profiles`: name of each person to value by region; the same regions in the same order.
     """
     first, second = profiles.values()
     regions = list(first.index)

@@ -31,29 +31,14 @@ PAGE_DPI, PRINT_DPI = 144, 300
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page.
+    """A figure on the page."""
 
-    Parameters
-    ----------
-    name : str
-        File name without folder; stable from run to run.
-    source : str
-        Data URI.
-    alt : str
-        What the figure shows, for those who cannot see it.
-    caption : str
-    width : int
-        Width in pixels at which its text is read comfortably.
-    dark : bool
-        Whether its background is dark.
-    """
-
-    name: str
-    source: str
-    alt: str
+    name: str  # file name without folder; stable from run to run
+    source: str  # data URI
+    alt: str  # what the figure shows, for those who cannot see it
     caption: str
-    width: int
-    dark: bool = False
+    width: int  # width in pixels at which its text is read comfortably
+    dark: bool = False  # whether its background is dark
 
 
 @dataclass(frozen=True)
@@ -79,14 +64,8 @@ class Gallery:
     def add(self, figure: Figure, name: str, alt: str, caption: str, form: str = "svg") -> Picture:
         """Write a figure and give it back as a picture; one for publication belongs to no page and has no source.
 
-        Parameters
-        ----------
-        figure : matplotlib.figure.Figure
-        name : str
-            Stable file name without suffix.
-        alt, caption : str
-        form : str
-            Format on the page: ``svg`` for charts, ``png`` for pictures of brains.
+        `name`: stable file name without suffix. `form`: format on the page: ``svg`` for charts, ``png`` for pictures of
+        brains.
         """
         source = ""
         for wanted in self.forms or (form,):
@@ -124,8 +103,7 @@ def inlined(content: bytes, form: str) -> str:
     return f"data:{MEDIA_TYPES[form]};base64,{base64.b64encode(content).decode()}"
 
 
-_SAFE = " !$()*+,-./:;=?@[]_~'{}"
-"""What an address of this kind may hold as it is, besides letters and digits."""
+_SAFE = " !$()*+,-./:;=?@[]_~'{}"  # what an address of this kind may hold as it is, besides letters and digits
 _FRACTION = re.compile(rb"([1-9]\d*\.\d\d)\d+")
 _METADATA = re.compile(rb"<metadata>.*?</metadata>", re.DOTALL)
 

@@ -11,19 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.run.layout.map_names import map_title
+from reports.figures import slices
 from reports.figures.pictures import NIGHT
-from reports.figures.slices import (
-    Backdrop,
-    ColourScale,
-    Cut,
-    MapView,
-    Pixels,
-    Plan,
-    coloured,
-    grey_panel,
-    slice_name,
-    with_map,
-)
 from reports.figures.style import new_figure
 
 DARK = tuple(channel / 255 for channel in NIGHT)
@@ -31,28 +20,17 @@ LIGHT = "#dfe5ec"
 """Background and lettering of figures of brains, for matplotlib."""
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
 _LARGEST_CELL = 1.7
-_FILLED = 0.98
-"""Share of a cell that its panel takes."""
+_FILLED = 0.98  # share of a cell that its panel takes
 
 
 @dataclass(frozen=True)
 class MapRow:
-    """One row of a figure of maps.
-
-    Parameters
-    ----------
-    title : str
-    scale : ColourScale
-    unit : str
-        Of the colour bar.
-    views : sequence of MapView or None
-        One per block; None where there is no map, which the panel says.
-    """
+    """One row of a figure of maps."""
 
     title: str
-    scale: ColourScale
-    unit: str
-    views: Sequence[MapView | None]
+    scale: slices.ColourScale
+    unit: str  # of the colour bar
+    views: Sequence[slices.MapView | None]  # one per block; None where there is no map, which the panel says
 
 
 def row_title(map_name: str) -> str:
@@ -71,21 +49,18 @@ def map_unit(map_name: str) -> str:
 
 
 def draw_map_grid(
-    rows: Sequence[MapRow], blocks: Sequence[str], cuts: Sequence[Cut], backdrop: Backdrop | None, density: int
+    rows: Sequence[MapRow],
+    blocks: Sequence[str],
+    cuts: Sequence[slices.Cut],
+    backdrop: slices.Backdrop | None,
+    density: int,
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
     All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
 
-    Parameters
-    ----------
-    rows : sequence of MapRow
-    blocks : sequence of str
-        Titles of the blocks, with their n.
-    cuts : sequence of (plane, mm)
-    backdrop : Backdrop or None
-    density : int
-        Pixels of the slices per inch: that at which the figure will be drawn, so that nothing is resampled.
+    `blocks`: titles of the blocks, with their n. `density`: pixels of the slices per inch: that at which the figure
+    will be drawn, so that nothing is resampled.
     """
     cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), _LARGEST_CELL)
     block_width = cell * len(cuts) + _GAP
@@ -93,7 +68,7 @@ def draw_map_grid(
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
-    plans = [Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
+    plans = [slices.Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
     under = [_anatomy(plan, backdrop) for plan in plans]
 
     def write(left: float, top: float, text: str, **style: Any) -> None:
@@ -107,9 +82,9 @@ def draw_map_grid(
         for block, view in enumerate(row.views):
             for place, plan in enumerate(plans):
                 left, top = _LABEL + block * block_width + place * cell, bottom - _FILLED * cell
-                panel = under[place] if view is None else with_map(under[place], plan, view, row.scale)
+                panel = under[place] if view is None else slices.with_map(under[place], plan, view, row.scale)
                 _paste(sheet, panel, round(top * density), round(left * density))
-                write(left + 0.02, bottom - 0.02, slice_name(plan.cut))
+                write(left + 0.02, bottom - 0.02, slices.slice_name(plan.cut))
                 if plan.cut[0] != "sagittal":
                     write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
             if view is None:
@@ -123,19 +98,19 @@ def draw_map_grid(
     return figure
 
 
-def _paste(sheet: Pixels, panel: Pixels, row: int, column: int) -> None:
+def _paste(sheet: slices.Pixels, panel: slices.Pixels, row: int, column: int) -> None:
     part = sheet[row : row + panel.shape[0], column : column + panel.shape[1]]
     part[:] = panel[: part.shape[0], : part.shape[1]]
 
 
-def _anatomy(plan: Plan, backdrop: Backdrop | None) -> Pixels:
+def _anatomy(plan: slices.Plan, backdrop: slices.Backdrop | None) -> slices.Pixels:
     """The template under a panel; night where it is not installed."""
     if backdrop is None:
         return np.full((len(plan.up), len(plan.across), 3), NIGHT, dtype=np.uint8)
-    return grey_panel(plan, backdrop.image, backdrop.ceiling)
+    return slices.grey_panel(plan, backdrop.image, backdrop.ceiling)
 
 
-def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
+def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
     """A colour bar with units; two-sided where the map is."""
     axes.set(xticks=[], yticks=[], frame_on=False)
     axes.tick_params(colors=LIGHT, labelsize=6.5, length=2, pad=1)
@@ -147,7 +122,7 @@ def draw_colour_bar(axes: Axes, scale: ColourScale, unit: str) -> None:
     if scale.signed:
         ramp = np.concatenate([-ramp[::-1], ramp])
         marks = {0: _tick(-scale.high), 0.5: f"±{_tick(scale.low)}", 1: _tick(scale.high)}
-    axes.imshow(coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
+    axes.imshow(slices.coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
     axes.set_xticks(list(marks), list(marks.values()))
     first, *_, last = axes.get_xticklabels()
     first.set_horizontalalignment("left")
@@ -160,21 +135,13 @@ def _tick(value: float) -> str:
 
 
 def group_rows(
-    views: Mapping[tuple[str, str], MapView],
+    views: Mapping[tuple[str, str], slices.MapView],
     groups: Sequence[str],
     map_names: Sequence[str],
     reference: str,
     percentiles: tuple[float, float],
 ) -> list[MapRow]:
-    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is.
-
-    Parameters
-    ----------
-    views : mapping of (group, map name) to MapView
-    groups, map_names : sequence of str
-    reference : str
-    percentiles : tuple of float
-    """
+    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is."""
     rows = []
     for name in map_names:
         there = [views[group, name] for group in (reference, *groups) if (group, name) in views]

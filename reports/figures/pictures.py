@@ -18,10 +18,8 @@ from scipy.spatial import cKDTree
 
 from reports.figures.style import cool, warm
 
-NIGHT = (11, 15, 20)
-"""Background of all pictures of brains."""
-LIGHTEST = (171, 176, 184)
-"""The brightest anatomy under a map: darker than white, so that maps and lettering stand out."""
+NIGHT = (11, 15, 20)  # background of all pictures of brains
+LIGHTEST = (171, 176, 184)  # the brightest anatomy under a map: darker than white, so that maps and lettering stand out
 _WARM, _COOL, _GREY, _WHITE = 104, 56, 80, 16
 _BITS_LEFT_OUT = 2
 

@@ -15,71 +15,59 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from reports.figures.style import INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
+from reports.figures.style import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
+from reports.words.numbers import count
 
-_LETTER = 0.07
-"""Inches that a letter of a region's name takes, on average."""
-POINTS_UP_TO = 60
-"""Scans per group up to which each is drawn as a point; above, the box alone."""
+_LETTER = 0.07  # inches that a letter of a region's name takes, on average
+POINTS_UP_TO = 60  # scans per group up to which each is drawn as a point; above, the box alone
 
 
 def draw_regions(
-    values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str], axis_title: str
+    values: pd.DataFrame, metric: str, regions: Sequence[str], labels: Sequence[str], axis_title: str
 ) -> tuple[Figure, int]:
     """Leading regions, best on top: boxes and points by class (left), mean and quartiles by outcome (right).
 
-    Parameters
-    ----------
-    values : pandas.DataFrame
-        One row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`.
-    metric : str
-        Column drawn.
-    regions : sequence of str
-        Bilateral groups in the order to draw.
-    labels : (positive, negative)
-    axis_title : str
-        With units.
-
-    Returns
-    -------
-    tuple of Figure and int
-        The second is the number of extreme values that lie outside the axis.
+    `values`: one row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`. `metric`: column
+    drawn. `regions`: bilateral groups in the order to draw. `axis_title`: with units. Returns the second is the number
+    of extreme values that lie outside the axis.
     """
     width, height = 9.2, 0.27 * len(regions) + 1.3
     figure = new_figure(width, height)
     figure.set_layout_engine("none")  # would measure all text twice; only the names of the regions vary
     names = _LETTER * max(map(len, regions)) + 0.15
     place = {"left": names / width, "right": 1 - 0.1 / width, "bottom": 0.75 / height, "top": 1 - 0.25 / height}
-    left, right = figure.subplots(1, 2, sharey=True, sharex=True, gridspec_kw={**place, "wspace": 0.06})
-    handles = [
-        *_by_label(left, values, metric, regions, labels),
-        *_by_outcome(right, values, metric, regions),
-    ]
+    panels = 2 if values["outcome"].notna().any() else 1
+    axes = figure.subplots(1, panels, sharey=True, sharex=True, squeeze=False, gridspec_kw={**place, "wspace": 0.06})[0]
+    left = axes[0]
+    handles = _by_label(left, values, metric, regions, labels)
+    if panels == 2:
+        handles += _by_outcome(axes[1], values, metric, regions)
+        axes[1].tick_params(axis="y", length=0)
     left.set_yticks(range(len(regions)), regions)
     left.set_ylim(len(regions) - 0.4, -0.6)
     shown = values.loc[values["group"].isin(regions), metric].dropna()
     hidden = _limit_axis(left, shown)
-    for ax in (left, right):
+    for ax in axes:
         ax.set_xlabel(axis_title)
         ax.grid(axis="y", visible=False)
         ax.axvline(1 if metric == "gain" else 0, color=INK, lw=0.8)
-    right.tick_params(axis="y", length=0)
     figure.legend(handles=handles, loc="lower center", ncols=len(handles), columnspacing=1.4)
     return figure, hidden
 
 
 def _by_label(
-    ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str], labels: tuple[str, str]
+    ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[str], labels: Sequence[str]
 ) -> list[Artist]:
-    colours = class_colours(*labels)
+    colours = dict.fromkeys(labels, GREY) | class_colours(labels[0], labels[-1])
     handles: list[Artist] = []
     jitter = np.random.default_rng(0)
-    for offset, label in zip((-0.19, 0.19), labels, strict=True):
+    offsets = (-0.19, 0.19) if len(labels) == 2 else np.linspace(-0.3, 0.3, len(labels) + 2)[1:-1]
+    for offset, label in zip(offsets, labels, strict=True):
         rows = values[(values["label"] == label) & values[metric].notna()]
         by_region = {name: rows.loc[rows["group"] == name, metric].to_numpy() for name in regions}
         there = [(place, by_region[name]) for place, name in enumerate(regions) if len(by_region[name])]
         n = int(values.loc[values["label"] == label, "scan_id"].nunique())
-        handles.append(Patch(facecolor=colours[label], alpha=0.45, label=f"{label}, n = {n} scans"))
+        handles.append(Patch(facecolor=colours[label], alpha=0.45, label=f"{label}, n = {count(n, 'scan')}"))
         if not there:
             continue
         _boxes(ax, [data for _, data in there], np.array([place + offset for place, _ in there]), colours[label])

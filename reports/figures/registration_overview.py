@@ -35,18 +35,8 @@ BAR_PIXELS = 18
 def draw_overview(scan: BrainImage, template: Template, lines: Sequence[str]) -> bytes:
     """Overview of one registered scan.
 
-    Parameters
-    ----------
-    scan : BrainImage
-        On the template grid, 0 outside the brain.
-    template : Template
-    lines : sequence of str
-        Written below the slices: what the scan is, its numbers, why it is in doubt.
-
-    Returns
-    -------
-    bytes
-        A PNG of at most `MAX_BYTES`; equal input gives equal bytes.
+    `scan`: on the template grid, 0 outside the brain. `lines`: written below the slices: what the scan is, its numbers,
+    why it is in doubt. Returns a PNG of at most `MAX_BYTES`; equal input gives equal bytes.
     """
     inside = scan.values[scan.values > 0]
     bright = float(np.percentile(inside[:: max(len(inside) // 100_000, 1)], 99.5)) if len(inside) else 1.0

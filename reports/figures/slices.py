@@ -30,19 +30,16 @@ Pixels = NDArray[np.uint8]
 Plane = Literal["sagittal", "coronal", "axial"]
 AXIS: Mapping[str, int] = {"sagittal": 0, "coronal": 1, "axial": 2}
 
-Cut = tuple[Plane, float]
-"""A slice: its plane and its position in mm."""
+Cut = tuple[Plane, float]  # a slice: its plane and its position in mm
 
 HIPPOCAMPAL_CUTS: tuple[Cut, ...] = (("sagittal", -26.0), ("coronal", -20.0), ("axial", -16.0))
 """Through the left hippocampus; the slices of the founding study's figures."""
 OVERVIEW_CUTS: tuple[Cut, ...] = tuple(("axial", float(z)) for z in (-40, -28, -16, -4, 8, 20, 34, 50))
-MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)
-"""All slices any figure of maps needs."""
+MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)  # all slices any figure of maps needs
 
 GROUP_PERCENTILES = (50.0, 99.5)
 """Colour scale of group maps: set on the mean map of the positive class (founding study)."""
-PERSON_PERCENTILES = (90.0, 99.5)
-"""Colour scale of single scans: set on the scan's own map (founding study)."""
+PERSON_PERCENTILES = (90.0, 99.5)  # colour scale of single scans: set on the scan's own map (founding study)
 
 BRAIN_MM: tuple[tuple[float, float], ...] = ((-74.0, 74.0), (-109.0, 74.0), (-72.0, 86.0))
 """The brain of the template along x, y and z: what a panel shows."""
@@ -108,12 +105,7 @@ class MapView:
 def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:
     """Slices and percentiles of a map.
 
-    Parameters
-    ----------
-    image : BrainImage
-    cuts : sequence of (plane, mm)
-    brain : array of bool, optional
-        Voxels of the brain on the map's grid; percentiles are taken there. Without it, where the map is not 0.
+    `brain`: voxels of the brain on the map's grid; percentiles are taken there. Without it, where the map is not 0.
     """
     values = image.values
     inside = brain if brain is not None and brain.shape == values.shape else values != 0
@@ -180,16 +172,10 @@ def slice_name(cut: Cut) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which points of a slice a panel shows.
+    """Which points of a slice a panel shows."""
 
-    Parameters
-    ----------
-    cut : (plane, mm)
-    across, up : array, shape (pixels,)
-        Position in mm of each column from left to right, and of each row from top to bottom.
-    """
-
-    cut: Cut
+    cut: Cut  # (plane, mm)
+    # Shape (pixels,); Position in mm of each column from left to right, and of each row from top to bottom
     across: NDArray[np.float64]
     up: NDArray[np.float64]
 
@@ -229,13 +215,8 @@ def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: Co
 def outlined_bodies(plan: Plan, labels: BrainImage, chosen: Mapping[int, int]) -> NDArray[np.int16]:
     """Which body each pixel of a panel belongs to, 0 for none.
 
-    Parameters
-    ----------
-    plan : Plan
-    labels : BrainImage
-        Of whole numbers: the atlas.
-    chosen : mapping of int to int
-        Label number to the number of its body; labels of one number are outlined as one.
+    `labels`: of whole numbers: the atlas. `chosen`: label number to the number of its body; labels of one number are
+    outlined as one.
     """
     found = plan.sample(labels, order=0)
     bodies = np.zeros(int(max(found.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)

@@ -26,31 +26,19 @@ VIEWS: Mapping[str, float] = {"surface": 1.5, "glass": 1.4, "slices": 2.0}
 """Ways to show a map, with the height of each in inches."""
 SIDES = (("left", "lateral"), ("left", "medial"), ("right", "medial"), ("right", "lateral"))
 """Hemispheres and sides of the surface, from left to right."""
-WIDTH = 7.2
-"""Inches; two columns of a journal."""
+WIDTH = 7.2  # inches; two columns of a journal
 _TITLE, _BAR = 0.3, 0.4
 _STEPS = 512
 
 
 @dataclass(frozen=True)
 class GroupMap:
-    """A map to be drawn.
+    """A map to be drawn."""
 
-    Parameters
-    ----------
-    title : str
-        The method, the group and its n.
-    image : BrainImage
-        In template space.
-    scale : ColourScale
-    unit : str
-        Of the colour bar.
-    """
-
-    title: str
-    image: BrainImage
+    title: str  # the method, the group and its n
+    image: BrainImage  # in template space
     scale: ColourScale
-    unit: str
+    unit: str  # of the colour bar
 
     @property
     def nifti(self) -> Any:
@@ -70,12 +58,7 @@ class GroupMap:
 def draw_group_maps(shown: Sequence[tuple[GroupMap, Sequence[str]]], backdrop: Backdrop | None) -> Figure:
     """Maps one below the other, each in one or more views, with a colour bar.
 
-    Parameters
-    ----------
-    shown : sequence of (GroupMap, views)
-        Views are those of `VIEWS`.
-    backdrop : Backdrop or None
-        Under the slices.
+    `shown`: views are those of `VIEWS`. `backdrop`: under the slices.
     """
     height = sum(_TITLE + sum(VIEWS[view] for view in views) + _BAR for _, views in shown)
     figure = new_figure(WIDTH, height, facecolor="black")

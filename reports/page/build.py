@@ -8,11 +8,15 @@ and the scripts that are part of the page, so that nothing in the data can act a
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+
+from markupsafe import Markup
 
 from pipeline.cohort.reading import PLANTED
 from pipeline.run.config.files import read_config
@@ -25,7 +29,6 @@ from reports.content.run.summary import summarise
 from reports.page.faults import Faults
 from reports.page.links import PAGES
 from reports.page.material import Material
-from reports.page.numbering import numbered
 from reports.page.pages import Frame, NavigationEntry, render, template_files
 from reports.page.parts import FinishedSection, make_parts
 from reports.viewer.of_run import shared_data
@@ -36,9 +39,9 @@ log = logging.getLogger("heatlas")
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
-    """Return the files of a run that its report is made from, what was planted, and the report's own templates.
+    """Return the files that a report is made from: those of the run, the planted truth and the templates.
 
-    Provenance is left out: its time of day alone is no reason to build the report again.
+    Provenance is left out, since its time alone is no reason to build the report again.
     """
     of_the_run = [layout.config, layout.scans, layout.clinical, layout.splits, layout.failures]
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
@@ -52,7 +55,7 @@ def report_inputs(layout: RunLayout) -> list[Path]:
 
 
 def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
-    """Maps of single scans: those of the two participants whose fingerprints are compared."""
+    """Maps of the two participants whose fingerprints are compared."""
     try:
         table = read_table(layout.statistics("fingerprints"), ["map", "participant_id", "session_id"])
     except BadInputError:  # not there yet, or damaged, which the page says
@@ -70,7 +73,7 @@ def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
 
 
 def _pictures_of_scans(layout: RunLayout) -> list[Path]:
-    """Pictures that the run has drawn of each kept scan: on the pages of participants, and of scans in doubt."""
+    """Pictures that the run has drawn of each kept scan."""
     try:
         table = read_table(layout.scans, ["participant_id", "session_id", "kept"])
     except BadInputError:
@@ -91,17 +94,10 @@ def written_files(layout: RunLayout) -> list[Path]:
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written.
-
-    Parameters
-    ----------
-    index : Path
-    faults : tuple of str
-        Files that could not be used and parts that are therefore missing, each in a sentence.
-    """
+    """A report that was written."""
 
     index: Path
-    faults: tuple[str, ...]
+    faults: tuple[str, ...]  # files that could not be used and parts that are therefore missing, each in a sentence
 
 
 def build_report(layout: RunLayout, executor: Executor | None = None) -> Path:
@@ -162,8 +158,23 @@ def _index(material: Material, sections: Sequence[FinishedSection], faults: Faul
     )  # fmt: skip
 
 
+def numbered(parts: Sequence[Markup]) -> list[Markup]:
+    """Parts of a page with numbers in place of the marks before captions, running through all parts.
+
+    Sections are made apart from each other, so a template only marks where a number belongs. Text of the input cannot
+    hold the mark, since templates escape it.
+
+    Examples
+    --------
+    >>> numbered([Markup("<!--figure--> A <!--figure--> B"), Markup("<!--figure--> C")])
+    [Markup('Figure 1. A Figure 2. B'), Markup('Figure 3. C')]
+    """
+    numbers = count(1)
+    return [Markup(re.sub("<!--figure-->", lambda _: f"Figure {next(numbers)}.", part)) for part in parts]
+
+
 def _remove_pages_but(layout: RunLayout, pages: Iterable[str]) -> None:
-    """Remove pages of people and regions that this run no longer has; they would be read as its own."""
+    """Remove pages of people and regions that this run no longer has."""
     current = {layout.root / file for file in pages}
     for path in (*layout.root.glob("sub-*.html"), *(layout.root / PAGES).glob("region-*.html")):
         if path not in current:

@@ -18,34 +18,20 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Component:
-    """One interactive part of a page.
+    """One interactive part of a page."""
 
-    Parameters
-    ----------
-    html : markupsafe.Markup
-        The fragment. Made by a template with escaping on, so that text of the input is text on the page.
-        A component works, if plainly, without scripts; controls that need them start ``hidden``.
-    css : str
-        Style sheet. Rules are under a class of the component, so that they touch nothing else.
-    scripts : tuple of str
-        Scripts, run in this order at the end of the page. Each finds its own elements and may be on a page that has
-        several of them. A component without elements of its own, such as a library, may be a script alone.
-    """
-
+    # The fragment. Made by a template with escaping on, so that text of the input is text on the page. A component
+    # works, if plainly, without scripts; controls that need them start ``hidden``
     html: Markup
-    css: str = ""
+    css: str = ""  # style sheet. Rules are under a class of the component, so that they touch nothing else
+    # Scripts, run in this order at the end of the page. Each finds its own elements and may be on a page that has
+    # several of them. A component without elements of its own, such as a library, may be a script alone
     scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class PageAssets:
-    """Styles and scripts of one page, each once, and the policy that allows just these.
-
-    Parameters
-    ----------
-    styles : tuple of str
-    scripts : tuple of str
-    """
+    """Styles and scripts of one page, each once, and the policy that allows just these."""
 
     styles: tuple[str, ...]
     scripts: tuple[str, ...]

@@ -21,15 +21,9 @@ CAUSED_BY_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, Undef
 
 @dataclass
 class Faults:
-    """Sentences, each once, in the order in which they were met.
+    """Sentences, each once, in the order in which they were met."""
 
-    Parameters
-    ----------
-    layout : RunLayout
-        Of the run, whose logs keep the tracebacks.
-    """
-
-    layout: RunLayout
+    layout: RunLayout  # of the run, whose logs keep the tracebacks
     said: dict[str, None] = field(default_factory=dict)
 
     def add(self, sentence: str) -> str:
@@ -40,13 +34,7 @@ class Faults:
     def attempt(self, part: str, make: Callable[[], Made], files: str = "") -> tuple[Made | None, str]:
         """Make a part of the report; None and the reason where its data do not allow it.
 
-        Parameters
-        ----------
-        part : str
-            What is made, to begin the sentence with.
-        make : callable
-        files : str
-            Those that it is made from, as far as they are known.
+        `part`: what is made, to begin the sentence with. `files`: those that it is made from, as far as they are known.
         """
         try:
             return make(), ""

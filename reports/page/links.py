@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 PAGES = "pages"
-LONGEST = 80
-"""Characters of a file name that come from a name."""
+LONGEST = 80  # characters of a file name that come from a name
 
 
 def region_files(groups: Iterable[str]) -> dict[str, str]:
@@ -57,19 +56,11 @@ def _with_digest(stem: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Links:
-    """Addresses of the pages there are, as seen from one page.
+    """Addresses of the pages there are, as seen from one page."""
 
-    Parameters
-    ----------
-    regions, people : mapping of str to str
-        Files relative to the run folder, by bilateral group and by participant.
-    up : str
-        From the page to the run folder: empty, or ``../`` for a page in a folder.
-    """
-
-    regions: dict[str, str]
+    regions: dict[str, str]  # files relative to the run folder, by bilateral group and by participant
     people: dict[str, str]
-    up: str = ""
+    up: str = ""  # from the page to the run folder: empty, or ``../`` for a page in a folder
 
     @property
     def index(self) -> str:

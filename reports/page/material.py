@@ -21,13 +21,7 @@ from reports.words.numbers import listing
 
 @dataclass
 class Material:
-    """Input of every section.
-
-    Parameters
-    ----------
-    run : RunRecord
-    gallery : Gallery
-    """
+    """Input of every section."""
 
     run: RunRecord
     gallery: Gallery
@@ -92,7 +86,7 @@ class Material:
     @cached_property
     def group_views(self) -> dict[tuple[str, str], MapView]:
         """Mean maps that can be shown, by group and map name; groups without scans have none."""
-        keys = [(group, name) for group in (*self.run.labels, *OUTCOMES) for name in self.run.map_names]
+        keys = [(group, name) for group in (*self.run.map_groups, *OUTCOMES) for name in self.run.map_names]
         views = {key: self.group_view(*key) for key in keys}
         return {key: view for key, view in views.items() if view is not None}
 

@@ -19,8 +19,7 @@ from reports.figures.registration_overview import write_overview
 from reports.words.numbers import fixed, is_missing
 
 STAGE = "overview"
-CHARACTERS = 100
-"""Of a line below the slices."""
+CHARACTERS = 100  # of a line below the slices
 
 
 def draw_overviews(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float, executor: Executor) -> list[Outcome]:
@@ -68,12 +67,7 @@ def _template(resolution_mm: float) -> Template:
 def caption_lines(name: str, row: Mapping[Any, Any]) -> list[str]:
     """What is written below the slices: the scan, its numbers, why it is in doubt.
 
-    Parameters
-    ----------
-    name : str
-        BIDS prefix of the scan.
-    row : mapping
-        Its row of ``registration.tsv``.
+    `name`: BIDS prefix of the scan. `row`: its row of ``registration.tsv``.
     """
     numbers = [f"correlation {fixed(row['correlation'], 3)}", f"Dice {fixed(row['dice'], 3)}"]
     if not is_missing(row["scale"]):

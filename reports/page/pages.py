@@ -1,4 +1,4 @@
-"""Pages: one frame for all, self-contained, with a policy that lets nothing run but the page's own scripts."""
+"""Pages: all have the same frame, contain everything they show, and allow only their own scripts."""
 
 from __future__ import annotations
 
@@ -30,40 +30,20 @@ class NavigationEntry:
 
 @dataclass(frozen=True)
 class Frame:
-    """What every page has around its content.
+    """What surrounds the content of every page."""
 
-    Parameters
-    ----------
-    title : str
-        Of the document.
-    navigation : sequence of NavigationEntry
-    components : sequence of Component
-        Interactive parts on the page.
-    index : str
-        Address of the report, from a page of it; empty on the report itself.
-    """
-
-    title: str
+    title: str  # of the document
     navigation: Sequence[NavigationEntry]
-    components: Sequence[Component] = ()
-    index: str = ""
+    components: Sequence[Component] = ()  # interactive parts on the page
+    index: str = ""  # address of the report, from a page of it; empty on the report itself
 
     @property
     def assets(self) -> PageAssets:
-        return PageAssets.of(_text("report.css"), [_text("report.js")], self.components)
+        return PageAssets.of(template_text("report.css"), [template_text("report.js")], self.components)
 
 
 def render(template: str, frame: Frame, **content: Any) -> str:
-    """A page from its template; control characters from an input are spelt out.
-
-    Parameters
-    ----------
-    template : str
-        File in ``reports/templates`` that extends ``base.html.j2``.
-    frame : Frame
-    **content
-        Variables of the template.
-    """
+    """A page from a template that extends ``base.html.j2``; control characters from an input are spelt out."""
     return plain(_environment().get_template(template).render(frame=frame, assets=frame.assets, **content))
 
 
@@ -73,7 +53,7 @@ def render_part(template: str, **content: Any) -> Markup:
 
 
 def template_files() -> Iterable[Path]:
-    """Everything a page is made with, besides code."""
+    """All templates, style sheets and scripts."""
     return (path for path in TEMPLATES.rglob("*") if path.is_file())
 
 
@@ -89,5 +69,6 @@ def _environment() -> Environment:
 
 
 @cache
-def _text(name: str) -> str:
+def template_text(name: str) -> str:
+    """A style sheet or script as it is."""
     return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -20,8 +20,7 @@ from reports.page.components import Component
 from reports.page.links import PAGES
 from reports.page.material import Material
 from reports.page.pages import Frame, NavigationEntry, render, render_part
-from reports.page.sections import SECTIONS
-from reports.page.specification import BuiltSection, Section, build_section
+from reports.page.sections import SECTIONS, BuiltSection, Section, build_section
 from reports.people.cohort import People
 from reports.people.page import person_content
 from reports.read.written_tables import TABLES
@@ -31,24 +30,13 @@ from reports.words.numbers import shortened
 
 @dataclass(frozen=True)
 class FinishedSection:
-    """A section as it stands on the index.
+    """A section as it stands on the index."""
 
-    Parameters
-    ----------
-    id, short : str
-        Anchor, and name in the table of contents.
-    html : markupsafe.Markup
-    components : tuple of Component
-        Its interactive parts; their markup is in `html` already.
-    absent : bool
-        Whether it only says why it is empty.
-    """
-
-    id: str
+    id: str  # anchor, and name in the table of contents
     short: str
     html: Markup
-    components: tuple[Component, ...]
-    absent: bool
+    components: tuple[Component, ...]  # its interactive parts; their markup is in `html` already
+    absent: bool  # whether it only says why it is empty
 
 
 @dataclass(frozen=True)
@@ -154,15 +142,7 @@ def make_part(layout: RunLayout, name: str) -> Made:
 def make_parts(material: Material, executor: Executor | None) -> Made:
     """Make all parts, in the workers where there are any.
 
-    Parameters
-    ----------
-    material : Material
-    executor : concurrent.futures.Executor or None
-
-    Returns
-    -------
-    Made
-        Sections in the order of the report.
+    Returns sections in the order of the report.
     """
     if executor is None:
         made = [part(material) for part in PARTS.values()]

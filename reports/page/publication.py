@@ -48,8 +48,9 @@ def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]
     """Write one map of every group, and of the difference of the classes, in every view; return the faults."""
     material = Material(read_run(layout), gallery)
     run = material.run
-    shown = {group: group_map(material, group, name) for group in (*run.labels, *OUTCOMES)}
-    shown[f"{run.positive}-minus-{run.negative}"] = class_difference(material, name)
+    shown = {group: group_map(material, group, name) for group in (*run.map_groups, *OUTCOMES)}
+    if len(run.map_groups) == 2:
+        shown["-minus-".join(run.map_groups)] = class_difference(material, name)
     with house_style():
         for group, one in ((group, one) for group, one in shown.items() if one is not None):
             for view in VIEWS:

@@ -1,4 +1,4 @@
-"""The sections of the report, top to bottom. Adding one is adding an entry here and a template.
+"""The sections of the report, top to bottom. Adding one is adding an entry here and, if need be, a template.
 
 The title, the warnings and the summary stand above the sections and are made by `reports.cautions.all_cautions` and
 `reports.content.run.summary`.
@@ -6,33 +6,84 @@ The title, the warnings and the summary stand above the sections and are made by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from reports.analyses import catalogue
 from reports.analyses.views import Analysis
-from reports.content.relevance import (
-    beta,
-    conservation,
-    effects,
-    maps,
-    patients,
-    planted,
-    region_table,
-    regions,
-    volume,
-)
-from reports.content.run import cohort, colophon, glossary, participants, performance, registration, training
-from reports.page.specification import Section
+from reports.content.relevance import beta, conservation, maps, patients, region_table, regions, volume
+from reports.content.run import cohort, colophon, participants, performance, registration, training
+from reports.page.components import Component
+from reports.page.material import Material
+from reports.read.run_record import RunRecord
+from reports.words.numbers import listing
 
 ANY_TASK = frozenset(KINDS)
+CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
 
 
-def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CLASSES})) -> Section:
-    """Section of an analysis; left out where none of its tables is there and nothing says why."""
+@dataclass(frozen=True)
+class Section:
+    """One section of the report."""
+
+    id: str  # anchor; stable, since warnings and readers link to it
+    title: str
+    short: str  # name in the table of contents
+    template: str  # file in ``reports/templates/sections``
+    build: Callable[[Material], Mapping[str, Any]]  # gives the variables of the template
+    requires: tuple[str, ...] = ()  # tables without which the section cannot be made
+    absent: str = ""  # shown in place of the section when one of them is missing; without it the section is left out
+    applies: Callable[[RunRecord], bool] | None = None  # whether the section has anything to say
+    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})  # kinds of tasks that the section is made for
+
+
+@dataclass(frozen=True)
+class BuiltSection:
+    """A section ready to be rendered: with its variables, or with the sentence that says why it is empty."""
+
+    section: Section
+    content: Mapping[str, Any] = field(default_factory=dict)
+    absent: str = ""
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Interactive parts of the section; what a builder gives as ``components``."""
+        found: Sequence[Component] = self.content.get("components", ())
+        return found
+
+
+def build_section(section: Section, material: Material) -> BuiltSection | None:
+    """Build one section; None if it is not made for the task, or has nothing to say."""
+    run = material.run
+    if run.task.kind.name not in section.tasks or (section.applies is not None and not section.applies(run)):
+        return None
+    missing = [name for name in section.requires if not run.has(name)]
+    if missing:
+        absent = run.why_absent(*missing, otherwise=section.absent)
+        return BuiltSection(section, absent=absent) if absent else None
+    return BuiltSection(section, section.build(material))
+
+
+def _undefined(material: Material) -> Mapping[str, Any]:
+    """The sections that a run of another task does not have, in one sentence."""
+    number = material.run.task.is_number
+    names = [section.short for section in SECTIONS if section.tasks == {TWO_CLASSES} and section.id not in _SYNTHETIC]
+    names += ["Region table"] * number
+    this = "predicts a number" if number else "has several classes"
+    return {"text": f"Not defined for a run that {this}, as they compare two classes: {listing(names)}."}
+
+
+_SYNTHETIC = (catalogue.PLANTED.id, catalogue.EFFECTS_FOUND.id)
+
+
+def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CLASSES}), absent: str = "") -> Section:
+    """Section of an analysis; without `absent` left out where none of its tables is there and nothing says why."""
+    tables = tuple(dict.fromkeys(view.table for view in analysis.views)) if absent else ()
     return Section(
-        analysis.id, analysis.title, analysis.short, "analysis.html.j2", analysis.build, applies=analysis.applies,
-        tasks=tasks,
+        analysis.id, analysis.title, analysis.short, "analysis.html.j2", analysis.build, tables, absent,
+        None if absent else analysis.applies, tasks,
     )  # fmt: skip
 
 
@@ -50,38 +101,32 @@ SECTIONS: Sequence[Section] = (
     _analysis(catalogue.REPEATS, ANY_TASK),
     _analysis(catalogue.NUMBER_ASSOCIATIONS, frozenset({NUMBER})),
     Section(
-        "maps", "Where does it look? Mean maps", "Mean maps", "maps.html.j2", maps.build, ("predictions", "relevance"),
-        "There are no mean heatmaps yet.",
+        "maps", "Where does it look? Mean maps", "Mean maps", "maps.html.j2", maps.build, ("relevance",),
+        "There are no mean heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
         "regions", "Which regions? Sum, density and gain", "Regions", "regions.html.j2", regions.build,
-        ("predictions", "relevance"), "Heatmaps have not been summed over regions yet.",
+        ("relevance",), "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
     ),
     Section(
-        "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build,
-        ("region_summary",), "The summary over regions is written with the statistics; this run has none yet.",
+        "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build, ("region_summary",),
+        "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
     ),
     _analysis(catalogue.COMPARISONS),
-    Section(
-        "effects", "Regions that tell the classes apart", "Region effects", "effects.html.j2", effects.build,
-        ("region_effects",), "Differences between the classes have not been tested yet.",
-    ),
+    _analysis(catalogue.EFFECTS, absent="Differences between the classes have not been tested yet."),
     Section(
         "volume", "Does relevance follow atrophy?", "Hippocampal volume", "volume.html.j2", volume.build,
         ("volume_association",), "The association with hippocampal volume is not known: either the statistics have "
         "not run, or no scan has a volume.",
     ),
-    _analysis(catalogue.ASSOCIATIONS, frozenset({TWO_CLASSES, SEVERAL_CLASSES})),
+    _analysis(catalogue.ASSOCIATIONS, CLASSES),
     _analysis(catalogue.SUBGROUPS),
     _analysis(catalogue.PROGRESSION),
     _analysis(catalogue.NORMS),
     _analysis(catalogue.MAIN_EFFECTS),
     _analysis(catalogue.SHORTCUTS),
     _analysis(catalogue.HARMONISATION),
-    Section(
-        "planted", "Are the planted regions found?", "Planted truth", "planted.html.j2", planted.build,
-        ("planted_recovery",), optional=True,
-    ),
+    _analysis(catalogue.PLANTED),
     _analysis(catalogue.EFFECTS_FOUND),
     Section(
         "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", beta.build, ("beta_overlap",),
@@ -91,6 +136,10 @@ SECTIONS: Sequence[Section] = (
     Section(
         "patients", "Two individual patients", "Two patients", "patients.html.j2", patients.build, ("fingerprints",),
         "No pair of patients has been chosen yet.",
+    ),
+    Section(
+        "undefined", "What is not defined for this task", "Not defined", "text.html.j2", _undefined,
+        tasks=ANY_TASK - {TWO_CLASSES},
     ),
     Section(
         "participants", "Everyone, one page each", "Participants", "participants.html.j2", participants.build,
@@ -108,7 +157,7 @@ SECTIONS: Sequence[Section] = (
         "conservation", "Does the relevance add up?", "Conservation", "conservation.html.j2", conservation.build,
         ("conservation",), "No scan has been explained yet.", tasks=ANY_TASK,
     ),
-    Section("glossary", "Words of this report", "Glossary", "glossary.html.j2", glossary.build, tasks=ANY_TASK),
+    Section("glossary", "Glossary", "Glossary", "glossary.html.j2", colophon.build_glossary, tasks=ANY_TASK),
     Section("methods", "Methods text", "Methods", "methods.html.j2", colophon.build_methods, tasks=ANY_TASK),
     Section(
         "provenance", "How to repeat this run", "Provenance", "provenance.html.j2", colophon.build_provenance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,39 +40,19 @@ _ONE = re.compile(r"\b1 ((?:true-positive )?(?:row|scan|participant))s\b")
 """A plural after one, as the notes of tables have it, whose numbers vary."""
 
 
-_WHERE_SAID = (remark, footnote)
-"""Columns that are left out where no row has anything to say."""
+_WHERE_SAID = (remark, footnote)  # columns that are left out where no row has anything to say
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table on the page.
+    """One column of a table on the page."""
 
-    Parameters
-    ----------
-    key : str
-        Column of the frame.
-    title : str
-    form : callable
-        Gives the text of a cell.
-    numeric : bool
-        Set in figures of equal width, to the right, sorted by value.
-    hint : str
-        Longer explanation.
-    link : str
-        Column with the address, relative to the page, that the cell leads to.
-    """
-
-    key: str
+    key: str  # column of the frame
     title: str
-    form: Callable[[object], str] = text
-    numeric: bool = False
-    hint: str = ""
-    link: str = ""
-
-    def with_hint(self, hint: str) -> Column:
-        """The same column with a longer explanation."""
-        return replace(self, hint=hint)
+    form: Callable[[object], str] = text  # gives the text of a cell
+    numeric: bool = False  # set in figures of equal width, to the right, sorted by value
+    hint: str = ""  # longer explanation
+    link: str = ""  # column with the address, relative to the page, that the cell leads to
 
 
 def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:
@@ -80,8 +60,7 @@ def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: 
     return Column(key, title, form, True, hint)
 
 
-LONGEST_CELL = 160
-"""Characters of a cell that is no remark; where there are more, they appear under the pointer."""
+LONGEST_CELL = 160  # characters of a cell that is no remark; where there are more, they appear under the pointer
 
 
 class Cell(NamedTuple):
@@ -98,26 +77,13 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A formatted table.
-
-    Parameters
-    ----------
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of Cell
-    more : int
-        Rows left out; the caption's file has them.
-    row_keys : tuple of str
-    notes : tuple of str
-        What the cells of footnotes say, each once, in the order of their numbers from 1.
-    """
+    """A formatted table."""
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    more: int = 0
-    row_keys: tuple[str, ...] = field(default=())
-    notes: tuple[str, ...] = ()
+    more: int = 0  # rows left out; the caption's file has them
+    notes: tuple[str, ...] = ()  # what the cells of footnotes say, each once, in the order of their numbers from 1
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -132,21 +98,11 @@ class PageTable:
         )
 
 
-def page_table(
-    frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_most: int | None = None, row_key: str = ""
-) -> PageTable:
+def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_most: int | None = None) -> PageTable:
     """Format a frame.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    columns : sequence of Column
-        Those the frame lacks are left out, and remarks where no row has one.
-    caption : str
-    at_most : int, optional
-        Rows shown.
-    row_key : str
-        Column whose value is attached to each row, to filter by.
+    `columns`: those the frame lacks are left out, and remarks where no row has one. `at_most`: rows shown. `row_key`:
+    column whose value is attached to each row, to filter by.
     """
     there = tuple(
         column for column in columns
@@ -169,9 +125,8 @@ def page_table(
         ]
         for column in there
     ]
-    keys = tuple(map(str, shown[row_key])) if row_key else ()
     rows = tuple(zip(*cells, strict=True)) if cells else ()
-    return PageTable(caption, there, rows, len(frame) - len(shown), keys, notes)
+    return PageTable(caption, there, rows, len(frame) - len(shown), notes)
 
 
 def _links(frame: pd.DataFrame, column: Column) -> list[object]:

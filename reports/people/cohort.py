@@ -1,4 +1,4 @@
-"""What the pages of participants need of the whole cohort, prepared once."""
+"""Data of the whole cohort for the pages of participants, prepared once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from pipeline.cohort.people.persons import name_of_person
 from pipeline.statistics.data.relevance_columns import with_shares
 from pipeline.statistics.normative.controls import Controls, comparable_controls
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import PREDICTIONS_OF
 
 
 @dataclass(frozen=True)
 class People:
-    """Scans and relevance of all participants.
-
-    Parameters
-    ----------
-    run : RunRecord
-    """
+    """Scans and relevance of all participants."""
 
     run: RunRecord
     _chosen: dict[tuple[str, str, str], Controls | None] = field(default_factory=dict, repr=False)
@@ -35,14 +31,15 @@ class People:
     def visits(self) -> pd.DataFrame:
         """One row per kept scan, in order of visits: its facts and, where there is one, its prediction.
 
-        ``applied`` marks scans outside the contrast, which networks saw that were not trained on the participant.
+        ``applied`` marks scans outside the contrast, predicted by networks that were not trained on the participant.
         """
         scans = self.run.tables["scans"]
         scans = scans[scans["kept"].astype(bool)]
         known = []
-        for table, applied in (("predictions", False), ("predictions_applied", True)):
+        for table, applied in ((PREDICTIONS_OF[self.run.task.kind.name], False), ("predictions_applied", True)):
             if self.run.has(table):
                 rows = self.run.tables[table]
+                rows = rows.rename(columns={"prediction": "predicted"})
                 columns = [name for name in ("fold", "probability", "predicted", "outcome") if name in rows]
                 known.append(rows[["scan_id", *columns]].assign(applied=applied))
         if known:
@@ -58,7 +55,7 @@ class People:
     def _by_map(self) -> dict[str, pd.DataFrame]:
         """Share of the map by scan and bilateral group of the leading maps, labelled and applied scans.
 
-        Shares, not densities: those follow the size of the whole map, which is the prediction seen again.
+        Shares, not densities: densities follow the strength of the whole map, and so the prediction.
         """
         names = [name for name in ("relevance", "relevance_applied") if self.run.has(name)]
         tables = [with_shares(self.run.tables[name]) for name in names]
@@ -111,10 +108,9 @@ class People:
         return dict(zip(rows["participant_id"], rows["fold"], strict=True))
 
     def controls(self, map_name: str, participant_id: str) -> Controls | None:
-        """Whom to compare a person with: others of the negative class, of the same network where they are enough.
+        """Controls to compare a person with: those of the same test fold if there are enough, otherwise all.
 
-        Networks of different folds have different scales of relevance, so controls of the person's own test fold are
-        the better ones; with few of them all controls stand in.
+        Networks of different folds have different scales of relevance.
         """
         values = self._controls.get(map_name)
         if values is None:

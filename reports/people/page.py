@@ -1,4 +1,4 @@
-"""The page of one participant, made from tables: who, what the network said, where it looked, how that compares."""
+"""The page of one participant, made from tables: scans, predictions, where relevance lies, comparison with others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from pipeline.run.layout.map_names import map_title
+from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.cautions.record import Caution
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
@@ -24,8 +24,7 @@ from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, Score
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.words.volume_sources import source_name
 
-SHOWN = 24
-"""Regions of the fingerprint that are drawn; the table has all."""
+SHOWN = 24  # regions of the fingerprint in the chart; the table has all
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,7 @@ class Fingerprint:
 def person_content(material: Material, people: People, participant_id: str) -> Mapping[str, Any]:
     """Variables of the page of a participant.
 
-    Parameters
-    ----------
-    material : Material
-    people : People
-    participant_id : str
-        With at least one kept scan.
+    `participant_id`: with at least one kept scan.
     """
     run = material.run
     visits = people.by_participant[participant_id]
@@ -84,28 +78,32 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     text = f"{count(len(visits), 'scan')}"
     known = [fact for fact in facts if fact]
     text += f"; {listing(known)}. " if known else ". "
-    tested = visits[visits["probability"].notna()]
+    tested = visits[visits["predicted"].notna()]
     if tested.empty:
-        return text + "No network has judged these scans: they are outside the contrast, or the run stopped before."
+        return text + "These scans have no prediction: they are outside the contrast, or the run stopped before."
     own = tested[~tested["applied"].fillna(False).astype(bool)]
     if len(own):
         folds = sorted({str(fold).removesuffix(".0") for fold in own["fold"]})
+        network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
+        if run.task.is_number:
+            means = [fixed(pd.to_numeric(own[name]).mean(), 1) for name in ("predicted", "label")]
+            return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
         right = int((own["label"] == own["predicted"]).sum())
         return text + (
-            f"The network of fold {listing(folds)}, which was trained on no scan of this person, calls "
+            f"{network} "
             f"{_rightly(right, len(own))} (mean probability of {run.positive} "
             f"{fixed(own['probability'].mean(), 3)})."
         )
     return text + (
-        f"These scans are outside the contrast; no network was trained on them. The mean probability of {run.positive} "
+        f"These scans are outside the contrast and were not used for training. The mean probability of {run.positive} "
         f"is {fixed(tested['probability'].mean(), 3)}."
     )
 
 
 def _rightly(right: int, scans: int) -> str:
     if scans == 1:
-        return "the one scan " + ("rightly" if right else "wrongly")
-    return f"{number(right)} of {number(scans)} scans rightly"
+        return "predicts the only scan " + ("correctly" if right else "wrongly")
+    return f"predicts {number(right)} of {number(scans)} scans correctly"
 
 
 def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
@@ -123,14 +121,14 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
         found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
-                             "between 0.35 and 0.65; what a map explains there is close to nothing."))  # fmt: skip
+                             "between 0.35 and 0.65; a map explains little there."))  # fmt: skip
     if material.run.has("conservation"):
         table = material.run.tables["conservation"]
         start = table[table["scan_id"].isin(visits["scan_id"])].drop_duplicates("scan_id")["start_value"]
         below = int((start < 0).sum())
         if below:
-            text = f"The explained output of {count(below, 'scan')} is below 0: positive relevance speaks against it."
-            found.append(Caution("note", "Maps are negated.", text))
+            text = f"The explained output of {count(below, 'scan')} is below 0, which reverses the sign of the maps."
+            found.append(Caution("note", "Maps have reversed signs.", text))
     if material.run.has("relevance"):
         densest = [material.run.densest_groups.get(str(scan), ())[:OUTLINED] for scan in visits["scan_id"]]
         leading = dict.fromkeys(group for groups in densest for group in groups)
@@ -139,16 +137,16 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
 
 
 def _maps_of_mistakes(run: RunRecord, outcomes: Collection[str]) -> str:
-    """What a map shows of a wrong decision: it starts from the positive class, whatever the network decided."""
+    """What the map of a wrong prediction shows: maps explain the positive class, whatever was predicted."""
     start, positive = run.config.attribution.start_value, run.positive
     said = []
     if "FP" in outcomes:
         said.append("The maps of a false positive show what misled the network, not where the disease is.")
     if "FN" in outcomes:
         said.append(
-            f"Maps start from the {start} of {positive}, so those of a false negative show what spoke for {positive} "
-            "in spite of the decision, not why it was missed"
-            + (f"; where the {start} is below 0, with the sign turned round." if start == "logit" else ".")
+            f"Maps start from the {start} of {positive}, so those of a false negative show what spoke for {positive}, "
+            "not why it was missed"
+            + (f"; where the {start} is below 0, the sign is reversed." if start == "logit" else ".")
         )
     return " ".join(said)
 
@@ -163,6 +161,7 @@ def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:
 
 
 def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
+    probability = numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3))
     return (
         Column("session_id", "Session"),
         Column("scan_id", "Scan"),
@@ -170,12 +169,12 @@ def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
         Column("diagnosis", "Diagnosis"),
         Column("label", "Class"),
         Column("network", "Network", remark),
-        numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3)),
-        Column("predicted", "Called", remark),
-        Column("verdict", "That is", remark),
+        *([] if run.task.is_number else [probability]),
+        Column("predicted", f"Predicted {run.task.column}", number if run.task.is_number else remark),
+        Column("verdict", "Outcome", remark),
         numeric("mmse", "MMSE"),
         numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
-        Column("volume_from", "measured by", remark),
+        Column("volume_from", "Source of the volume", remark),
         Column("registration", "Registration", remark),
     )
 
@@ -185,15 +184,15 @@ def _visit_rows(material: Material, visits: pd.DataFrame) -> pd.DataFrame:
     applied = visits["applied"].fillna(False).astype(bool)
     folds = visits["fold"].map(lambda fold: None if is_missing(fold) else f"fold {str(fold).removesuffix('.0')}")
     return visits.assign(
-        network=folds.where(~applied, "networks that never saw this person"),
+        network=folds.where(~applied, "networks not trained on this person"),
         verdict=visits["outcome"].map(OUTCOME_NAMES),
         volume_from=visits["hippocampus_source"].map(source_name).where(visits["hippocampus_mm3"].notna(), None),
-        registration=visits["scan_id"].map({scan: f"in doubt: {flag}" for scan, flag in flags.items()}),
+        registration=visits["scan_id"].map({scan: f"doubtful: {flag}" for scan, flag in flags.items()}),
     )
 
 
 def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup | None:
-    """Quantities over visits; None with one visit, where there is no course."""
+    """Quantities over visits; None for a single visit."""
     if len(visits) < 2:
         return None
     ages = visits["age"].to_numpy(float)
@@ -239,6 +238,8 @@ def _fingerprint(
         alone = pd.DataFrame({"group": person.index, "share": person.to_numpy()}).dropna()
         alone = alone.sort_values("share", ascending=False, kind="stable")
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
+        if material.run.task.is_number:
+            text = "Not compared with controls: this run predicts a number and has no class of controls."
         return Fingerprint(title, chart, _region_table(material, alone), text)
     scores = controls.scores(person)
     table = pd.DataFrame({
@@ -258,8 +259,8 @@ def _fingerprint(
     look = _look(material, visits)
     text = (
         f"Share of the map ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
-        f"{controls.who}; this person is not among them. Boxes hold the middle half of the controls, lines 90 %. The "
-        f"{len(rows)} regions furthest from the controls, of {number(len(table))}."
+        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
+        f"Shown: {count(len(rows), 'region')} furthest from the controls, of {number(len(table))}."
     )
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None

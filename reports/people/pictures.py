@@ -1,10 +1,8 @@
-"""Pictures of single scans that stand on the page of a participant: drawn by the run, only read here."""
+"""Pictures of single scans on the page of a participant, drawn by the run and only read here."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -12,22 +10,13 @@ import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.headline import small_regions
+from reports.figures.gallery import Picture, inlined
 from reports.page.material import Material
 from reports.people.portrait import CUTS, OUTLINED
 from reports.words.numbers import count, is_missing, listing, shortened
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A picture of a scan."""
-
-    source: str
-    alt: str
-    caption: str
-    width: int
-
-
-def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
+def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
     """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
     run = material.run
     if not run.keeps_single_maps:  # a picture of an earlier setting may still lie there
@@ -44,8 +33,8 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Snapshot]:
             f"{place} {shortened(group)}{_size(small, group)}" for place, group in enumerate(groups, start=1)
         )
         pictures.append(
-            Snapshot(
-                _inlined(content), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
+            Picture(
+                "", inlined(content, "png"), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
                 f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
                 f"the 99.5th percentile of the scan's own map. Outlined, the regions with the highest density "
                 f"of {map_title(run.main_maps[0])}: {outlined}. Left is left.", _width(content),
@@ -72,21 +61,17 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
     return [(f.name, quote(f.viewer.relative_to(f.root).as_posix())) for f in files if f.viewer.is_file()]
 
 
-def overview_of(material: Material, row: Mapping[str, Any]) -> Snapshot | None:
+def overview_of(material: Material, row: Mapping[str, Any]) -> Picture | None:
     """The registered scan under the contours of the template."""
     content = material.picture(material.run.files_of(row).overview)
     if content is None:
         return None
     name = _name_of(row)
-    return Snapshot(
-        _inlined(content), f"Nine slices of {name} under the contours of the template.",
+    return Picture(
+        "", inlined(content, "png"), f"Nine slices of {name} under the contours of the template.",
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
         "lines, the registration is good. L and R are the person's sides.", _width(content),
     )  # fmt: skip
-
-
-def _inlined(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 def _width(content: bytes) -> int:

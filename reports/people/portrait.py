@@ -9,75 +9,52 @@ from PIL import Image
 
 from atlases.labels import Atlas
 from pipeline.run.layout.map_names import map_title
+from reports.figures import slices
 from reports.figures.pictures import NIGHT, png, write
-from reports.figures.slices import (
-    AXIS,
-    PERSON_PERCENTILES,
-    BrainImage,
-    Cut,
-    MapView,
-    Pixels,
-    Plan,
-    grey_panel,
-    middle_of,
-    outlined_bodies,
-    slice_name,
-    with_map,
-    with_outlines,
-)
 
-CUTS: tuple[Cut, ...] = (
+CUTS: tuple[slices.Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
 )  # fmt: skip
 OUTLINED = 5
 PIXELS, HEAD, GAP = 170, 18, 4
 
 
-def draw_portrait(brain: BrainImage, maps: Mapping[str, MapView], groups: Sequence[str], atlas: Atlas) -> bytes:
+def draw_portrait(
+    brain: slices.BrainImage, maps: Mapping[str, slices.MapView], groups: Sequence[str], atlas: Atlas
+) -> bytes:
     """One row of slices per map over the person's own brain, the leading regions outlined and numbered.
 
-    Parameters
-    ----------
-    brain : BrainImage
-        In template space, background 0.
-    maps : mapping of str to MapView
-        By map name, with the slices of `CUTS`.
-    groups : sequence of str
-        Bilateral groups to outline; the first is number 1.
-    atlas : Atlas
-
-    Returns
-    -------
-    bytes
-        PNG; equal input gives equal bytes.
+    `brain`: in template space, background 0. `maps`: by map name, with the slices of `CUTS`. `groups`: bilateral groups
+    to outline; the first is number 1. Returns pNG; equal input gives equal bytes.
     """
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0
-    labels = BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
+    labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
     numbers = {
         label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
     }
-    plans = [Plan.of(cut, PIXELS) for cut in CUTS]
-    under = [grey_panel(plan, brain, ceiling) for plan in plans]
-    bodies = [outlined_bodies(plan, labels, numbers) for plan in plans]
-    places = [middle_of(found) for found in bodies]
+    plans = [slices.Plan.of(cut, PIXELS) for cut in CUTS]
+    under = [slices.grey_panel(plan, brain, ceiling) for plan in plans]
+    bodies = [slices.outlined_bodies(plan, labels, numbers) for plan in plans]
+    places = [slices.middle_of(found) for found in bodies]
     width, row_height = len(CUTS) * (PIXELS + GAP), HEAD + PIXELS + GAP
     sheet = Image.new("RGB", (width, row_height * len(maps)), NIGHT)
     for row, (name, view) in enumerate(maps.items()):
-        scale = view.scale(PERSON_PERCENTILES)
+        scale = view.scale(slices.PERSON_PERCENTILES)
         write(sheet, (4, row * row_height + 2), map_title(name))
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
-            panel = with_map(anatomy, plan, view, scale)
+            panel = slices.with_map(anatomy, plan, view, scale)
             corner = (column * (PIXELS + GAP), row * row_height + HEAD)
-            sheet.paste(_named(with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
+            sheet.paste(named(slices.with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
     return png(sheet)
 
 
-def _named(panel: Pixels, places: Mapping[int, tuple[int, int]], cut: Cut) -> Image.Image:
+def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:
+    """A panel with the coordinate of its slice, L at the left side, and numbers at some places."""
     picture = Image.fromarray(panel)
     for number, (row, column) in places.items():
         write(picture, (column - 3, row - 7), str(number))
-    write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
-    if AXIS[cut[0]] != 0:
+    write(picture, (3, PIXELS - 15), slices.slice_name(cut).replace("−", "-"))
+    if slices.AXIS[cut[0]] != 0:
         write(picture, (3, 2), "L")
     return picture

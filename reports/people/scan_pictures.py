@@ -21,25 +21,29 @@ from atlases.labels import Atlas, load_atlas
 from atlases.spaces import Grid, template_grid
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
+from pipeline.run.layout.map_names import map_title
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_text
 from pipeline.run.work.digests import file_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.cautions.record import Caution
-from reports.figures.slices import BrainImage, view_of
-from reports.page.fragments import COMPONENTS
-from reports.page.pages import TEMPLATES
+from reports.figures.maps import map_unit
+from reports.figures.slices import PERSON_PERCENTILES, BrainImage, MapView, view_of
+from reports.page.components import Component
+from reports.page.links import participant_file
+from reports.page.pages import TEMPLATES, Frame, render
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
 from reports.read.run_record import RunRecord
-from reports.viewer.of_run import viewing_space
-from reports.viewer.scan_pages import scan_page
+from reports.viewer.atlas import ViewingSpace, atlas_component
+from reports.viewer.component import ViewerMap, viewer_component
+from reports.viewer.of_run import SCALE, viewing_space
 
 STAGE = "scan-pictures"
 _TEMPLATES = (
     TEMPLATES / "base.html.j2", TEMPLATES / "macros.html.j2",
     TEMPLATES / "scan_viewer.html.j2", TEMPLATES / "report.css", TEMPLATES / "report.js",
-    *(COMPONENTS / name for name in ("viewer.html.j2", "viewer.css", "viewer.js", "volumes.js")),
+    *(TEMPLATES / "components" / name for name in ("viewer.html.j2", "viewer.css", "viewer.js", "volumes.js")),
 )  # fmt: skip
 
 
@@ -102,10 +106,7 @@ def draw_one(
 ) -> None:  # fmt: skip
     """Job: draw one scan and make its page.
 
-    Raises
-    ------
-    HeatlasError
-        If the template or the atlas is not at hand, or an image cannot be read.
+    Raises HeatlasError if the template or the atlas is not at hand, or an image cannot be read.
     """
     space = viewing_space(resolution_mm, atlas)
     grid = template_grid(resolution_mm)
@@ -135,3 +136,47 @@ def _brain(path: Path, grid: Grid) -> NDArray[np.float32]:
     if brain.shape != grid.shape:
         raise BadInputError(f"{path}: has the shape {brain.shape}, the run's grid {grid}. Run registration again.")
     return brain
+
+
+def scan_page(
+    files: ScanFiles,
+    brain: NDArray[np.float32],
+    maps: Mapping[str, NDArray[np.float32]],
+    views: Mapping[str, MapView],
+    space: ViewingSpace,
+    cautions: Sequence[Caution] = (),
+) -> str:
+    """Page of one scan.
+
+    `brain`: shape of ``space.source``; In template space, background 0. `maps`: shape of ``space.source``; Relevance by
+    map name, in the order to show. `views`: of the same maps; their percentiles are what the colours are set on.
+    `cautions`: what to know before the maps are read.
+    """
+    caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
+    shown = []
+    for name, values in maps.items():
+        scale, unit = views[name].scale(PERSON_PERCENTILES), f"{map_unit(name)} per voxel"
+        shown.append(
+            ViewerMap(
+                files.relevance_map(name), files.name, name, files.name, map_title(name), scale.low, scale.high,
+                scale.signed, unit, values,
+            )
+        )  # fmt: skip
+    viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", caption, {files.name: brain})
+    up = "../" * len(files.viewer.parent.relative_to(files.root).parts)
+    frame = Frame(f"{files.name} · viewer", [], [viewer, _labels_of(space)], f"{up}report.html")
+    person = up + participant_file(files.participant_id)
+    return render(
+        "scan_viewer.html.j2",
+        frame,
+        name=files.name,
+        participant=files.participant_id,
+        person=person,
+        cautions=cautions,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _labels_of(space: ViewingSpace) -> Component:
+    """Labels without the template, once for all scans that a process makes pages of."""
+    return atlas_component(space, with_brain=False)

@@ -21,6 +21,7 @@ import pandas as pd
 from pipeline.cohort.people.tasks import KindName, Task, task_of
 from pipeline.cohort.reading import PLANTED
 from pipeline.evaluation.planted import read_planted
+from pipeline.regions.tables import ALL
 from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import HeatlasError
@@ -53,34 +54,23 @@ SENTENCES = ("flags", "message", "note", "reason")
 """Columns of sentences, which may name a file by its path on the machine of the run; pages do without the folders."""
 
 
+def group_name(group: str) -> str:
+    """Name of a group of scans that has a mean map."""
+    return "all scans" if group == ALL else group
+
+
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known of a run.
-
-    Parameters
-    ----------
-    layout : RunLayout
-    config : Config
-    source : RunInput
-        Input folder and preset.
-    tables : mapping of str to DataFrame
-        Those of `TABLES` that exist, and have rows and all their columns.
-    unreadable : mapping of str to str
-        Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy.
-    histories : mapping of int to DataFrame
-        Training history by fold.
-    models : mapping of int to mapping
-        Description of each fold's network.
-    provenance : mapping
-    """
+    """What is known of a run."""
 
     layout: RunLayout
     config: Config
-    source: RunInput
-    tables: Mapping[str, pd.DataFrame]
+    source: RunInput  # input folder and preset
+    tables: Mapping[str, pd.DataFrame]  # those of `TABLES` that exist, and have rows and all their columns
+    # Per table that exists and cannot be used, and per JSON file, a sentence with what is wrong and the remedy
     unreadable: Mapping[str, str]
-    histories: Mapping[int, pd.DataFrame]
-    models: Mapping[int, Mapping[str, Any]]
+    histories: Mapping[int, pd.DataFrame]  # training history by fold
+    models: Mapping[int, Mapping[str, Any]]  # description of each fold's network
     provenance: Mapping[str, Any]
 
     def has(self, *names: str) -> bool:
@@ -90,11 +80,6 @@ class RunRecord:
     def why_absent(self, *names: str, otherwise: str = "") -> str:
         """Why some of these tables are not in the record, as far as they are in the folder; else `otherwise`."""
         return " ".join(dict.fromkeys(self.unreadable[name] for name in names if name in self.unreadable)) or otherwise
-
-    def dictionary(self, name: str) -> Mapping[str, str]:
-        """Description of the columns of a table of `TABLES`, as its data dictionary gives it; empty without one."""
-        content = _json(self.layout, TABLES[name].path(self.layout).with_suffix(".json"), {})
-        return {key: str(entry.get("Description", "")) for key, entry in content.items() if isinstance(entry, dict)}
 
     @property
     def task(self) -> Task:
@@ -112,6 +97,18 @@ class RunRecord:
     def labels(self) -> tuple[str, str]:
         """Positive class first, as in the figures of the founding study."""
         return self.positive, self.negative
+
+    @property
+    def predictions(self) -> pd.DataFrame | None:
+        """Out-of-fold predictions of this run's task; None while there are none."""
+        return self.tables.get(PREDICTIONS_OF[self.task.kind.name])
+
+    @property
+    def map_groups(self) -> tuple[str, ...]:
+        """Groups of scans that have mean maps besides the outcomes, the one that sets the colours first."""
+        if self.task.is_number:
+            return (ALL,)
+        return self.labels if len(self.task.outputs) == 2 else (self.positive, f"not {self.positive}")
 
     @property
     def is_synthetic(self) -> bool:
@@ -163,25 +160,26 @@ class RunRecord:
 
     @cached_property
     def group_sizes(self) -> Mapping[str, tuple[int, int]]:
-        """Scans and participants behind each group map: both classes and the four outcomes."""
-        if not self.has("predictions"):
+        """Scans and participants behind each group map: `map_groups` and the four outcomes."""
+        if self.predictions is None:
             return {}
         frame = self.explained
-        sizes = {}
-        for column, groups in (("label", self.labels), ("outcome", OUTCOMES)):
-            for group in groups:
-                rows = frame[frame[column] == group]
-                sizes[group] = (len(rows), rows["participant_id"].nunique())
-        return sizes
+        if self.task.is_number:
+            return {ALL: (len(frame), frame["participant_id"].nunique())}
+        first, second = self.map_groups
+        members = {first: frame["label"] == first, second: frame["label"] != first}
+        members |= {name: frame["outcome"] == name for name in OUTCOMES}
+        return {
+            name: (int(there.sum()), frame.loc[there, "participant_id"].nunique()) for name, there in members.items()
+        }
 
     @cached_property
     def explained(self) -> pd.DataFrame:
         """Predictions of the scans that have heatmaps; all predictions while there are none."""
-        predictions = self.tables["predictions"]
-        if not self.has("relevance"):
-            return predictions
-        keys = self.tables["relevance"][KEYS].drop_duplicates()
-        return predictions.merge(keys, on=KEYS)
+        found = pd.DataFrame(columns=KEYS) if self.predictions is None else self.predictions
+        return (
+            found.merge(self.tables["relevance"][KEYS].drop_duplicates(), on=KEYS) if self.has("relevance") else found
+        )
 
     @cached_property
     def densest_groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -199,8 +197,10 @@ class RunRecord:
     @cached_property
     def region_values(self) -> pd.DataFrame:
         """Relevance per scan, map and bilateral group, with the label and outcome of the scan."""
-        predictions = self.tables["predictions"][[*KEYS, "label", "outcome", "probability", "fold"]]
-        return self.tables["relevance"].merge(predictions, on=KEYS)
+        predictions = self.explained
+        if self.task.is_number:
+            predictions = predictions.assign(label=ALL, outcome=None)
+        return self.tables["relevance"].merge(predictions[[*KEYS, "label", "outcome", "fold"]], on=KEYS)
 
 
 def read_run(layout: RunLayout) -> RunRecord:
@@ -260,13 +260,7 @@ def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
     """A table of the run and, where the report cannot use it, why.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    name : str
-        Of `reports.read.written_tables.TABLES`.
-    path : Path
-    config : Config
+    `name`: of `reports.read.written_tables.TABLES`.
     """
     file = path.relative_to(layout.root).as_posix()
     try:

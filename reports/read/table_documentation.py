@@ -26,12 +26,7 @@ def documentation() -> str:
 def _section(table: Table) -> str:
     root = Path("run")
     file = table.path(RunLayout(root)).relative_to(root).as_posix()
-    lines = [
-        f"## {table.name}",
-        "",
-        f"`{file}` (stage: {table.stage}). {table.question} One row per {table.rows}.",
-        "",
-    ]
+    lines = [f"## {table.name}", "", f"`{file}` (stage: {table.stage}). {table.question} One row per {table.rows}.", ""]
     if not table.meanings:
         return "\n".join(lines)
     lines += ["| column | holds | unit | meaning |", "|---|---|---|---|"]

@@ -26,17 +26,13 @@ MAKE_AGAIN = "Repeat the command that made this run."
 
 _FREE_TEXTS = sorted({column for table in TABLES.values() for column in table.texts})
 """Columns of text of a table whose columns are those of the input."""
-CLINICAL = frozenset({"scans", "clinical"})
-"""Tables whose columns have the ranges of `pipeline.cohort.cells.ranges`."""
+CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.ranges`
 
 
 def read_checked(name: str, path: Path) -> pd.DataFrame:
     """Read a table of a run, its text columns as text.
 
-    Raises
-    ------
-    BadInputError
-        If the file cannot be read as a table.
+    Raises BadInputError if the file cannot be read as a table.
     """
     return read_table(path, text_columns=TABLES[name].texts or _FREE_TEXTS)
 
@@ -44,11 +40,7 @@ def read_checked(name: str, path: Path) -> pd.DataFrame:
 def cut_row(path: Path, file: str) -> str:
     """Which row has too few or too many cells, or where the file ends too soon; empty where none does.
 
-    Parameters
-    ----------
-    path : Path
-    file : str
-        What to call it.
+    `file`: what to call it.
     """
     content = path.read_bytes()
     if not content.endswith(b"\n"):
@@ -69,16 +61,8 @@ def cut_row(path: Path, file: str) -> str:
 def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     """The first cell of a table that the run cannot have written, in a sentence; empty where there is none.
 
-    Parameters
-    ----------
-    name : str
-        Of `reports.read.written_tables.TABLES`.
-    file : str
-        What to call it.
-    table : pandas.DataFrame
-        As `read_checked` gives it.
-    config : Config
-        Of the run, whose classes it knows.
+    `name`: of `reports.read.written_tables.TABLES`. `file`: what to call it. `table`: as `read_checked` gives it.
+    `config`: of the run, whose classes it knows.
 
     Examples
     --------

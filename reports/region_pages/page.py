@@ -1,4 +1,4 @@
-"""The page of one bilateral group: its place, its relevance by group, its volume, what was tested."""
+"""The page of one bilateral group: its place, relevance by group, volume, and tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from markupsafe import Markup
 
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
-from reports.cautions.headline import least_voxels
+from reports.analyses.columns import columns_of
+from reports.analyses.verdicts import CLEAR, rows_where
+from reports.cautions.findings import Caution, summary_means
+from reports.cautions.headline import least_voxels, map_shares
 from reports.cautions.method_cautions import scaled_by_probability
-from reports.cautions.record import Caution
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
 from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
@@ -47,15 +49,9 @@ class Block:
 
 @dataclass(frozen=True)
 class RegionMaterial:
-    """What the pages of all regions share, prepared once.
+    """What the pages of all regions share, prepared once."""
 
-    Parameters
-    ----------
-    material : Material
-        Of a run with relevance.
-    """
-
-    material: Material
+    material: Material  # of a run with relevance
 
     @cached_property
     def pictures(self) -> RegionPictures | None:
@@ -132,68 +128,49 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
 
 _VOLUME_TEXT = (
     f"Volumes: {OWN} (its determinant), both sides together, mean over a participant's scans; not divided by "
-    "intracranial volume. The hippocampal volume of the report's own section may come from elsewhere, and says so. The "
-    "charts show, the tables test."
+    "intracranial volume. The section about hippocampal volume may use another source. The charts are descriptive; the "
+    "tables below have the tests."
 )
 
 
 def _lead(shared: RegionMaterial, group: str) -> str:
+    """Whether the classes differ here in the leading map, by share of the map and by density."""
     run, name = shared.material.run, shared.material.run.main_maps[0]
+    if run.task.kind.undefined:
+        return f"No comparison of classes. {run.task.kind.undefined}"
     if not run.has("region_effects"):
         return "Differences between the classes have not been tested yet."
-    table = run.tables["region_effects"]
-    rows = table[(table["group"] == group) & (table["map"] == name)]
-    if rows.empty or pd.isna(rows["p_fwe"].iloc[0]):
+    pair = f"{run.positive}/{run.negative}"
+    share = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share", group=group)
+    density = rows_where(run, "region_effects", map=name, group=group)
+    if density.empty or pd.isna(density["p_fwe"].iloc[0]):
         return f"{map_title(name)}: no difference between the classes could be tested here."
-    row = rows.iloc[0]
-    if row["p_fwe"] < 0.05:
-        said = f"denser in {run.positive if row['difference'] > 0 else run.negative}"
-    else:
-        said = "not told apart from chance between the classes"
-    share = _share(run, name, group)
+    row, text = density.iloc[0], f"{map_title(name)}: "
+    if len(share) and pd.notna(share["p_fwe"].iloc[0]):
+        text += f"the share of the map that lies here {_difference(run, share.iloc[0], 'larger')}. By density, which "
+        text += "depends on the strength of the whole map, "
     return (
-        f"{map_title(name)}: {share}relevance here is {said} (Hedges' g "
-        f"{fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])}, "
-        f"{count(int(row['n_positive']), 'participant')} of {run.positive} and "
-        f"{number(row['n_negative'])} of {run.negative}).{_place(shared, name, group)}"
+        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_positive']), 'participant')} of "
+        f"{run.positive} and {number(row['n_negative'])} of {run.negative}.{_place(run, name, group)}"
     )
 
 
-def _place(shared: RegionMaterial, name: str, group: str) -> str:
-    """Which place the region has by its mean share of the map in the positive class."""
-    positive = shared.material.run.positive
-    means = {
-        other: float(members[positive]["share"].mean())
-        for (other, map_name), members in shared.people.items()
-        if map_name == name and positive in members and members[positive]["share"].notna().any()
-    }
+def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
+    """The difference of the classes in a row of tests, to follow its subject."""
+    where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
+    said = where if row["p_fwe"] < CLEAR else "does not differ significantly between the classes"
+    return f"{said} (Hedges' g {fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])})"
+
+
+def _place(run: RunRecord, name: str, group: str) -> str:
+    """The mean share of the map that lies in the region in the positive class, and its place among the regions."""
+    means = map_shares(run, name, run.positive).dropna()
     if group not in means:
         return ""
-    place = sum(mean > means[group] for mean in means.values()) + 1
+    place = int((means > means[group]).sum()) + 1
     return (
-        f" On average {percent(means[group])} of the map of {positive} lies here: number {number(place)} of "
+        f" On average {percent(means[group])} of the map of {run.positive} lies here: number {number(place)} of "
         f"{number(len(means))} regions."
-    )
-
-
-def _share(run: RunRecord, name: str, group: str) -> str:
-    """The share of the map between the classes, which is read before density; empty where it was not tested."""
-    if not run.has("group_comparisons"):
-        return ""
-    table = run.tables["group_comparisons"]
-    rows = table[(table["comparison"] == f"{run.positive}/{run.negative}") & (table["map"] == name)]
-    rows = rows[(rows["metric"] == "share") & (rows["group"] == group) & rows["p_fwe"].notna()]
-    if rows.empty:
-        return ""
-    row = rows.iloc[0]
-    if row["p_fwe"] < 0.05:
-        said = f"larger in {run.positive if row['difference'] > 0 else run.negative}"
-    else:
-        said = "not told apart from chance between the classes"
-    return (
-        f"the share of the map that lies here is {said} (Hedges' g of {run.positive} against {run.negative} "
-        f"{fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])}). Density, which follows the "
-        "strength of the whole map, comes second: "
     )
 
 
@@ -205,7 +182,7 @@ def _cautions(material: Material, group: str) -> list[Caution]:
     if voxels < least:
         text = (
             f"It has {count(voxels, 'voxel')} at this resolution, fewer than {number(least)}: a slight misregistration "
-            "moves its relevance next door. It is ranked, but leads no figure or summary of the report."
+            "moves relevance between the region and its neighbours. It is ranked, but not shown as a leading region."
         )
         found.append(Caution("note", "A small region.", text))
     scaled = scaled_by_probability(run)
@@ -222,11 +199,8 @@ def _planted(run: RunRecord, group: str) -> str:
     if not run.planted:
         return ""
     said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
-    if not run.has("region_summary"):
-        return f"{said}."
-    table, name = run.tables["region_summary"], run.main_maps[0]
-    rows = table[(table["map"] == name) & (table["scan_group"] == "TP") & table["mean_density"].notna()]
-    density = rows.set_index("group")["mean_density"]
+    name = run.main_maps[0]
+    density = summary_means(run, name, "density", "TP")
     if group not in density:
         return f"{said}."
     place = int((density > density[group]).sum()) + 1
@@ -247,8 +221,7 @@ def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
     return "This region has no voxel at the resolution of the run."
 
 
-METRICS = ("share", "gain")
-"""What people are compared by: neither grows with the whole map, as sum and density do."""
+METRICS = ("share", "gain")  # metrics that do not depend on the strength of the whole map, as sum and density do
 
 
 def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
@@ -285,18 +258,10 @@ def _group(means: pd.Series, name: str, look: Look) -> Group:
     return Group(name, means.to_numpy(float), look, hints)
 
 
-_SUMMARY_COLUMNS = (
-    Column("title", "Map"),
-    Column("who", "Scans of"),
-    numeric("n_participants", "Participants"),
-    numeric("n_scans", "Scans"),
-    numeric("mean_density", "Mean density"),
-    numeric("ci_low", "from"),
-    numeric("ci_high", "to"),
-    numeric("mean_sum", "Mean sum"),
-    numeric("mean_gain", "Mean gain", fixed),
-    numeric("n_gain", "Gain, n", hint="participants with a known gain"),
-)
+_SUMMARY = (
+    "map", "scan_group", "n_participants", "n_scans", "mean_density", "ci_low", "ci_high", "mean_sum", "mean_gain",
+    "n_gain",
+)  # fmt: skip
 
 
 def _summary(material: Material, group: str) -> PageTable:
@@ -306,9 +271,9 @@ def _summary(material: Material, group: str) -> PageTable:
     table = run.tables["region_summary"]
     rows = table[(table["group"] == group) & (table["n_scans"] > 0)]
     names = rows["scan_group"].map(lambda name: OUTCOME_NAMES.get(str(name), str(name)))
-    rows = rows.assign(title=rows["map"].map(map_title), who=names)
+    rows = rows.assign(map=rows["map"].map(map_title), scan_group=names)
     level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
-    return page_table(rows, _SUMMARY_COLUMNS, f"Means over participants, with {level}.")
+    return page_table(rows, columns_of(run, "region_summary", _SUMMARY), f"Means over participants, with {level}.")
 
 
 def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:

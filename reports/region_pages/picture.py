@@ -14,28 +14,12 @@ from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
-from reports.figures.gallery import inlined
+from reports.figures import slices
+from reports.figures.gallery import Picture, inlined
 from reports.figures.pictures import NIGHT, png, write
-from reports.figures.slices import (
-    AXIS,
-    GROUP_PERCENTILES,
-    Backdrop,
-    BrainImage,
-    ColourScale,
-    Cut,
-    Plan,
-    Plane,
-    grey_panel,
-    outlined_bodies,
-    slice_name,
-    with_map,
-    with_outlines,
-)
 from reports.page.material import Material
-from reports.people.pictures import Snapshot
+from reports.people.portrait import GAP, HEAD, PIXELS, named
 from reports.words.numbers import shortened
-
-PIXELS, HEAD, GAP = 170, 18, 4
 
 
 @dataclass(frozen=True)
@@ -43,27 +27,17 @@ class MeanMap:
     """One mean map and the scale on which its colours stand; without an image, the place of one that is lost."""
 
     title: str
-    image: BrainImage | None
-    scale: ColourScale
+    image: slices.BrainImage | None
+    scale: slices.ColourScale
 
 
 @dataclass(frozen=True)
 class RegionPictures:
-    """Images read once for the pictures of all regions.
+    """Images read once for the pictures of all regions."""
 
-    Parameters
-    ----------
-    backdrop : Backdrop
-    labels : BrainImage
-    groups : mapping of str to tuple of int
-        Labels of each bilateral group.
-    maps : sequence of MeanMap
-    caption : str
-    """
-
-    backdrop: Backdrop
-    labels: BrainImage
-    groups: Mapping[str, tuple[int, ...]]
+    backdrop: slices.Backdrop
+    labels: slices.BrainImage
+    groups: Mapping[str, tuple[int, ...]]  # labels of each bilateral group
     maps: Sequence[MeanMap]
     caption: str
 
@@ -87,9 +61,9 @@ class RegionPictures:
         there = [view for view in views.values() if view is not None]
         if not there:
             return None
-        scale, maps = there[0].scale(GROUP_PERCENTILES), []
+        scale, maps = there[0].scale(slices.GROUP_PERCENTILES), []
         for label, view in views.items():
-            image = None if view is None else BrainImage.read(run.layout.group_map(label, name))
+            image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
             title = f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"
             maps.append(MeanMap(title, image, scale))
         caption = (
@@ -99,10 +73,14 @@ class RegionPictures:
         missing = material.missing_maps(views, [name])
         caption += f" {missing}" if missing else ""
         return cls(
-            backdrop, BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), atlas.regions.groups, maps, caption
+            backdrop,
+            slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine)),
+            atlas.regions.groups,
+            maps,
+            caption,
         )
 
-    def draw(self, group: str) -> Snapshot | None:
+    def draw(self, group: str) -> Picture | None:
         """Three slices through the largest side of the region, one row per map; None if it has no voxel."""
         cuts = self._cuts(group)
         if cuts is None:
@@ -113,24 +91,19 @@ class RegionPictures:
         for block, shown in enumerate(self.maps):
             write(sheet, (block * width + 4, 2), shown.title)
         for column, cut in enumerate(cuts):
-            plan = Plan.of(cut, PIXELS)
-            anatomy = grey_panel(plan, self.backdrop.image, self.backdrop.ceiling)
-            bodies = outlined_bodies(plan, self.labels, chosen)
+            plan = slices.Plan.of(cut, PIXELS)
+            anatomy = slices.grey_panel(plan, self.backdrop.image, self.backdrop.ceiling)
+            bodies = slices.outlined_bodies(plan, self.labels, chosen)
             for block, shown in enumerate(self.maps):
                 panel = anatomy
                 if shown.image is not None:
-                    panel = with_map(anatomy, plan, shown.image, shown.scale)
-                picture = Image.fromarray(with_outlines(panel, bodies))
-                write(picture, (3, PIXELS - 15), slice_name(cut).replace("−", "-"))
-                if AXIS[cut[0]] != 0:
-                    write(picture, (3, 2), "L")
+                    panel = slices.with_map(anatomy, plan, shown.image, shown.scale)
+                picture = named(slices.with_outlines(panel, bodies), {}, cut)
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
-        source = inlined(png(sheet), "png")
-        return Snapshot(
-            source, f"{shortened(group)}, outlined on three slices of the template.", self.caption, sheet.width
-        )
+        alt = f"{shortened(group)}, outlined on three slices of the template."
+        return Picture("", inlined(png(sheet), "png"), alt, self.caption, sheet.width, dark=True)
 
-    def _cuts(self, group: str) -> tuple[Cut, ...] | None:
+    def _cuts(self, group: str) -> tuple[slices.Cut, ...] | None:
         """Slices through the voxel of the region's larger side that is nearest to that side's middle."""
         values, affine, found = self.labels.values, self.labels.affine, []
         for label in self.groups.get(group, ()):
@@ -141,7 +114,7 @@ class RegionPictures:
             return None
         voxels = max(found, key=len)
         nearest = voxels[np.argmin(((voxels - voxels.mean(axis=0)) ** 2).sum(axis=1))]
-        planes: tuple[Plane, ...] = ("sagittal", "coronal", "axial")
+        planes: tuple[slices.Plane, ...] = ("sagittal", "coronal", "axial")
         return tuple(
             (plane, round(float(affine[k, 3] + affine[k, k] * nearest[k]), 1)) for k, plane in enumerate(planes)
         )

@@ -9,14 +9,11 @@ import pandas as pd
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
 from pipeline.run.tables import read_table
-from reports.analyses.columns import column_of
-from reports.analyses.verdicts import rows_where
+from reports.analyses.columns import columns_of
+from reports.analyses.verdicts import difference_in_words, rows_where
 from reports.analyses.views import rows_in_words
-from reports.content.relevance.effects import difference_in_words
-from reports.page.tables import Column, PageTable, footnote, numeric, page_table
+from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
-from reports.words.numbers import fixed, p_cell
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
@@ -33,39 +30,29 @@ _ASSOCIATED = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "r", "ci_low", "ci_high", "p", "p_fwe", "p_fdr",
     "n_participants", "note",
 )  # fmt: skip
-_EFFECT_COLUMNS = (
-    Column("title", "Map"),
-    numeric("difference", "Difference"),
-    numeric("ci_low", "from"),
-    numeric("ci_high", "to"),
-    numeric("hedges_g", "Hedges' g", fixed),
-    numeric("n_positive", "Positive, n"),
-    numeric("n_negative", "Negative, n"),
-    numeric("p", "Uncorrected p", p_cell),
-    numeric("p_fwe", "Corrected p (family-wise)", p_cell, "family-wise, over all maps and regions"),
-    numeric("p_fdr", "Corrected p (FDR)", p_cell),
-    Column("note", "Note", footnote),
+_EFFECTS = (
+    "map",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "hedges_g",
+    "n_positive",
+    "n_negative",
+    "p",
+    "p_fwe",
+    "p_fdr",
+    "note",
 )
 _MEASURES = {"share": "Share of the map", "density": "Density"}
-MOST_ASSOCIATIONS = 24
-"""Rows of a page."""
+MOST_ASSOCIATIONS = 24  # rows of a page
 
 
 def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     """Sum and density of each side of every bilateral group, mean over participants.
 
-    Parameters
-    ----------
-    relevance : pandas.DataFrame
-        Rows of ``relevance.tsv``: one per scan, map and region.
-    predictions : pandas.DataFrame
-        With ``scan_id`` and ``label``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per group, map and label, in this order: ``n_participants``; ``density_left``, ``density_right``,
-        ``sum_left`` and ``sum_right`` (mean over participants of the mean over their scans).
+    `relevance`: rows of ``relevance.tsv``: one per scan, map and region. `predictions`: with ``scan_id`` and ``label``.
+    Returns one row per group, map and label, in this order: ``n_participants``; ``density_left``, ``density_right``,
+    ``sum_left`` and ``sum_right`` (mean over participants of the mean over their scans).
     """
     keys = ["group", "map", "label"]
     rows = relevance[relevance["hemisphere"].isin(SIDES)].merge(predictions[["scan_id", "label"]], on="scan_id")
@@ -112,8 +99,7 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     rows = table[(table["metric"] == metric) & table["map"].isin(run.main_maps)]
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
-    hints = run.dictionary("associations")
-    columns = [column_of(TABLES["associations"], name).with_hint(hints.get(name, "")) for name in _ASSOCIATED]
+    columns = columns_of(run, "associations", _ASSOCIATED)
     caption = (
         f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
         "maps of a question; every row and column is in group/statistics/associations.tsv."
@@ -133,7 +119,9 @@ def effects_of(run: RunRecord, group: str) -> list[PageTable]:
     for metric, table in (("share", shares), ("density", run.tables.get("region_effects", pd.DataFrame()))):
         if len(table):
             rows = table[table["group"] == group]
-            rows = rows.assign(title=rows["map"].map(map_title))
+            rows = rows.assign(map=rows["map"].map(map_title))
             caption = f"{_MEASURES[metric]}, {run.positive} against {run.negative}, every map."
-            found.append(page_table(rows, _EFFECT_COLUMNS, caption + difference_in_words(table)))
+            found.append(
+                page_table(rows, columns_of(run, "region_effects", _EFFECTS), caption + difference_in_words(table))
+            )
     return found

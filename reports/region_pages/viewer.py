@@ -28,10 +28,8 @@ from reports.viewer.of_run import space_of
 from reports.viewer.volumes import block_mean
 from reports.words.numbers import shortened
 
-MARGIN_MM = 20.0
-"""What is shown around the region on each side."""
-MOST_VOXELS = 150_000
-"""Of the shown box; larger ones are shown in coarser voxels."""
+MARGIN_MM = 20.0  # what is shown around the region on each side
+MOST_VOXELS = 150_000  # of the shown box; larger ones are shown in coarser voxels
 
 Box = tuple[slice, slice, slice]
 Blocks = Mapping[str, NDArray[np.float32]]
@@ -39,25 +37,13 @@ Blocks = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class RegionViewers:
-    """What the viewers of all regions share: the mean maps of the leading method, read once.
-
-    Parameters
-    ----------
-    material : Material
-    space : ViewingSpace
-        Of the whole brain.
-    map_name : str
-    scale : ColourScale
-        As in the viewer of the index.
-    blocks : mapping of str to array, shape of ``space.grid``
-        Mean map of each class.
-    """
+    """What the viewers of all regions share: the mean maps of the leading method, read once."""
 
     material: Material
-    space: ViewingSpace
+    space: ViewingSpace  # of the whole brain
     map_name: str
-    scale: ColourScale
-    blocks: Blocks
+    scale: ColourScale  # as in the viewer of the index
+    blocks: Blocks  # shape of ``space.grid``; Mean map of each class
 
     @classmethod
     def of(cls, material: Material) -> RegionViewers | None:

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting by a click on a heading, filtering by map and by text; without it the tables are still complete.
+// Sorting by a click on a heading and filtering by text; without scripts the tables are complete.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   table.querySelectorAll("th").forEach((head, column) => {
@@ -21,19 +21,17 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 for (const form of document.querySelectorAll(".filter")) {
   const table = document.getElementById(form.dataset.table);
-  const [map, search, shown] = [form.querySelector("select"), form.querySelector("input"), form.querySelector("output")];
+  const [search, shown] = [form.querySelector("input"), form.querySelector("output")];
   const apply = () => {
     const words = search.value.trim().toLowerCase();
     let n = 0;
     for (const row of table.tBodies[0].rows) {
-      const other = map !== null && row.dataset.key !== map.value;
-      row.hidden = other || !row.cells[0].textContent.toLowerCase().includes(words);
+      row.hidden = !row.cells[0].textContent.toLowerCase().includes(words);
       n += !row.hidden;
     }
-    shown.textContent = `${n} ${form.dataset.noun || "regions"} shown`;
+    shown.textContent = `${n} ${form.dataset.noun} shown`;
   };
   form.hidden = false;
-  if (map !== null) map.addEventListener("change", apply);
   search.addEventListener("input", apply);
   apply();
 }

@@ -15,8 +15,7 @@ from reports.vector.drawing import INK, LINE, SOFT, Axis, Drawing, fitted, tick_
 from reports.words.numbers import fixed, number
 
 Floats = NDArray[np.float64]
-MANY = 80
-"""Points of one group above which they are drawn fainter."""
+MANY = 80  # points of one group above which they are drawn fainter
 
 
 @dataclass(frozen=True)
@@ -47,21 +46,13 @@ class Group:
 def draw_groups(groups: Sequence[Group], axis_title: str, title: str, at: float | None = None) -> Markup:
     """Distribution of a value by group: every participant as a point, quartiles as a box.
 
-    Parameters
-    ----------
-    groups : sequence of Group
-    axis_title : str
-        With its unit.
-    title : str
-        For those who cannot see the chart.
-    at : float, optional
-        A value marked by a line, such as 0.
+    `axis_title`: with its unit. `title`: for those who cannot see the chart. `at`: A value marked by a line, such as 0.
     """
     left, right, row, top = 96, 24, 34, 6
     drawing = Drawing(430, top + row * len(groups) + 40, title)
     known = [group.values[np.isfinite(group.values)] for group in groups]
     axis = Axis.around(np.concatenate(known).tolist() if known else [], left, drawing.width - right, at)
-    _value_axis(drawing, axis, top, top + row * len(groups), axis_title)
+    drawing.value_axis(axis, top, top + row * len(groups), axis_title)
     if at is not None:
         drawing.line(axis(at), top, axis(at), top + row * len(groups), SOFT)
     for place, (group, values) in enumerate(zip(groups, known, strict=True)):
@@ -90,33 +81,14 @@ def _box(drawing: Drawing, axis: Axis, values: Floats, middle: float, colour: st
     drawing.line(axis(centre), middle - 12, axis(centre), middle + 12, INK, 2)
 
 
-def _value_axis(drawing: Drawing, axis: Axis, top: float, bottom: float, title: str) -> None:
-    for tick in axis.ticks():
-        drawing.line(axis(tick), top, axis(tick), bottom)
-        drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
-    drawing.text((axis.start + axis.stop) / 2, bottom + 32, title, "middle", 12, SOFT)
-
-
 @dataclass(frozen=True)
 class ScoreRow:
-    """One region of a fingerprint, in standard deviations of the controls from their mean.
-
-    Parameters
-    ----------
-    name : str
-    band : tuple of float, optional
-        5, 25, 75 and 95 % quantiles of the controls' own scores.
-    score : float
-        Of the person.
-    value : str
-        The value behind the score, as text.
-    link : str, optional
-    """
+    """One region of a fingerprint, in standard deviations of the controls from their mean."""
 
     name: str
-    band: tuple[float, ...] | None
-    score: float
-    value: str
+    band: tuple[float, ...] | None  # 5, 25, 75 and 95 % quantiles of the controls' own scores
+    score: float  # of the person
+    value: str  # the value behind the score, as text
     link: str | None = None
 
 
@@ -126,14 +98,7 @@ LIMIT = 6.0
 def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title: str) -> Markup:
     """A person's regions against the distribution of controls.
 
-    Parameters
-    ----------
-    rows : sequence of ScoreRow
-    look : Look
-        Of the person's points.
-    controls : str
-        Who the controls are, with n.
-    title : str
+    `look`: of the person's points. `controls`: who the controls are, with n.
     """
     left, right, height, top = 210, 66, 22, 8
     drawing = Drawing(640, top + height * len(rows) + 44, title)
@@ -141,7 +106,7 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
     lowest, highest = min(ends), max(ends)
     axis = Axis(max(lowest - 0.3, -LIMIT), min(max(highest + 0.3, 2.0), LIMIT), left, drawing.width - right)
     bottom = top + height * len(rows)
-    _value_axis(drawing, axis, top, bottom, f"standard deviations from the mean of {controls}")
+    drawing.value_axis(axis, top, bottom, f"standard deviations from the mean of {controls}")
     drawing.line(axis(0), top, axis(0), bottom, SOFT)
     for place, row in enumerate(rows):
         middle = top + height * (place + 0.5)
@@ -160,20 +125,14 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
 def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: str, title: str) -> Markup:
     """Values of groups against another quantity, one point per participant.
 
-    Parameters
-    ----------
-    groups : sequence of (Group, array)
-        The array holds each participant's place on the horizontal axis.
-    x_title, y_title : str
-        With units.
-    title : str
+    `groups`: the array holds each participant's place on the horizontal axis. `x_title`, `y_title`: with units.
     """
     drawing = Drawing(430, 300, title)
     left, right, top, bottom = 70.0, 416.0, 26.0, 250.0
     pairs = [(x, y) for group, xs in groups for x, y in zip(xs, group.values, strict=True) if math.isfinite(x + y)]
     across = Axis.around([x for x, _ in pairs], left, right)
     up = Axis.around([y for _, y in pairs], bottom, top)
-    _value_axis(drawing, across, top, bottom, x_title)
+    drawing.value_axis(across, top, bottom, x_title)
     for tick in up.ticks():
         drawing.line(left, up(tick), right, up(tick))
         drawing.text(left - 6, up(tick) + 4, tick_text(tick), "end", 11, SOFT)
@@ -194,24 +153,12 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
 
 @dataclass(frozen=True)
 class Course:
-    """One quantity over the visits of a person.
+    """One quantity over the visits of a person."""
 
-    Parameters
-    ----------
-    name : str
-        With its unit.
-    values : sequence of float
-        By visit; NaN where it is not known.
-    bounds : (low, high), optional
-        Of the scale, where the quantity has natural ones.
-    mark : float, optional
-        A value with a meaning, such as 0.5 of a probability.
-    """
-
-    name: str
-    values: Sequence[float]
-    bounds: tuple[float, float] | None = None
-    mark: float | None = None
+    name: str  # with its unit
+    values: Sequence[float]  # by visit; NaN where it is not known
+    bounds: tuple[float, float] | None = None  # (low, high); Of the scale, where the quantity has natural ones
+    mark: float | None = None  # A value with a meaning, such as 0.5 of a probability
 
 
 def draw_visits(
@@ -219,41 +166,26 @@ def draw_visits(
 ) -> Markup:
     """Several quantities over the same visits, one small panel each.
 
-    Parameters
-    ----------
-    times : sequence of float
-        Of the visits, rising.
-    names : sequence of str
-        Of the visits.
-    courses : sequence of Course
-    time_title : str
-    title : str
+    `times`: of the visits, rising. `names`: of the visits.
     """
     width, panel, left = 640, 74, 58
     drawing = Drawing(width, len(courses) * panel + 44, title)
     across = Axis.around(list(times), left, width - 20)
     for place, course in enumerate(courses):
         top = place * panel
-        ends = course.bounds or (0.0, 0.0)
-        up = (
-            Axis(ends[0], ends[1], top + panel - 8, top + 24)
-            if course.bounds
-            else Axis.around(list(course.values), top + panel - 8, top + 24)
-        )
+        low, high = top + panel - 8, top + 24
+        up = Axis(*course.bounds, low, high) if course.bounds else Axis.around(list(course.values), low, high)
         drawing.text(left, top + 14, course.name, size=12, bold=True)
         for tick in up.ticks(2):
             drawing.line(left, up(tick), width - 20, up(tick))
             drawing.text(left - 6, up(tick) + 4, tick_text(tick), "end", 10.5, SOFT)
         if course.mark is not None:
             drawing.polyline([(left, up(course.mark)), (width - 20, up(course.mark))], SOFT, 1, "4 3")
-        points = [(across(t), up(v)) for t, v in zip(times, course.values, strict=True) if math.isfinite(v)]
-        if len(points) > 1:
-            drawing.polyline(points, VERMILION)
-        for (x, y), name, value in zip(
-            points, [n for n, v in zip(names, course.values, strict=True) if math.isfinite(v)],
-            [v for v in course.values if math.isfinite(v)], strict=True,
-        ):  # fmt: skip
-            drawing.mark(x, y, "circle", VERMILION, 4.5, 1, f"{name}: {number(value)}")
+        known = [(t, name, v) for t, name, v in zip(times, names, course.values, strict=True) if math.isfinite(v)]
+        if len(known) > 1:
+            drawing.polyline([(across(time), up(value)) for time, _, value in known], VERMILION)
+        for time, name, value in known:
+            drawing.mark(across(time), up(value), "circle", VERMILION, 4.5, 1, f"{name}: {number(value)}")
     foot = len(courses) * panel
     drawing.line(left, foot, width - 20, foot, LINE)
     taken = -1e9

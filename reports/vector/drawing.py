@@ -24,21 +24,12 @@ LETTER_WIDTH = 0.56
 
 @dataclass
 class Drawing:
-    """A picture under construction; places are pixels from the upper left corner.
-
-    Parameters
-    ----------
-    width, height : float
-    title : str
-        What it shows, for those who cannot see it.
-    only : str
-        ``screen`` or ``phone`` where the page has the same picture for the other one.
-    """
+    """A picture under construction; places are pixels from the upper left corner."""
 
     width: float
     height: float
-    title: str
-    only: str = ""
+    title: str  # what it shows, for those who cannot see it
+    only: str = ""  # ``screen`` or ``phone`` where the page has the same picture for the other one
     _parts: list[str] = field(default_factory=list, repr=False)
     """Elements; text of tables goes in through `escape` and nowhere else."""
 
@@ -84,6 +75,13 @@ class Drawing:
             found = f'<path d="{_outline(x, y, shape, size)}" {look}>{hidden}</path>'
         self._parts.append(found)
 
+    def value_axis(self, axis: Axis, top: float, bottom: float, title: str) -> None:
+        """Draw lines at the ticks of a horizontal axis, with their values and a title below."""
+        for tick in axis.ticks():
+            self.line(axis(tick), top, axis(tick), bottom)
+            self.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
+        self.text((axis.start + axis.stop) / 2, bottom + 32, title, "middle", 12, SOFT)
+
     @property
     def html(self) -> Markup:
         """The picture as an element of a page; as wide as given, narrower where there is no room."""
@@ -121,19 +119,11 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear scale from values to pixels.
+    """A linear scale from values to pixels."""
 
-    Parameters
-    ----------
-    low, high : float
-        Values at the ends; ``low < high``.
-    start, stop : float
-        Their pixels.
-    """
-
-    low: float
+    low: float  # values at the ends; ``low < high``
     high: float
-    start: float
+    start: float  # their pixels
     stop: float
 
     @classmethod

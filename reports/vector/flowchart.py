@@ -15,23 +15,12 @@ KEPT, LOST, NOT_REACHED = "#e6f1f8", "#fff3ea", "#ffffff"
 
 @dataclass(frozen=True)
 class FlowBox:
-    """One step and what left the flow before it.
-
-    Parameters
-    ----------
-    title : str
-    lines : sequence of str
-        Counts of those who are in.
-    lost : sequence of str
-        Counts of those who are not, with reasons; empty where nobody left.
-    reached : bool
-        Whether the run came so far.
-    """
+    """One step and what left the flow before it."""
 
     title: str
-    lines: Sequence[str]
-    lost: Sequence[str] = ()
-    reached: bool = True
+    lines: Sequence[str]  # counts of those who are in
+    lost: Sequence[str] = ()  # counts of those who are not, with reasons; empty where nobody left
+    reached: bool = True  # whether the run came so far
 
 
 def draw_flow(boxes: Sequence[FlowBox], title: str) -> Markup:

@@ -9,33 +9,23 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from reports.figures.style import BLUE
-from reports.vector.drawing import LINE, SOFT, Axis, Drawing, fitted, tick_text
+from reports.vector.drawing import SOFT, Axis, Drawing, fitted
 from reports.words.numbers import fixed, is_missing, number
 
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """One estimate; `low` and `high` are NaN where there is no interval.
-
-    Parameters
-    ----------
-    name : str
-    remark : str
-        Beside the name, such as the n.
-    estimate, low, high : float
-    link : str, optional
-    """
+    """One estimate; `low` and `high` are NaN where there is no interval."""
 
     name: str
-    remark: str
+    remark: str  # beside the name, such as the n
     estimate: float
     low: float
     high: float
     link: str | None = None
 
 
-_LETTER, _SMALL = 6.6, 6.4
-"""Width of a letter, and of one of the smaller letters beside names and estimates."""
+_LETTER, _SMALL = 6.6, 6.4  # width of a letter, and of one of the smaller letters beside names and estimates
 _PAGE, _SCALE, _LEAST = 916, 290, 150
 """Width of a section of the page, of the scale where there is room for it, and where names are long."""
 
@@ -43,15 +33,7 @@ _PAGE, _SCALE, _LEAST = 916, 290, 150
 def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
     """A forest of estimates.
 
-    Parameters
-    ----------
-    rows : sequence of IntervalRow
-    axis_title : str
-        With its unit.
-    title : str
-        For those who cannot see it.
-    at : float, optional
-        Where there is no effect.
+    `axis_title`: with its unit. `title`: for those who cannot see it. `at`: where there is no effect.
     """
     return _in_lines(rows, axis_title, title, at) + _stacked(rows, axis_title, title, at)
 
@@ -95,12 +77,9 @@ def _axis(
     """Scale that holds all rows, with its ticks, title, and the line of no effect."""
     values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
     axis = Axis.around(values, left, right, at)
-    for tick in axis.ticks():
-        drawing.line(axis(tick), top, axis(tick), bottom, LINE)
-        drawing.text(axis(tick), bottom + 15, tick_text(tick), "middle", 11, SOFT)
+    drawing.value_axis(axis, top, bottom, title)
     if at is not None:
         drawing.line(axis(at), top, axis(at), bottom, SOFT)
-    drawing.text((left + right) / 2, bottom + 33, title, "middle", 12, SOFT)
     return axis
 
 

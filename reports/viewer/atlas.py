@@ -1,7 +1,8 @@
-"""What the viewer and the region explorer share on a page: labels, names of regions, the brain under the maps."""
+"""Data that the viewer and the region explorer of a page share: labels, names of regions, the template brain."""
 
 from __future__ import annotations
 
+import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,60 +11,38 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 from markupsafe import Markup
+from matplotlib.colors import Colormap
 from numpy.typing import NDArray
 
 from atlases.labels import Atlas, load_atlas
 from atlases.spaces import Grid, template_grid
 from atlases.templates import Template, template_on
+from reports.figures.style import cool, warm
 from reports.page.components import Component, embedded_json
-from reports.page.fragments import source
-from reports.viewer.colours import colour_tables
+from reports.page.pages import template_text
 from reports.viewer.volumes import block_grid, block_side, packed
 
-LIBRARY = source("volumes.js")
+LIBRARY = template_text("components/volumes.js")
 """Script of everything that draws slices; goes before the scripts that use it."""
 BRIGHTEST_PERCENTILE = 99.5
 
 
 @dataclass(frozen=True, eq=False)
 class ViewingSpace:
-    """The voxels that a page shows.
+    """The voxels that a page shows."""
 
-    Parameters
-    ----------
-    source : Grid
-        Of the run's maps.
-    side : int
-        Voxels of `source` per voxel of the page, each way.
-    grid : Grid
-        Of the page.
-    template : Template
-        On `grid`.
-    atlas : Atlas
-        On `grid`.
-    """
-
-    source: Grid
-    side: int
-    grid: Grid
-    template: Template
-    atlas: Atlas
+    source: Grid  # of the run's maps
+    side: int  # voxels of `source` per voxel of the page, each way
+    grid: Grid  # of the page
+    template: Template  # on `grid`
+    atlas: Atlas  # on `grid`
 
     @classmethod
     def of(cls, resolution_mm: float, atlas: str) -> ViewingSpace:
         """Space of a run.
 
-        Parameters
-        ----------
-        resolution_mm : float
-            Of the run.
-        atlas : str
-            Name or path, as in the run's configuration.
-
-        Raises
-        ------
-        HeatlasError
-            If the template's package or the atlas is not at hand.
+        `resolution_mm`: of the run. `atlas`: name or path, as in the run's configuration. Raises HeatlasError if the
+        template's package or the atlas is not at hand.
         """
         return cls.on(template_grid(resolution_mm), block_side(resolution_mm), atlas)
 
@@ -85,11 +64,7 @@ def brain_codes(t1w: NDArray[Any]) -> NDArray[np.uint8]:
 def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
     """Data that every viewer and explorer of a page reads; a page needs it once, anywhere.
 
-    Parameters
-    ----------
-    space : ViewingSpace
-    with_brain : bool
-        Whether something on the page shows the template's brain.
+    `with_brain`: whether something on the page shows the template's brain.
     """
     atlas = space.atlas
     numbers = [number for number in atlas.regions.numbers if number not in atlas.empty]
@@ -103,10 +78,15 @@ def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
         "brain": packed(brain_codes(space.template.t1w), zlib.Z_RLE) if with_brain else None,
         "labels": packed(rank[atlas.labels]),
         "regions": [_region(space, number, boxes[number - 1]) for number in numbers],
-        "colours": colour_tables(),
+        "colours": {name: _colours(table) for name, table in (("warm", warm()), ("cool", cool()))},
     }
     html = Markup('<script type="application/json" id="heatlas-atlas">{}</script>\n').format(embedded_json(data))
     return Component(html, scripts=(LIBRARY,))
+
+
+def _colours(table: Colormap) -> str:
+    """Red, green and blue of 256 steps of the figures' colours, in base64."""
+    return base64.b64encode(np.rint(255 * table(np.linspace(0, 1, 256))[:, :3]).astype(np.uint8).tobytes()).decode()
 
 
 def _region(space: ViewingSpace, number: int, box: tuple[slice, ...]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
 from reports.figures.slices import HIPPOCAMPAL_CUTS
 from reports.page.components import Component, embedded_json
-from reports.page.fragments import fragment, source
+from reports.page.pages import render_part, template_text
 from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
 from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
 from reports.words.numbers import number
@@ -27,34 +27,18 @@ from reports.words.numbers import number
 
 @dataclass(frozen=True, eq=False)
 class ViewerMap:
-    """One map that can be chosen.
+    """One map that can be chosen."""
 
-    Parameters
-    ----------
-    path : Path
-        Image on the grid of the run.
-    group, method : str
-        What it is chosen by; no two maps of a viewer share both.
-    group_title, method_title : str
-        As a reader sees them, with the n of a mean.
-    low, high : float
-        Where its colours begin and saturate, in absolute value; `low` is the first threshold.
-    signed : bool
-        Whether negative values matter, so that the colour bar has two sides.
-    unit : str
-    values : array, shape of the run's grid, optional
-        Of the image, where it was read before.
-    """
-
-    path: Path
-    group: str
+    path: Path  # image on the grid of the run
+    group: str  # what it is chosen by; no two maps of a viewer share both
     method: str
-    group_title: str
+    group_title: str  # as a reader sees them, with the n of a mean
     method_title: str
-    low: float
+    low: float  # where its colours begin and saturate, in absolute value; `low` is the first threshold
     high: float
-    signed: bool
+    signed: bool  # whether negative values matter, so that the colour bar has two sides
     unit: str
+    # Shape of the run's grid, optional; Of the image, where it was read before
     values: NDArray[np.float32] | None = None
 
 
@@ -70,22 +54,10 @@ def viewer_component(
 
     The page also needs `reports.viewer.atlas.atlas_component`, once.
 
-    Parameters
-    ----------
-    space : ViewingSpace
-    maps : sequence of ViewerMap
-        The first one is shown first: at the left hippocampus as the figures are, or in the first outlined region.
-    title, caption : str
-    brains : mapping of str to array, shape of ``space.source``
-        What lies under the maps of a group: a person's brain in template space, background 0. The template where
-        there is none.
-    outlined : sequence of int
-        Labels of the atlas with a line around them.
-
-    Raises
-    ------
-    BadInputError
-        If there is no map, two share group and method, or one cannot be read.
+    `maps`: the first one is shown first: at the left hippocampus as the figures are, or in the first outlined region.
+    `brains`: shape of ``space.source``; What lies under the maps of a group: a person's brain in template space,
+    background 0. The template where there is none. `outlined`: labels of the atlas with a line around them. Raises
+    BadInputError if there is no map, two share group and method, or one cannot be read.
     """
     chosen = [(one.group, one.method) for one in maps]
     if not chosen or len(set(chosen)) < len(chosen):
@@ -97,8 +69,8 @@ def viewer_component(
         "maps": [_payload(space, one) for one in maps],
         "brains": {group: _packed_brain(space, brain) for group, brain in brains.items()},
     }
-    html = fragment(
-        "viewer.html.j2",
+    html = render_part(
+        "components/viewer.html.j2",
         title=title,
         caption=" ".join(filter(None, [caption, _exactness(space)])),
         groups={one.group: one.group_title for one in maps},
@@ -106,7 +78,7 @@ def viewer_component(
         outlines=bool(outlined),
         data=embedded_json(data),
     )
-    return Component(html, source("viewer.css"), (LIBRARY, source("viewer.js")))
+    return Component(html, template_text("components/viewer.css"), (LIBRARY, template_text("components/viewer.js")))
 
 
 def _packed_brain(space: ViewingSpace, brain: NDArray[Any]) -> str:

@@ -11,7 +11,7 @@ from reports.figures.slices import GROUP_PERCENTILES
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.components import Component
 from reports.page.material import Material
-from reports.read.run_record import OUTCOMES
+from reports.read.run_record import OUTCOMES, group_name
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import ViewerMap, viewer_component
 from reports.words.numbers import count
@@ -55,7 +55,7 @@ def group_viewer(material: Material) -> Component | None:
     if space is None or not run.keeps_mean_maps:
         return None
     views = material.group_views
-    wanted = [(group, name) for group in run.labels for name in run.map_names]
+    wanted = [(group, name) for group in run.map_groups for name in run.map_names]
     wanted += [(group, run.main_maps[0]) for group in OUTCOMES]
     there = [key for key in wanted if key in views]
     maps = []
@@ -67,13 +67,13 @@ def group_viewer(material: Material) -> Component | None:
         maps.append(
             ViewerMap(
                 run.layout.group_map(group, name), group, name,
-                f"{OUTCOME_NAMES.get(group, group).capitalize() if group in OUTCOMES else group}, mean of {of}",
+                f"{OUTCOME_NAMES[group].capitalize() if group in OUTCOMES else group_name(group)}, mean of {of}",
                 map_title(name), scale.low, scale.high, scale.signed, f"{map_unit(name)} per voxel",
             )
         )  # fmt: skip
     if not maps:
         return None
-    missing = material.missing_maps(run.labels, run.map_names) or material.missing_maps(OUTCOMES, run.main_maps[:1])
-    whose = f"the absolute mean {run.positive} map of the method"
+    missing = material.missing_maps(run.map_groups, run.map_names) or material.missing_maps(OUTCOMES, run.main_maps[:1])
+    whose = f"the absolute mean map of {group_name(run.map_groups[0])} by the method"
     caption = SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
     return viewer_component(space, maps, "Mean relevance maps", f"{caption} {missing}".strip())

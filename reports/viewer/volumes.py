@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from atlases.spaces import Grid
 
-LEVELS = 127
-"""Codes on either side of 0."""
+LEVELS = 127  # codes on either side of 0
 FINEST_MM = 2.0
 """Voxel side of the viewer; maps with smaller voxels are averaged over blocks. A whole run at 1 mm would make a page of
 some 60 MB, at 2 mm of some 7 MB."""
@@ -55,15 +54,7 @@ def block_grid(grid: Grid, side: int) -> Grid:
 def block_mean(values: NDArray[Any], side: int) -> NDArray[np.float32]:
     """Mean over blocks, so that sums over regions stay what they were.
 
-    Parameters
-    ----------
-    values : array, shape (x, y, z)
-    side : int
-
-    Returns
-    -------
-    array of float32, shape of `block_grid`
-        Blocks that stick out are means over their voxels inside.
+    `values`: shape (x, y, z). Returns blocks that stick out are means over their voxels inside.
     """
     if side == 1:
         return np.asarray(values, dtype=np.float32)
@@ -81,18 +72,10 @@ def block_mean(values: NDArray[Any], side: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """A map of one byte per voxel.
+    """A map of one byte per voxel."""
 
-    Parameters
-    ----------
-    codes : array of int8, shape (x, y, z)
-        -127 to 127.
-    top : float
-        Largest absolute value; 0 for an empty map.
-    """
-
-    codes: NDArray[np.int8]
-    top: float
+    codes: NDArray[np.int8]  # shape (x, y, z); -127 to 127
+    top: float  # largest absolute value; 0 for an empty map
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Coded:
@@ -127,12 +110,8 @@ def packed(array: NDArray[Any], strategy: int = zlib.Z_FILTERED) -> str:
 
     Browsers take it apart without a library (``DecompressionStream("deflate")``).
 
-    Parameters
-    ----------
-    array : array
-    strategy : int
-        ``zlib.Z_RLE`` for volumes of one byte per voxel, whose only repetition is the background: smaller and three
-        times as fast, see ``docs/viewer.md``. Labels, of two bytes, and tables repeat in longer patterns.
+    `strategy`: ``zlib.Z_RLE`` for volumes of one byte per voxel, whose only repetition is the background: smaller and
+    three times as fast, see ``docs/viewer.md``. Labels, of two bytes, and tables repeat in longer patterns.
     """
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     stream = zlib.compressobj(4, strategy=strategy)

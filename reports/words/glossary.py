@@ -11,24 +11,12 @@ from markupsafe import Markup, escape
 
 @dataclass(frozen=True)
 class Term:
-    """A word of the report.
+    """A word of the report."""
 
-    Parameters
-    ----------
-    id : str
-        Of its anchor, after ``term-``.
-    name : str
-        As the glossary lists it.
-    forms : tuple of str
-        Spellings that are linked, the longest first.
-    meaning : str
-        One or two sentences; ``{positive}``, ``{negative}`` and ``{start}`` are filled in from the run.
-    """
-
-    id: str
-    name: str
-    forms: tuple[str, ...]
-    meaning: str
+    id: str  # of its anchor, after ``term-``
+    name: str  # as the glossary lists it
+    forms: tuple[str, ...]  # spellings that are linked, the longest first
+    meaning: str  # one or two sentences; ``{positive}``, ``{negative}`` and ``{start}`` are filled in from the run
 
 
 GLOSSARY: Sequence[Term] = (

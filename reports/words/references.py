@@ -10,31 +10,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Reference:
-    """One work.
+    """One work."""
 
-    Parameters
-    ----------
-    key : str
-        In citations and in BibTeX.
-    authors : str
-        ``Family IN, Family IN``; may end with ``et al.``.
-    year : int
-    title, venue : str
-    volume, number, pages : str
-        Empty where there is none.
-    identifier : str
-        DOI, or an address.
-    """
-
-    key: str
-    authors: str
+    key: str  # in citations and in BibTeX
+    authors: str  # ``Family IN, Family IN``; may end with ``et al.``
     year: int
     title: str
     venue: str
-    volume: str
+    volume: str  # empty where there is none
     number: str
     pages: str
-    identifier: str
+    identifier: str  # DOI, or an address
 
     @property
     def link(self) -> str:
@@ -103,5 +89,4 @@ def _read() -> dict[str, Reference]:
     return {row["key"]: Reference(**{**row, "year": int(row["year"])}) for row in known}  # type: ignore[arg-type]
 
 
-REFERENCES: Mapping[str, Reference] = _read()
-"""Those of ``references.tsv`` by key; one line there adds a work."""
+REFERENCES: Mapping[str, Reference] = _read()  # those of ``references.tsv`` by key; one line there adds a work

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 
+from pipeline.cohort.people.tasks import task_of
+from pipeline.run.config.settings import CohortConfig
 from reports.people.cohort import People
 
 
@@ -15,7 +17,8 @@ def test_both_names_of_a_person_find_their_fingerprint() -> None:
     # The first name has no relevance here, so the statistics know the person by the second.
     prints = pd.DataFrame({"source": "gb", "participant_id": [second, other], "group": "Hippocampus", "w": [2.0, 3.0]})
     tables = {"scans": scans, "w_fingerprints": prints}
-    people = People(SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"]))  # type: ignore[arg-type]
+    run = SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"], task=task_of(CohortConfig()))
+    people = People(run)  # type: ignore[arg-type]
     found = {name: people.w_scores("gb", name).get("Hippocampus") for name in (first, second, other)}
     assert found == {first: 2.0, second: 2.0, other: 3.0}
     assert people.w_scores("lrpB000", first).empty

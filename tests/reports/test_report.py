@@ -15,6 +15,7 @@ import pytest
 from run_factory import PLANTED, RESOLUTION, STAGES, RunPlan, make_run
 
 from atlases.templates import load_template
+from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.config.files import read_config
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -95,7 +96,7 @@ def small_page(folder: Path, **changes: object) -> Page:
 
 def test_page_has_every_section_once_in_order(page):
     ids = [attributes.get("id") for _, attributes in page.elements if attributes.get("id")]
-    wanted = [section.id for section in SECTIONS if not section.optional and section.applies is None]
+    wanted = [section.id for section in SECTIONS if section.applies is None and TWO_CLASSES in section.tasks]
     assert [name for name in ids if name in wanted] == wanted
     assert len(ids) == len(set(ids))
     targets = {link["href"][1:] for link in page.of("a") if str(link["href"]).startswith("#")}
@@ -318,7 +319,7 @@ def test_recovery_of_planted_regions_is_that_of_the_table(quiet, quiet_text):
         f"by density, 5 of 5 planted regions are among the first 10 of 68 (a random ranking puts "
         f"{fixed(row['expected_hits'])} there)" in quiet_text
     )
-    assert "to know how many it finds, repeat the run with shuffle_labels = true in [cohort]" in quiet_text
+    assert "To see how many it finds, repeat the run with shuffle_labels = true in [cohort]" in quiet_text
     assert "blindly" not in quiet_text
 
 
@@ -376,7 +377,7 @@ def test_only_folds_of_this_split_that_did_not_fail_count_as_trained(tmp_path):
     assert "left from an earlier split" not in page.text
     assert "failed this time" not in page.text
     assert "did not learn" not in page.text
-    assert "1 fold of 2 (fold 0) ended at the largest number of epochs" in page.text
+    assert "1 fold of 2 (fold 0) stopped at the largest number of epochs" in page.text
 
 
 def test_shuffled_labels_are_said_before_anything_else(tmp_path):
@@ -427,7 +428,7 @@ def cautions_of(layout: RunLayout) -> dict[str, str]:
 def test_a_negative_start_value_is_pointed_out(start_value, tmp_path):
     overrides = {"attribution": {"start_value": start_value}}
     layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=4, overrides=overrides))
-    title = "Some relevance is negative from the start."
+    title = "Some maps have reversed signs."
     assert title not in cautions_of(layout)
     table = read_table(layout.conservation).merge(read_table(layout.predictions)[["scan_id", "outcome"]])
     chosen = [table.index[table["outcome"] == outcome][0] for outcome in ("TP", "TN")]
@@ -509,6 +510,7 @@ def test_relevance_lost_on_the_way_is_serious_once_it_is_most_of_it(lost, level,
 def test_empty_maps_have_no_leading_region(run):
     found = read_run(run)
     table = found.tables["relevance"].assign(sum=0.0, density=0.0)
-    empty = dataclasses.replace(found, tables={**found.tables, "relevance": table})
+    compared = found.tables["group_comparisons"].assign(mean_first=float("nan"))
+    empty = dataclasses.replace(found, tables={**found.tables, "relevance": table, "group_comparisons": compared})
     answer = next(one for one in summarise(empty).answers if one.question == "Where does it look?")
     assert answer.text == "Not known: LRP β=0 maps of AD hold no relevance."

@@ -30,11 +30,11 @@ from reports.page.links import participant_file, region_files
 from reports.page.material import Material
 from reports.people.cohort import People
 from reports.people.page import _maps_of_mistakes, _rightly
+from reports.people.scan_pictures import scan_page
 from reports.read.run_record import read_run
 from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
 from reports.viewer.of_run import viewing_space
-from reports.viewer.scan_pages import scan_page
 from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
@@ -174,7 +174,7 @@ def test_pages_of_an_unfinished_run_say_what_is_missing(until, tmp_path):
     build_report(layout)
     page = text_of(layout.root / "sub-AD000.html")
     assert "No scan of this participant has been explained." in page
-    assert ("No network has judged these scans" in page) == (until != "training")
+    assert ("These scans have no prediction" in page) == (until != "training")
     assert not list(layout.root.glob("pages/*.html"))
 
 
@@ -262,7 +262,7 @@ def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
         write_table(path, written("site_prediction", [{**row, "p_fwe": 0.2}]))
         assert not any("tells" in title for title in titles(run))
         write_table(path, written("site_prediction", [row]))
-        assert "Relevance tells the field strength." in titles(run)
+        assert "The field strength can be predicted from relevance." in titles(run)
     finally:
         path.unlink() if before is None else path.write_bytes(before)
 
@@ -281,7 +281,9 @@ def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp
         caution = next(one for one in find_cautions(read_run(layout)) if one.section == "shortcuts")
         # the title is about relevance at large only where the leading map passes
         assert caution.title == (
-            "Relevance tells the site." if p_leading < 0.05 else "Relevance of LRP β=1 tells the site."
+            "The site can be predicted from relevance."
+            if p_leading < 0.05
+            else "The site can be predicted from relevance of LRP β=1."
         )
         assert caution.level == level
         assert "1 of 3 predictions from regional relevance passes" in caution.text
@@ -301,7 +303,7 @@ def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
     ]
     for kept, said in (
         (rows, "LRP β=0: dark voxels (1.8 times its share). In other maps: Guided backpropagation: fluid (5.9 times"),
-        (rows[:1], "LRP β=0: nothing that stands out. In other maps: Guided backpropagation: fluid (5.9 times"),
+        (rows[:1], "LRP β=0: nothing notable. In other maps: Guided backpropagation: fluid (5.9 times"),
         (rows[1:], "LRP β=0: dark voxels (1.8 times its share). A mask"),
     ):
         write_table(layout.statistics("shortcuts"), written("shortcuts", kept))
@@ -326,7 +328,7 @@ def test_relevance_in_no_region_is_warned_of_above_a_third(run):
         every = find_cautions(read_run(run))
         said = next(one.text for one in every if one.title == title)
         assert said.startswith(
-            "Of |relevance| inside the brain mask: 40 % in LRP β=0 (mean over participants; warned of above one third)."
+            "Of |relevance| inside the brain mask: 40 % in LRP β=0 (mean over participants; warning above one third)."
         )
         assert "The atlas leaves 12 % of the mask without a region." in said
         assert not any("places that should not matter" in one.title for one in every)
@@ -343,7 +345,7 @@ def test_one_image_of_several_scans_is_warned_of(run):
             content["sources"]["same_images"] = note
             run.provenance.write_text(json.dumps(content))
             found = [one for one in find_cautions(read_run(run)) if one.title == "One image stands for several scans."]
-            assert [one.text.partition(". What")[0] for one in found] == [said] * warned
+            assert [one.text.partition(". The same")[0] for one in found] == [said] * warned
     finally:
         run.provenance.write_text(before)
 
@@ -354,9 +356,9 @@ def test_classes_of_different_age_are_a_warning(run):
     try:
         row = {"variable": "age", "test": "Welch's t", "p": 0.001, "hedges_g": 0.9}
         write_table(path, written("demographic_tests", [{**row, "hedges_g": 0.1}]))
-        assert "The classes are not alike." not in titles(run)
+        assert "The classes differ in more than the disease." not in titles(run)
         write_table(path, written("demographic_tests", [row]))
-        assert "The classes are not alike." in titles(run)
+        assert "The classes differ in more than the disease." in titles(run)
     finally:
         path.write_bytes(before)
 

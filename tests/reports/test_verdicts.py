@@ -14,20 +14,19 @@ from pipeline.run.layout.folder import RunInput
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.statistics.associations.volume_association import ADJUSTED
 from reports.analyses import audit_verdicts, verdicts
-from reports.analyses.columns import column_of, worded
-from reports.analyses.views import View, _titled, show_view
+from reports.analyses.columns import columns_of, worded
+from reports.analyses.verdicts import difference_in_words
+from reports.analyses.views import View, show_view
 from reports.cautions.audit_cautions import _gathered_outside
 from reports.cautions.findings import Estimate
 from reports.cautions.headline import leaders, map_shares, small_regions
 from reports.cautions.method_cautions import _several_networks
 from reports.content.relevance.beta import _by_chance, _hippocampus
-from reports.content.relevance.effects import difference_in_words
 from reports.content.run.cohort import _split
 from reports.content.run.summary import interval_against_p, smaller_shares
 from reports.figures.gallery import Gallery
 from reports.page.material import Material
 from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
 from reports.region_pages.tables import associations_by_group
 from reports.words.glossary import GLOSSARY, as_page, linked
 from reports.words.volume_sources import OWN, hippocampal_source
@@ -96,10 +95,13 @@ def test_gain_over_next_to_nothing_leads_nothing():
     assert leaders(run, gains, "lrpB000", "density", 1).regions == ("Thalamus",)
 
 
-def test_share_of_the_map_is_that_of_absolute_sums_each_scan_apart():
-    run = record(relevance({"Hippocampus": (1.0, 6.0), "Thalamus": (-3.0, 2.0)}, SIZES))
-    assert map_shares(run, "lrpB000", "AD")["Hippocampus"] == pytest.approx((1 / 4 + 6 / 8) / 2)
-    assert map_shares(run, "lrpB000", "CN").empty
+def test_shares_of_the_map_are_read_from_the_comparison_of_the_classes():
+    table = compared(0.2).assign(mean_first=[0.5, 0.25, 7.0, 8.0], mean_second=[0.4, 0.125, 5.0, 6.0])
+    others = table.assign(comparison="TP/FN", mean_first=9.0)
+    run = record({"group_comparisons": pd.concat([table, others])})
+    assert map_shares(run, "lrpB000", "AD").to_dict() == {"Hippocampus": 0.5, "Thalamus": 0.25}
+    assert map_shares(run, "lrpB000", "CN").to_dict() == {"Hippocampus": 0.4, "Thalamus": 0.125}
+    assert map_shares(record({}), "lrpB000", "AD").empty
 
 
 def compared(p_share: float) -> pd.DataFrame:
@@ -111,7 +113,7 @@ def compared(p_share: float) -> pd.DataFrame:
 
 def test_groups_differ_by_their_share_of_the_map_first():
     none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
-    assert none.answer == "Nowhere that survives correction."
+    assert none.answer == "No difference survives correction."
     assert "0 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p" in none.grounds
     assert "By density it would be 2 of 2" in none.grounds
     some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
@@ -175,8 +177,8 @@ def test_correlations_are_told_within_a_class_only():
 
 @pytest.mark.parametrize(
     ("p", "answer"),
-    [(0.012, "Within a class, in places."),
-     (0.013, "Within a class, in places, but so few may be chance among 4 sets of tests.")],
+    [(0.012, "Yes, within a class and in some regions."),
+     (0.013, "In some regions within a class, but so few may be chance among 4 sets of tests.")],
 )  # fmt: skip
 def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_too(p, answer):
     rows = pd.DataFrame({
@@ -188,7 +190,11 @@ def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_t
 
 
 @pytest.mark.parametrize(
-    ("p", "answer"), [(0.058, "No difference survives correction; among so few"), (0.01, "Not alike for everyone.")]
+    ("p", "answer"),
+    [
+        (0.058, "No difference survives correction. Among so few people"),
+        (0.01, "It does not work equally well for everyone."),
+    ],
 )
 def test_subgroups_are_named_with_n_and_what_survives(p, answer):
     rows = pd.DataFrame({
@@ -209,7 +215,7 @@ def test_a_difference_in_sensitivity_alone_is_told():
         "rest": [0.85, 0.95], "p_fdr": [0.4, 0.02], "n_participants": 15,
     })  # fmt: skip
     found = verdicts.fairness(record({"fairness": rows}))
-    assert found.answer == "Not alike for everyone."
+    assert found.answer == "It does not work equally well for everyone."
     assert "After correction: women, sensitivity 0.60 against 0.95, corrected p\xa0=\xa00.020." in found.grounds
 
 
@@ -232,7 +238,7 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
 @pytest.mark.parametrize(
     ("beyond", "shift", "answer"),
     [
-        (0.04, 0.0, "The norms fit, tails and centre."),
+        (0.04, 0.0, "The norms fit in the tails and at the centre."),
         (0.2, 0.0, "The norms do not fit well in the tails."),
         (0.04, -0.1, "The norms do not fit well at the centre."),
         (0.2, -0.1, "The norms do not fit well in the tails and at the centre."),
@@ -245,8 +251,8 @@ def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
     found = audit_verdicts.norms(record({"w_calibration": rows, "subtype_numbers": kinds}))
     assert found.answer.startswith(answer)
     centre, furthest = ("−0.25", "−0.50") if shift else ("−0.15", "−0.40")
-    assert f"their mean z is {centre} (0 would be), furthest in one region {furthest}, B" in found.grounds
-    assert "No subtypes: one group is preferred to 2 to 3 (n = 15 of AD" in found.grounds
+    assert f"their mean z is {centre} (0 if they fit), the largest of a region {furthest} (B)" in found.grounds
+    assert "No subtypes: one group fits better than 2 to 3 (n = 15 of AD" in found.grounds
 
 
 def test_sites_are_told_before_and_after_harmonisation():
@@ -255,20 +261,21 @@ def test_sites_are_told_before_and_after_harmonisation():
                          "p_fwe_after": [0.9, 0.8]})  # fmt: skip
     rows = pd.concat([rows, rows[:1].assign(effect="scale", p_fwe_before=0.03)])
     found = audit_verdicts.sites(record({"site_effects": rows}))
-    assert found.answer == "Not on the leading map, as far as it can be told. On volumes in 1 region."
+    assert found.answer == "Not shown for the leading map. Volumes: in 1 region."
     assert "n = 30 of 3 sites, test fold held" in found.grounds
     assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
     assert "in spread 1 of 1 region with a corrected p (family-wise, largest statistic) below 0.05" in found.grounds
     others = rows[:1].assign(source="lrpB100", p_fwe_before=0.044, p_fwe_after=0.024)
     beside = audit_verdicts.sites(record({"site_effects": pd.concat([rows, others])})).answer
-    assert "In 1 region of other maps, corrected map by map (clearest: LRP β=1, Cuneus" in beside
+    assert "Other maps: in 1 region, corrected map by map (clearest: LRP β=1, Cuneus" in beside
     assert "family-wise p\xa0=\xa00.044 before, p\xa0=\xa00.024 after" in beside
 
 
 @pytest.mark.parametrize(("low", "p", "answer"), [
-    (1.5, 0.9, "Possibly: relevance gathers in fluid. Site could not be read from it better than by chance."),
-    (0.9, 0.01, "Relevance is not shown to gather in any of the places looked at. Site can be read from it."),
-    (np.nan, 0.01, "Possibly: relevance gathers in fluid. Site can be read from it."),
+    (1.5, 0.9, "Possibly: there is more relevance than expected in fluid. "
+     "Site could not be predicted from it better than by chance."),
+    (0.9, 0.01, "No place is shown to hold more relevance than expected. Site can be predicted from it."),
+    (np.nan, 0.01, "Possibly: there is more relevance than expected in fluid. Site can be predicted from it."),
 ])  # fmt: skip
 def test_shortcuts_of_the_leading_map(low, p, answer):
     places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0],
@@ -276,7 +283,7 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
     read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4, "chance": 0.33,
                          "p_fwe": [p, 0.001], "n_participants": 30})  # fmt: skip
     found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
-    assert found.answer == f"{answer} Of the other maps: site from LRP β=1 (family-wise corrected p\xa0=\xa00.0010)."
+    assert found.answer == f"{answer} From other maps: site from LRP β=1 (family-wise corrected p\xa0=\xa00.0010)."
     assert "n = 30" in found.grounds
 
 
@@ -284,7 +291,7 @@ def test_without_intervals_and_without_more_than_its_share_nothing_is_told():
     places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [1.05], "ci_low": np.nan,
                            "ci_high": np.nan, "n_participants": 30})  # fmt: skip
     found = audit_verdicts.shortcuts(record({"shortcuts": places}))
-    assert found.answer == "Where relevance gathers cannot be told."
+    assert found.answer == "Whether relevance gathers in some places could not be tested."
 
 
 @pytest.mark.parametrize(("enrichment", "low", "raised"), [
@@ -302,7 +309,7 @@ def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enri
     if caution is not None:
         assert "fluid (1.8 times its share)" in caution.text
         bounds = "no interval" if np.isnan(low) else "1.5 to 2.5"
-        assert f"fluid 1.8 times its share ({bounds}, n = 30)" in verdict.grounds
+        assert f"fluid 1.8 ({bounds}, n = 30)" in verdict.grounds
 
 
 @pytest.mark.parametrize(("w", "word"), [(0.9, "Largely"), (0.6, "In part"), (0.4, "Hardly")])
@@ -312,7 +319,7 @@ def test_agreement_is_that_of_the_least_agreeing(w, word):
                          "overlap": [0.4, 0.8], "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
     found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
     assert found.answer == (
-        f"{word} over all regions, least between values of β; of the first 10 regions, networks of different folds "
+        f"{word} over all regions, least between values of β. Of the first 10 regions, networks of different folds "
         "(LRP β=0) share 40 %, by chance 15 %."
     )
     assert "networks of different folds (LRP β=0) 0.93, W\xa0=\xa00.95, 4 rankings" in found.grounds
@@ -420,8 +427,9 @@ def test_a_region_page_names_measures_and_covariates_in_words():
 
 
 def test_a_table_that_says_which_p_it_holds_calls_none_uncorrected():
-    classes = {"positive": "AD", "negative": "CN"}
-    assert _titled(column_of(TABLES["planted_effects"], "p"), ["p", "p_is"], classes).title == "p"
-    assert _titled(column_of(TABLES["planted_effects"], "p"), ["p", "p_fwe"], classes).title == "Uncorrected p"
-    assert _titled(column_of(TABLES["shortcuts"], "enrichment_positive"), [], classes).title == "In AD"
+    run = record({})
+    assert columns_of(run, "planted_effects", ["p", "p_is"])[0].title == "p"
+    assert columns_of(run, "associations", ["p", "p_fwe"])[0].title == "Uncorrected p"
+    assert columns_of(run, "shortcuts", ["enrichment_positive"])[0].title == "In AD"
+    assert columns_of(run, "region_summary", ["mean_sum"], mean_sum="Sum, {positive}")[0].title == "Sum, AD"
     assert worded("p_fwe_before") == "family-wise, before ComBat"

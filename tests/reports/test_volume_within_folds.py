@@ -14,7 +14,7 @@ from pipeline.statistics.associations.volume_association import UNITS
 from reports.cautions.findings import volume_estimate
 from reports.content.relevance.volume import build, participant_points
 from reports.content.run.summary import summarise
-from reports.figures.volume import draw_volume_scatter
+from reports.figures.charts import draw_volume_scatter
 from reports.page.material import Material
 from reports.read.run_record import read_run
 from reports.words.numbers import p_value

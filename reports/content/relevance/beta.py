@@ -10,7 +10,7 @@ import pandas as pd
 from pipeline.regions.ranking import METRICS
 from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.findings import volume_estimate
-from reports.figures.overlap import draw_overlap
+from reports.figures.charts import draw_overlap
 from reports.page.material import Material
 from reports.read.run_record import RunRecord
 from reports.words.numbers import fixed, number, percent
@@ -49,9 +49,9 @@ def build(material: Material) -> Mapping[str, Any]:
             draw_overlap(known, top, people),
             "bohle2019-06_beta-overlap",
             f"Matrices of the overlap of the top {top} regions between values of beta, for {', '.join(known)}.",
-            f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, per "
-            f"metric. 100 means the same regions{_by_chance(material.run)}; a low number means that the answer depends "
-            "on the choice of β. "
+            f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, for each "
+            f"metric. 100 means the same regions{_by_chance(material.run)}; low values mean that the leading regions "
+            "depend on β. "
             f"n: participants of {material.run.positive}, for gain those with true positives."
             f"{_known_gains(material.run)}",
         )
@@ -59,17 +59,17 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 def _hippocampus(run: RunRecord) -> str:
-    """How far the correlation of hippocampal relevance with volume goes with beta; empty where it is not known."""
+    """Whether the correlation of hippocampal relevance with volume depends on beta; empty where it is not known."""
     known = [(name, found) for name in run.lrp_names if (found := volume_estimate(run, name)) is not None]
     if len(known) < 2:
         return ""
     (least, low), (most, high) = (pick(known, key=lambda pair: pair[1].value) for pick in (min, max))
     turns = "The sign depends on β" if low.value < 0 < high.value else "The sign is the same for every β"
-    unproven = "" if any(found.p_fdr < CLEAR for _, found in known) else " None of them survives correction (FDR)."
+    unproven = "" if any(found.p_fdr < CLEAR for _, found in known) else " None is significant after correction (FDR)."
     return (
-        f"{turns}: the correlation of hippocampal relevance with volume goes from {fixed(low.value)} (β = "
-        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}).{unproven} "
-        "Regions may agree where that does not."
+        f"{turns}: the correlation of hippocampal relevance with volume ranges from {fixed(low.value)} (β = "
+        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}).{unproven} Leading regions can agree "
+        "even where this correlation does not."
     )
 
 
@@ -87,7 +87,7 @@ def _people(run: RunRecord) -> dict[str, int]:
 
 
 def _known_gains(run: RunRecord) -> str:
-    """In how many regions gain is known, by beta: negative means of controls leave no ratio."""
+    """In how many regions gain is known, by beta; it is not where the mean of controls is negative."""
     values = run.region_values
     hits = values[(values["outcome"] == "TP") & values["map"].isin(run.lrp_names)]
     filled, known = (hits[hits[column].notna()].groupby("map")["group"].nunique() for column in ("density", "gain"))
@@ -97,4 +97,4 @@ def _known_gains(run: RunRecord) -> str:
         f"β = {beta_of(name):g}, {number(known.get(name, 0))} of {number(filled[name])}"
         for name in run.lrp_names if name in filled
     ]  # fmt: skip
-    return f" Regions in which a gain is known for anybody: {'; '.join(said)}."
+    return f" Regions in which the gain of at least one participant is known: {'; '.join(said)}."

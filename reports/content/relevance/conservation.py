@@ -1,4 +1,4 @@
-"""Does the relevance add up? Shares of the start value that reached the voxels, or did not."""
+"""Does the relevance add up? Shares of the start value that reached the voxels or were lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def shares(conservation: pd.DataFrame) -> pd.DataFrame:
-    """Per map: medians over scans of what the start value turned into."""
+    """Medians over scans of the shares of the start value, for each map."""
     start = conservation["start_value"]
     relative = conservation[["map_sum", *LOSSES, "residual"]].div(start, axis=0).where(start != 0)
     relative = relative.assign(map=conservation["map"], negative=start < 0)

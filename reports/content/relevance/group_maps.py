@@ -10,7 +10,7 @@ from reports.figures.maps import group_rows, map_unit
 from reports.figures.slices import GROUP_PERCENTILES, BrainImage
 from reports.figures.surfaces import GroupMap, draw_group_maps
 from reports.page.material import Material
-from reports.read.run_record import OUTCOMES
+from reports.read.run_record import OUTCOMES, RunRecord, group_name
 from reports.words.numbers import count
 
 SPACES = (
@@ -19,13 +19,20 @@ SPACES = (
     "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it. A "
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
 )
-"""What is to be known of the views of `reports.figures.surfaces`."""
+"""What readers should know about the views of `reports.figures.surfaces`."""
 
 
-def block_title(material: Material, group: str) -> str:
+def block_title(material: Material, group: str, short: bool = False) -> str:
     """Name of a group, with its scans and people."""
     scans, people = material.run.group_sizes.get(group, (0, 0))
-    return f"{group}: {count(scans, 'scan')}, {count(people, 'person', 'people')}"
+    who = f"of {people}" if short else f"of {count(people, 'person', 'people')}"
+    return f"{group_name(group)}: {count(scans, 'scan')} {who}"
+
+
+def group_in_words(run: RunRecord, group: str) -> str:
+    """A group of scans that has a mean map, inside a sentence."""
+    label = f"scans labelled {group}" if group in run.labels else f"scans that are {group}"
+    return group_name(group) if run.task.is_number else label
 
 
 def group_map(material: Material, group: str, name: str) -> GroupMap | None:
@@ -37,21 +44,21 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
     image = material.image(path) if material.expects_map(group) else None
     if image is None:
         return None
-    found = {(of, name): material.group_view(of, name) for of in (*run.labels, *OUTCOMES)}
+    found = {(of, name): material.group_view(of, name) for of in (*run.map_groups, *OUTCOMES)}
     views = {key: view for key, view in found.items() if view is not None}
-    rows = [group_rows(views, of, [name], run.positive, GROUP_PERCENTILES) for of in (run.labels, OUTCOMES)]
+    rows = [group_rows(views, of, [name], run.map_groups[0], GROUP_PERCENTILES) for of in (run.map_groups, OUTCOMES)]
     row = (rows[0] or rows[1])[0]
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
 
 def class_difference(material: Material, name: str) -> GroupMap | None:
     """Mean map of the positive class minus that of the negative one, on the colour scale of both; not tested."""
-    run = material.run
-    positive, negative = (group_map(material, label, name) for label in (run.positive, run.negative))
-    if positive is None or negative is None:
+    groups = material.run.map_groups
+    positive, *others = (group_map(material, group, name) for group in groups)
+    if positive is None or not others or others[0] is None:
         return None
-    image = BrainImage(positive.image.values - negative.image.values, positive.image.affine)
-    title = f"{map_title(name)}, mean of {run.positive} minus mean of {run.negative}"
+    image = BrainImage(positive.image.values - others[0].image.values, positive.image.affine)
+    title = f"{map_title(name)}, mean of {groups[0]} minus mean of {groups[1]}"
     return GroupMap(title, image, replace(positive.scale, signed=True), positive.unit)
 
 
@@ -59,12 +66,12 @@ def surface_pictures(material: Material) -> list[Picture]:
     """The leading maps of the positive class on the surface and in the glass brain, and the classes' difference."""
     run, pictures = material.run, []
     for name in run.main_maps:
-        mean = group_map(material, run.positive, name)
+        mean = group_map(material, run.map_groups[0], name)
         if mean is None:
             continue
         difference = class_difference(material, name)
         shown = [(mean, ("surface", "glass")), *([(difference, ("surface",))] if difference else [])]
-        below = f" Below, the mean of {run.positive} minus that of {run.negative}, not tested." if difference else ""
+        below = f" Below, {difference.title}, which is not tested." if difference else ""
         pictures.append(
             material.gallery.add(
                 draw_group_maps(shown, material.backdrop),

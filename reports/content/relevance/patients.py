@@ -1,4 +1,4 @@
-"""Two people whom the classifier is sure of, for different reasons (figure 7 of the founding study)."""
+"""Two patients predicted with high probability whose maps differ most (figure 7 of the founding study)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid, map_unit
 from reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.page.material import Material
-from reports.words.numbers import fixed, is_missing, number, shortened
+from reports.words.numbers import count, fixed, is_missing, shortened
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -63,19 +63,20 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
         )
     )
     text = (
-        f"Of {number(candidates)} participants of the class {material.run.positive} with a probability above 0.9, "
-        f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0 same, 1 unrelated)."
+        f"Of {count(int(candidates), 'participant')} labelled {material.run.positive} with a probability above 0.9, "
+        f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0: the same, 1: unrelated)."
     )
     if small:
-        text += f" Without {in_words(small)}, too small to lead, it would be {fixed(cosine(*profiles.values()), 3)}."
+        without = fixed(cosine(*profiles.values()), 3)
+        text += f" Without small regions ({in_words(small)}) the distance is {without}."
     if not material.run.keeps_single_maps:
         kept = material.run.config.attribution.keep_maps
         text += (
             " Slices of their own maps cannot be shown: this run keeps no maps of single scans ([attribution] "
-            f'keep_maps = "{kept}"). Set it to "all" and give the same command again.'
+            f'keep_maps = "{kept}"). Set it to "all" and repeat the command.'
         )
     elif figures[0] is None:
-        text += " Slices of their own maps are missing: a map is lost or damaged, as the top of the report says."
+        text += " Slices of their own maps are missing: a map is missing or damaged; see the top of the report."
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
 
 

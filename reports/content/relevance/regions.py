@@ -1,4 +1,4 @@
-"""Sum, density and gain of the leading regions (figures 3 to 5 of the founding study)."""
+"""Sum, density and gain of the leading regions (figures 3 to 5 of the founding study), and the regions in numbers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.regions.ranking import METRICS
+from pipeline.regions.ranking import METRICS, top_groups
+from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
-from reports.cautions.headline import leaders, ranking, rule
-from reports.content.relevance.leading_regions import leading_table
+from reports.analyses.verdicts import rows_where
+from reports.cautions.headline import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions
 from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing
+from reports.words.numbers import count, fixed, listing, percent
 
 TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
 
 MEANING = {
-    "share": "Share of the map: sum divided by the absolute sums of all regions. It does not grow with the whole map, "
-    "so people and classes can be compared by it.",
-    "sum": "Sum: all relevance inside a region. Large regions collect much of it.",
-    "density": "Density: sum divided by the number of voxels. It says where relevance is concentrated.",
+    "share": "Share of the map: sum divided by the absolute sums of all regions. It does not depend on the strength of "
+    "the whole map, so people and classes can be compared.",
+    "sum": "Sum: all relevance inside a region. Large regions have large sums.",
+    "density": "Density: sum divided by the number of voxels. It shows where relevance is concentrated.",
     "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. 1 means as much "
-    "as in {negative}. A whole map may be weaker or stronger: compare a region's gain with that of the others.",
+    "as in {negative}. Maps differ in strength, so compare the gains of regions with each other.",
 }
 
 
@@ -34,7 +36,7 @@ def build(material: Material) -> Mapping[str, Any]:
     """One figure per metric and leading map, and the leading regions in numbers."""
     run = material.run
     blocks = []
-    for metric in METRICS:
+    for metric in ("sum", "density") if run.task.is_number else METRICS:
         pictures, notes = [], []
         for name in run.main_maps:
             picture = _figure(material, name, metric)
@@ -45,7 +47,11 @@ def build(material: Material) -> Mapping[str, Any]:
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         blocks.append({"metric": metric.capitalize(), "meaning": meaning, "figures": pictures, "notes": notes})
     titles = [map_title(name) for name in run.main_maps]
-    return {"blocks": blocks, "maps": listing(titles), "rule": rule(run), "table": leading_table(material)}
+    undefined = "Gain compares with a class and is not defined where a number is predicted." * run.task.is_number
+    return {
+        "blocks": blocks, "maps": listing(titles), "rule": rule(run), "table": leading_table(material),
+        "undefined": undefined,
+    }  # fmt: skip
 
 
 def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
@@ -57,22 +63,19 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
     regions = found.regions
     values = run.region_values
     values = values[values["map"] == map_name]
-    figure, hidden = draw_regions(values, metric, regions, run.labels, axis_title(map_name, metric, run))
+    labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
+    figure, hidden = draw_regions(values, metric, regions, labels, axis_title(map_name, metric, run))
     title = map_title(map_name)
-    people = values["participant_id"].nunique()
+    scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
     outside = f" {count(hidden, 'extreme value')} outside the axis." if hidden else ""
     return material.gallery.add(
         figure,
         f"bohle2019-0{FOUNDING_NUMBER[metric]}_region-{metric}_{map_name}",
-        f"{title}, {metric} in {len(regions)} regions by class and outcome. Highest: {listing(regions[:5])}.",
+        f"{title}, {metric} in {count(len(regions), 'region')}. Highest: {listing(regions[:5])}.",
         f"{title}: {metric} in the {len(regions)} leading bilateral groups, ranked by the mean over participants "
         f"({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their range. "
-        f"{count(_scans(values), 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
+        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
     )
-
-
-def _scans(values: pd.DataFrame) -> int:
-    return len(values[["participant_id", "scan_id"]].drop_duplicates())
 
 
 def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
@@ -84,3 +87,70 @@ def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
         "density": f"{quantity} per voxel",
         "gain": f"sum ÷ mean sum of {run.negative}",
     }[metric]
+
+
+LISTED = 10
+
+
+def leading_table(material: Material) -> PageTable:
+    """The leading regions of each leading map by density; small regions that would be among them are marked."""
+    run = material.run
+    frames = [rows for name in run.main_maps if (rows := _leading_rows(run, name)) is not None]
+    linked = pd.concat(frames) if frames else pd.DataFrame(columns=["group"])
+    linked = linked.assign(page=linked["group"].map(material.links.region).astype(object))
+    sizes = {label: run.group_sizes[label] for label in run.map_groups if label in run.group_sizes}
+    said = " and ".join(
+        f"{count(scans, 'scan')} of {count(people, 'participant')} ({label})"
+        for label, (scans, people) in sizes.items()
+    )
+    caption = (
+        f"The {LISTED} leading regions of each map by density{'' if run.task.is_number else f' in {run.positive}'} "
+        f"and the regions among them that are too small to lead; means over participants, {said}."
+    )
+    if "share_positive" in linked:
+        caption += " Share of the map: sum divided by the absolute sums of all regions."
+    if "gain" in linked:
+        caption += " Gain is the mean over the true positives that have one."
+    return page_table(linked, _leading_columns(run), caption)
+
+
+def _leading_rows(run: RunRecord, name: str) -> pd.DataFrame | None:
+    density, _ = ranking(run, name, "density")
+    if density.empty:
+        return None
+    found = leaders(run, density, name, "density", LISTED)
+    groups = [group for group in top_groups(density, len(density)) if group in {*found.regions, *found.passed_over}]
+    voxels = voxels_of(run)
+    rows = pd.DataFrame({"group": groups}).set_index("group")
+    rows["title"], rows["voxels"], rows["voxel_share"] = map_title(name), voxels, voxels / voxels.sum()
+    if run.has("group_comparisons"):
+        rows["share_positive"], rows["share_negative"] = (map_shares(run, name, label) for label in run.labels)
+    rows["density"], rows["density_place"] = density, density.rank(ascending=False)
+    gain, _ = ranking(run, name, "gain")
+    if len(gain):
+        rows["gain"], rows["gain_place"] = gain, gain.rank(ascending=False)
+        known = rows_where(run, "region_summary", map=name, scan_group="TP")
+        rows["n_gain"] = known.set_index("group")["n_gain"] if len(known) else None
+    remarks = (
+        ("small: ranked, but not in figures", small_regions(run)),
+        (f"gain: almost no relevance in {run.negative}", weak_in_controls(run, name)),
+    )
+    rows["note"] = ["; ".join(said for said, members in remarks if group in members) or None for group in groups]
+    return rows.reset_index()
+
+
+def _leading_columns(run: RunRecord) -> tuple[Column, ...]:
+    return (
+        Column("title", "Map"),
+        Column("group", "Region", link="page"),
+        numeric("voxels", "Voxels"),
+        numeric("voxel_share", "Share of voxels", lambda x: percent(x, 1)),
+        numeric("share_positive", f"Share of the map, {run.positive}", lambda x: percent(x, 1)),
+        numeric("share_negative", f"Share of the map, {run.negative}", lambda x: percent(x, 1)),
+        numeric("density", "Density" if run.task.is_number else f"Density, {run.positive}"),
+        numeric("density_place", "Place by density"),
+        numeric("gain", "Gain", fixed),
+        numeric("n_gain", "Gain, n", hint="participants with a known gain"),
+        numeric("gain_place", "Place by gain"),
+        Column("note", "Note", remark),
+    )

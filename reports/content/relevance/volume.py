@@ -9,55 +9,45 @@ import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
+from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR
 from reports.cautions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
 from reports.content.relevance.beta import beta_of
+from reports.figures.charts import draw_beta_curve, draw_volume_scatter
 from reports.figures.gallery import Picture
-from reports.figures.volume import draw_beta_curve, draw_volume_scatter
 from reports.page.material import Material
-from reports.page.tables import Column, footnote, numeric, page_table
+from reports.page.tables import page_table
 from reports.read.run_record import RunRecord
 from reports.words import volume_sources
-from reports.words.numbers import count, fixed, interval, listing, number, p_cell, p_value
+from reports.words.numbers import count, fixed, interval, listing, number, p_value
 
 _LEAD = (
-    "If the network uses atrophy of the hippocampus, then among patients it recognises (true positives) those with a "
-    "smaller hippocampus should have more relevance there. Each point is one participant, the mean of their scans; "
+    "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "
+    "have more relevance there. Each point is one participant, the mean of their scans; "
     "participants, not scans, are permuted."
 )
 _WITHIN = (
-    " Maps of different test folds come from different networks, so relevance and volume are taken minus their mean in "
-    "the participant's test fold, and participants are permuted within theirs: every r marked so is a correlation "
+    " Maps of different test folds come from different networks, so the mean of the participant's test fold is "
+    "subtracted from relevance and volume, and participants are permuted within their fold: such an r is a correlation "
     "within test folds."
 )
 _READ = (
-    " An interval is for one map and is not corrected, from resampling participants; p is from permuting "
-    "them. An interval without 0 is therefore no finding where the corrected p is not below 0.05."
+    " Intervals come from resampling participants and are not corrected; p comes from permuting participants. An "
+    "interval without 0 is no finding if the corrected p is not below 0.05."
 )
 _UNITS = {
     "participant": "Unit participant: means over scans.",
-    "scan": "Unit scan: each scan counts, as description; p is from permuting participants with equally many.",
-    WITHIN: "Unit within participant: each visit less the mean of its participant, so r says whether relevance and "
-    "volume change together over the visits of a person (repeated-measures correlation); p is from flipping the signs "
-    "of participants' change in relevance.",
+    "scan": "Unit scan: each scan counts, which is descriptive; p is from permuting participants with as many scans.",
+    WITHIN: "Unit within participant: each visit minus the mean of its participant, so r says whether relevance "
+    "and volume change together over the visits of a person (repeated-measures correlation); p is from flipping the "
+    "signs of participants' changes in relevance.",
 }
-"""What the units of the table of every analysis mean."""
+"""What each unit of the table means."""
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
-    Column("title", "Map"),
-    Column("volume_title", "Volume"),
-    Column("unit", "Unit"),
-    Column("estimator", "Coefficient"),
-    numeric("r", "r", lambda x: fixed(x, 3)),
-    Column("folds", "Within test folds"),
-    numeric("ci_low", "from", lambda x: fixed(x, 3)),
-    numeric("ci_high", "to", lambda x: fixed(x, 3)),
-    numeric("p", "Uncorrected p", p_cell),
-    numeric("p_fdr", "Corrected p (FDR)", p_cell, "Benjamini and Hochberg over the maps"),
-    numeric("n_participants", "Participants"),
-    numeric("n_scans", "Scans"),
-    Column("note", "Note", footnote),
-)
+    "map", "volume", "unit", "estimator", "r", "fold_held", "ci_low", "ci_high", "p", "p_fdr", "n_participants",
+    "n_scans", "note",
+)  # fmt: skip
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -65,11 +55,11 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     table = run.tables["volume_association"]
     known = table["r"].notna().any()
-    shown = table.assign(title=table["map"].map(map_title), volume_title=table["volume"].map(VOLUME_TITLES))
-    shown = shown.assign(folds=table["fold_held"].map({True: "yes", False: "no"}))
     notes = [] if known else [f"No correlation is known: {listing(sorted(set(table['note'].dropna())))}."]
-    shown = shown[shown["r"].notna()]
-    primary = shown[(shown["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
+    shown = table[table["r"].notna()]
+    shown = shown.assign(map=shown["map"].map(map_title), volume=shown["volume"].map(VOLUME_TITLES))
+    primary = shown[(table["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
+    columns = columns_of(run, "volume_association", _COLUMNS)
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
     caption = _CAPTION + (", within test folds" if within == {True} else "")
     return {
@@ -81,22 +71,21 @@ def build(material: Material) -> Mapping[str, Any]:
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
-        "table": page_table(primary.drop(columns="unit"), _COLUMNS, f"{caption}, one point per participant.")
+        "table": page_table(primary.drop(columns="unit"), columns, f"{caption}, one point per participant.")
         if known
         else None,
-        "all": page_table(shown, _COLUMNS, f"{caption}, every analysis. {_units(shown)}") if known else None,
+        "all": page_table(shown, columns, f"{caption}, every analysis. {_units(shown)}") if known else None,
     }
 
 
 def _units(shown: pd.DataFrame) -> str:
-    """What the units of the shown rows mean."""
     return " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
 
 
 def _sources(run: RunRecord) -> str:
     return (
-        f" Hippocampal volumes here come from: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
-        f"show another volume, of every region alike: {volume_sources.OWN}."
+        f" Source of the hippocampal volumes: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
+        f"show other volumes ({volume_sources.OWN})."
     )
 
 
@@ -104,7 +93,7 @@ def _survivors(rows: pd.DataFrame) -> str:
     """Which maps and coefficients survive correction over the maps."""
     clear = rows[rows["p_fdr"] < CLEAR]
     said = [
-        f"{row['title']}, volume {row['volume_title']}, {row['estimator']} r\xa0=\xa0{fixed(row['r'], 3)}, "
+        f"{row['map']}, volume {row['volume']}, {row['estimator']} r\xa0=\xa0{fixed(row['r'], 3)}, "
         f"corrected (FDR) {p_value(row['p_fdr'])}"
         for row in clear.to_dict("records")
     ]
@@ -112,8 +101,8 @@ def _survivors(rows: pd.DataFrame) -> str:
         return ""
     against = " An r above 0 is the opposite of what atrophy predicts." if (clear["r"] > 0).any() else ""
     return (
-        f" After correction over the maps, of each volume and coefficient apart, {number(len(clear))} of "
-        f"{count(len(rows), 'correlation')} {'remains' if len(clear) == 1 else 'remain'}"
+        f" After correction over the maps, for each volume and coefficient, {number(len(clear))} of "
+        f"{count(len(rows), 'correlation')} {'is' if len(clear) == 1 else 'are'} significant"
         f"{': ' + '; '.join(said) if said else ''}.{against}"
     )
 
@@ -121,8 +110,7 @@ def _survivors(rows: pd.DataFrame) -> str:
 def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
     """One row per participant: mean relevance and mean primary volume of their true-positive scans.
 
-    Both are deviations from the mean of the participant's test fold where the correlation is one within folds, so that
-    what is drawn is what r is of.
+    Where r is a correlation within test folds, the mean of the participant's test fold is subtracted from both.
     """
     points = run.tables["volume_points"]
     column = "hippocampus_per_tiv" if primary_volume(run) == ADJUSTED else "hippocampus_mm3"
@@ -162,9 +150,8 @@ def _scatter(material: Material) -> Picture | None:
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
         "Relevance summed over both hippocampi against their volume, true positives, one point per "
         f"participant. Volumes: {source}. {'They are divided by intracranial volume. ' if adjusted else ''}"
-        f"{'Both are minus the mean of the test fold; r is within test folds. ' if centred else ''}Corrected p "
-        "takes account of all maps (false discovery rate); uncorrected p is in the table. The line is a least-squares "
-        "fit, to guide the eye.",
+        f"{'The mean of the test fold is subtracted from both. ' if centred else ''}Corrected p "
+        "accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a least-squares fit.",
     )
 
 
@@ -185,5 +172,5 @@ def _curve(material: Material) -> Picture | None:
         "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
         f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
-        f"{volume_sources.hippocampal_source(run)}. No p is shown: corrected ones are in the table.",
+        f"{volume_sources.hippocampal_source(run)}. Corrected p values are in the table.",
     )

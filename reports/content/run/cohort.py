@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -33,103 +32,56 @@ _FAILED = (
 )
 
 
-@dataclass(frozen=True)
-class FlowStep:
-    """One step of the cohort's flow; `lost` says what became of those who are no longer in."""
-
-    name: str
-    scans: int
-    people: int
-    split: str
-    lost: str
-    reached: bool = True
+_LOST = {
+    "kept": "dropped", "labelled": "outside the contrast and not used for training",
+    "registered": "failed in registration", "predicted": "in no test set, or their fold failed",
+    "explained": "without heatmaps",
+}  # fmt: skip
+MOST_REASONS = 8  # reasons in the flow chart; the list below it has all
 
 
-def flow(run: RunRecord) -> list[FlowStep]:
-    """Found, kept, labelled, registered, predicted, explained; steps a run has not reached are marked so."""
+def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
+    """The flow chart from found to explained scans, with the reasons of those that left, and the same in words."""
     scans = run.tables["scans"]
     kept = scans[scans["kept"].astype(bool)]
     labelled = kept[kept["label"].notna()]
-    stages: list[tuple[str, pd.DataFrame | None]] = [("found", scans), ("kept", kept), ("labelled", labelled)]
-    for name, table in (
-        ("registered", "registration"),
-        ("predicted", PREDICTIONS_OF[run.task.kind.name]),
-        ("explained", "relevance"),
-    ):
-        frame = None
-        if run.has(table):
-            there = run.tables[table]
-            there = there[there["status"] == "registered"] if table == "registration" else there
-            frame = labelled.merge(there[KEYS].drop_duplicates(), on=KEYS)
-        stages.append((name, frame))
-    steps: list[FlowStep] = []
-    before: pd.DataFrame | None = None
-    for name, frame in stages:
+    stages: dict[str, pd.DataFrame | None] = {"found": scans, "kept": kept, "labelled": labelled}
+    tables = ("registration", PREDICTIONS_OF[run.task.kind.name], "relevance")
+    for name, table in zip(("registered", "predicted", "explained"), tables, strict=True):
+        there = run.tables.get(table)
+        if there is not None and table == "registration":
+            there = there[there["status"] == "registered"]
+        stages[name] = None if there is None else labelled.merge(there[KEYS].drop_duplicates(), on=KEYS)
+    outside = kept.loc[kept["label"].isna(), "diagnosis"].fillna("diagnosis not known").value_counts()
+    boxes, said, before = [], [], len(scans)
+    for name, frame in stages.items():
         if frame is None:
-            steps.append(FlowStep(name, 0, 0, "", "", reached=False))
+            boxes.append(FlowBox(name.capitalize(), ["not reached by this run"], reached=False))
             continue
-        lost = 0 if before is None else len(before) - len(frame)
-        steps.append(FlowStep(name, len(frame), frame["participant_id"].nunique(), _split(run, frame),
-                              f"{count(lost, 'scan')} {_LOST[name]}" if lost else ""))  # fmt: skip
-        before = frame
-    return steps
+        counts = f"{count(len(frame), 'scan')} of {count(frame['participant_id'].nunique(), 'participant')}"
+        lost = [f"{count(before - len(frame), 'scan')} {_LOST[name]}"] if before > len(frame) else []
+        if name == "kept" and lost:
+            reasons = _reasons(scans)
+            lost = [f"{lost[0]}:", *(f"{n} × {reason}" for reason, n in reasons[:MOST_REASONS])]
+            if len(reasons) > MOST_REASONS:
+                lost.append(f"{count(len(reasons) - MOST_REASONS, 'further reason')} below")
+        if name == "labelled" and lost:
+            lost += [f"{number(n)} × {shortened(diagnosis)}" for diagnosis, n in outside.items()]
+        boxes.append(FlowBox(name.capitalize(), [counts, *filter(None, [_split(run, frame)])], lost))
+        said.append(f"{name} {counts}")
+        before = len(frame)
+    return boxes, f"Flow of scans: {', '.join(said)}."
 
 
-_LOST = {
-    "found": "",
-    "kept": "dropped",
-    "labelled": "outside the contrast: never trained on",
-    "registered": "failed in registration",
-    "predicted": "in no test set, or their fold failed",
-    "explained": "without heatmaps",
-}
-
-
-MOST_REASONS = 8
-"""Reasons in the flow chart; the table below it has all."""
-
-
-def flow_boxes(run: RunRecord) -> list[FlowBox]:
-    """The flow chart: steps, and to the side who left, with reasons."""
-    scans = run.tables["scans"]
-    dropped = scans[~scans["kept"].astype(bool)]
-    reasons = dropped["reason"].fillna("no reason given").value_counts()
-    boxes = []
-    for step in flow(run):
-        if not step.reached:
-            boxes.append(FlowBox(step.name.capitalize(), ["not reached by this run"], reached=False))
-            continue
-        lines = [f"{count(step.scans, 'scan')} of {count(step.people, 'participant')}"]
-        lost = [step.lost] if step.lost else []
-        if step.name == "kept" and len(reasons):
-            lost = [f"{count(len(dropped), 'scan')} dropped:"]
-            lost += [
-                f"{number(n)} × {shortened(reason, LONGEST_TEXT)}" for reason, n in reasons.head(MOST_REASONS).items()
-            ]
-            lost += [f"{number(len(reasons) - MOST_REASONS)} further reasons, below"] * (len(reasons) > MOST_REASONS)
-        if step.name == "labelled" and step.lost:
-            lost += [f"{number(n)} × {shortened(diagnosis)}" for diagnosis, n in _outside(run).items()]
-        boxes.append(FlowBox(step.name.capitalize(), [*lines, *([step.split] if step.split else [])], lost))
-    return boxes
-
-
-def flow_sentence(run: RunRecord) -> str:
-    """The flow chart in words."""
-    steps = [f"{step.name} {count(step.scans, 'scan')} of {count(step.people, 'participant')}"
-             for step in flow(run) if step.reached]  # fmt: skip
-    return f"Flow of scans: {', '.join(steps)}."
-
-
-def _outside(run: RunRecord) -> pd.Series:
-    """Kept scans outside the contrast, by diagnosis."""
-    scans = run.tables["scans"]
-    outside = scans[scans["kept"].astype(bool) & scans["label"].isna()]
-    return outside["diagnosis"].fillna("diagnosis not known").value_counts()
+def _reasons(scans: pd.DataFrame) -> list[tuple[str, str]]:
+    """Why scans were dropped, with how many, the most frequent reason first."""
+    reasons = scans.loc[~scans["kept"].astype(bool), "reason"].fillna("no reason given").value_counts()
+    return [(shortened(reason, LONGEST_TEXT), number(n)) for reason, n in reasons.items()]
 
 
 def _split(run: RunRecord, frame: pd.DataFrame) -> str:
     counts = frame["label"].value_counts()
-    said = ", ".join(f"{label} {number(counts[label])}" for label in run.labels if label in counts)
+    said = ", ".join(f"{label} {number(counts[label])}" for label in reversed(run.task.outputs) if label in counts)
     return f"scans: {said}" if said else ""
 
 
@@ -138,10 +90,9 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     scans = run.tables["scans"]
     dropped = scans[~scans["kept"].astype(bool)]
-    reasons = dropped["reason"].fillna("no reason given").value_counts()
     return {
-        "flow": draw_flow(flow_boxes(run), flow_sentence(run)),
-        "reasons": [(shortened(reason, LONGEST_TEXT), number(n)) for reason, n in reasons.items()],
+        "flow": draw_flow(*flow(run)),
+        "reasons": _reasons(scans),
         "dropped": page_table(dropped, _DROPPED, "Every dropped scan.", 300) if len(dropped) else None,
         "demographics": _demographics(run),
         "failed": page_table(run.tables["failures"], _FAILED, "Units that failed.", 200)
@@ -161,7 +112,9 @@ def _demographics(run: RunRecord) -> PageTable | None:
     if not run.has("demographics"):
         return None
     table = run.tables["demographics"]
-    labels = [label for label in (*run.labels, "all") if label in set(table["label"])]
+    classes = () if run.task.is_number else reversed(run.task.outputs)
+    labels = [label for label in (*classes, "all") if label in set(table["label"])]
+    tests = run.tables["demographic_tests"].set_index("variable") if run.has("demographic_tests") else pd.DataFrame()
     rows = []
     for variable in dict.fromkeys(table["variable"]):
         title, decimals = _VARIABLES.get(variable, (variable, 2))
@@ -171,12 +124,10 @@ def _demographics(run: RunRecord) -> PageTable | None:
         for label in labels:
             found = table[(table["label"] == label) & (table["variable"] == variable)]
             row[label] = _mean_sd(found.iloc[0], decimals) if len(found) else MISSING
+        if variable in tests.index:
+            row |= tests.loc[variable, ["p", "hedges_g", "test"]].to_dict()
         rows.append(row)
     people = table.drop_duplicates("label").set_index("label")["n_participants"]
-    tests = run.tables["demographic_tests"].set_index("variable") if run.has("demographic_tests") else None
-    for row, variable in zip(rows, dict.fromkeys(table["variable"]), strict=True):
-        found = None if tests is None or variable not in tests.index else tests.loc[variable]
-        row |= {} if found is None else {"p": found["p"], "hedges_g": found["hedges_g"], "test": found["test"]}
     columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
     columns += [
@@ -185,8 +136,8 @@ def _demographics(run: RunRecord) -> PageTable | None:
     ]
     columns += [Column("test", "Test", remark)]
     caption = (
-        "Participants analysed, mean ± standard deviation over participants (values known, where not all are). p "
-        "values describe this sample; they are not corrected."
+        "Participants analysed: mean ± standard deviation over participants, with the number of known values where "
+        "some are missing. p values describe this sample and are not corrected."
     )
     return page_table(pd.DataFrame(rows), columns, caption)
 

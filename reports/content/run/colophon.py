@@ -1,4 +1,4 @@
-"""Methods, provenance, credits: how the run was made and whom to thank."""
+"""Glossary, methods, provenance and credits: what words mean, how the run was made and whom to thank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 
 from pipeline.run.layout.private_paths import last_part, without_folders
 from reports.page.material import Material
+from reports.words.glossary import GLOSSARY
 from reports.words.methods import credits, methods_text
+
+
+def build_glossary(material: Material) -> Mapping[str, Any]:
+    """Anchor, name and meaning of every word; guided backpropagation's only where the run has such maps."""
+    run = material.run
+    said = {"positive": run.positive, "negative": run.negative, "start": run.config.attribution.start_value}
+    used = [term for term in GLOSSARY if term.id != "susceptibility" or "gb" in run.map_names]
+    return {"terms": [(term.id, term.name, term.meaning.format(**said)) for term in used]}
 
 
 def build_methods(material: Material) -> Mapping[str, Any]:

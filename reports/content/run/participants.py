@@ -28,12 +28,16 @@ def build(material: Material) -> Mapping[str, Any]:
             "age": scans["age"].iloc[0], "sex": scans["sex"].iloc[0], "site": scans["site"].iloc[0],
             "fold": ", ".join(folds) or None, "probability": pd.to_numeric(scans["probability"]).mean(),
             "outcome": ", ".join(outcomes) or None,
+            "predicted": fixed(pd.to_numeric(scans["predicted"]).mean(), 1) if run.task.is_number else None,
         })  # fmt: skip
+    title, hint = f"Probability of {run.positive}", "mean over scans"
+    probability = [] if run.task.is_number else [numeric("probability", title, lambda x: fixed(x, 3), hint)]
     columns = (
         Column("participant_id", "Participant", link="page"),
         Column("diagnosis", "Diagnosis"),
-        Column("outcome", "The network was", remark),
-        numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3), "mean over scans"),
+        Column("outcome", "Outcome", remark),
+        Column("predicted", f"Predicted {run.task.column}", remark),
+        *probability,
         Column("fold", "Fold", remark),
         numeric("scans", "Scans"),
         numeric("age", "Age, years", lambda x: fixed(x, 0), "at the first kept scan"),

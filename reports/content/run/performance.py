@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 
 from pipeline.statistics.performance.classification import ALL_FOLDS
+from reports.analyses.columns import columns_of, worded
 from reports.cautions.findings import performance_estimate
+from reports.figures.charts import Curves, draw_confusion, draw_curves
 from reports.figures.gallery import Picture
-from reports.figures.performance import Curves, draw_confusion, draw_curves
 from reports.page.material import Material
-from reports.page.tables import Column, footnote, numeric, page_table
+from reports.page.tables import numeric, page_table
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, is_missing, number
+from reports.words.numbers import count, fixed, is_missing, number, sentence_case
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -28,26 +29,9 @@ def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-METRICS = {
-    "balanced_accuracy": "Balanced accuracy",
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "accuracy": "Accuracy",
-    "auc": "Area under the ROC curve",
-    "average_precision": "Average precision",
-    "brier": "Brier score",
-}
-
-_COLUMNS = (
-    Column("title", "Measure"),
-    numeric("estimate", "Value", lambda x: fixed(x, 3)),
-    numeric("ci_low", "from", lambda x: fixed(x, 3), "lower bound of the interval over participants"),
-    numeric("ci_high", "to", lambda x: fixed(x, 3), "upper bound of the interval over participants"),
-    numeric("n_participants", "Participants"),
-    numeric("n_scans", "Scans"),
-    Column("interval", "Interval"),
-    Column("note", "Note", footnote),
-)
+METRICS = ("balanced_accuracy", "sensitivity", "specificity", "accuracy", "auc", "average_precision", "brier")
+_COLUMNS = ("metric", "estimate", "ci_low", "ci_high", "n_participants", "n_scans", "interval", "note")
+_FOLD_COLUMNS = ("fold", "n_participants", "n_scans", "n_positive", "n_negative")
 
 
 def by_fold(run: RunRecord) -> pd.DataFrame:
@@ -56,16 +40,6 @@ def by_fold(run: RunRecord) -> pd.DataFrame:
     table = table[table["fold"].astype(str) != ALL_FOLDS]
     counts = table.drop_duplicates("fold").set_index("fold")[["n_participants", "n_scans", "n_positive", "n_negative"]]
     return counts.join(table.pivot_table(index="fold", columns="metric", values="estimate")).reset_index()
-
-
-_FOLD_COLUMNS = (
-    Column("fold", "Fold"),
-    numeric("n_participants", "Participants"),
-    numeric("n_scans", "Scans"),
-    numeric("n_positive", "Positive scans"),
-    numeric("n_negative", "Negative scans"),
-    *(numeric(name, title, lambda x: fixed(x, 3)) for name, title in METRICS.items()),
-)
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -80,12 +54,18 @@ def build(material: Material) -> Mapping[str, Any]:
     if run.has("performance"):
         table = run.tables["performance"]
         together = table[table["fold"].astype(str) == ALL_FOLDS]
-        together = together.assign(title=together["metric"].map(METRICS).fillna(together["metric"]))
+        together = together.assign(metric=together["metric"].map(worded).map(sentence_case))
         level = (
             f"{100 * run.config.statistics.confidence:g} % intervals from drawing participants with all their scans."
         )
-        content["table"] = page_table(together, _COLUMNS, f"Out-of-fold predictions of all folds together; {level}")
-        content["folds"] = page_table(by_fold(run), _FOLD_COLUMNS, "Test participants of each fold.")
+        content["table"] = page_table(
+            together,
+            columns_of(run, "performance", _COLUMNS),
+            f"Out-of-fold predictions of all folds together; {level}",
+        )
+        columns = columns_of(run, "performance", _FOLD_COLUMNS)
+        columns += [numeric(name, sentence_case(worded(name)), lambda x: fixed(x, 3)) for name in METRICS]
+        content["folds"] = page_table(by_fold(run), columns, "Test participants of each fold.")
     return content
 
 
@@ -102,12 +82,12 @@ def _confusion(material: Material) -> Picture:
         draw_confusion(scans, people),
         "confusion",
         f"Confusion table of {n}: {'; '.join(cells)}.",
-        f"Scans by true and predicted class, {n}. A participant with several scans can stand in more than one cell.",
+        f"Scans by true and predicted class, {n}. A participant with several scans can be in more than one cell.",
     )
 
 
 def _curves(material: Material) -> Picture | None:
-    """ROC, precision-recall and calibration; None while the statistics have not written their points."""
+    """ROC, precision-recall and calibration curves; None before the statistics."""
     run = material.run
     if not run.has("roc"):
         return None
@@ -128,8 +108,8 @@ def _curves(material: Material) -> Picture | None:
         f"ROC curve, {texts['auc']}; precision-recall curve, {texts['average_precision']}; calibration. {n}.".replace(
             "\n", " "
         ),
-        f"Out-of-fold predictions, {n}. Dashed, what guessing gives; for calibration, probabilities that mean what "
-        "they say. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
+        f"Out-of-fold predictions, {n}. Dashed: guessing or, for calibration, perfectly calibrated "
+        "probabilities. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
         "Probabilities of different folds come from different networks.",
     )
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from reports.figures.charts import draw_registration
 from reports.figures.gallery import Picture
-from reports.figures.registration import draw_registration
 from reports.page.material import Material
 from reports.page.tables import Column, numeric, page_table, remark
 from reports.read.run_record import RunRecord
@@ -19,7 +19,7 @@ _COLUMNS = (
     Column("participant_id", "Participant"),
     Column("session_id", "Session"),
     Column("status", "Status"),
-    Column("flags", "In doubt, because", remark),
+    Column("flags", "Doubtful because", remark),
     Column("decision", "Decision", remark),
     Column("overview", "Overview", remark, hint="contours of the template on the scan", link="overview_url"),
     Column("worst_regions", "Worst regions", remark, hint="correlation with the template in and around them"),
@@ -29,18 +29,17 @@ _COLUMNS = (
     numeric("nonpositive_jacobian_share", "Folded share", lambda x: percent(x, 2)),
     numeric("rotation_degrees", "Rotation, °", lambda x: fixed(x, 1)),
     numeric("scale", "Scale", lambda x: fixed(x, 3)),
-    numeric("affine_residual_mm", "Left to the warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
+    numeric("affine_residual_mm", "Warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
     numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
     numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
-SHOWN = 6
-"""Scans in doubt whose overview stands on the page; the others are linked."""
+SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
 
 
 def outlying_scans(quality: pd.DataFrame) -> pd.Series:
-    """Scans in doubt: those that registration has flagged (`pipeline.registration.quality.flags`)."""
+    """Scans that registration has flagged (`pipeline.registration.quality.flags`)."""
     return quality["flags"].notna()
 
 
@@ -64,8 +63,8 @@ def build(material: Material) -> Mapping[str, Any]:
             draw_registration(good, outlying),
             "registration_quality",
             f"Overlap and correlation with the template of {count(len(good), 'registered scan')}.",
-            f"Each point is one of {count(len(good), 'registered scan')}. Scans in the lower left corner are worth "
-            "opening in a viewer before their relevance is believed.",
+            f"Each point is one of {count(len(good), 'registered scan')}. Look at scans in the lower left corner in a "
+            "viewer before you rely on their relevance.",
         )
     return {
         "n": len(good),
@@ -75,7 +74,7 @@ def build(material: Material) -> Mapping[str, Any]:
         "figure": picture,
         "overviews": _overviews(ordered[ordered["flags"].notna()], material),
         "hidden": max(int(outlying.sum()) - SHOWN, 0),
-        "table": page_table(ordered, _COLUMNS, "Registration, scans to be looked at first.", 500),
+        "table": page_table(ordered, _COLUMNS, "Registration of every scan, doubtful scans first.", 500),
     }
 
 
@@ -90,7 +89,7 @@ def _with_overviews(quality: pd.DataFrame, material: Material) -> pd.DataFrame:
 
 
 def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
-    """Pictures of the first scans in doubt."""
+    """Pictures of the first doubtful scans."""
     pictures: list[Picture] = []
     for row in doubtful.head(SHOWN).to_dict("records"):
         content = material.picture(material.run.files_of(row).overview)

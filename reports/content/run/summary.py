@@ -1,4 +1,4 @@
-"""The page's first words: four questions and their answers in plain sentences."""
+"""The summary at the top of the report: a few questions with answers in plain sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from functools import partial
 from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
-from reports.analyses.verdicts import CLEAR, fairness
+from reports.analyses.columns import worded
+from reports.analyses.planted_verdict import recovery
+from reports.analyses.verdicts import CLEAR, fairness, rows_where
 from reports.cautions.findings import (
     Estimate,
     performance_estimate,
@@ -19,7 +21,6 @@ from reports.cautions.findings import (
     within_folds,
 )
 from reports.cautions.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
-from reports.content.relevance.planted import recovery_sentence
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
@@ -29,7 +30,7 @@ from reports.words.volume_sources import hippocampal_source
 
 @dataclass(frozen=True)
 class Answer:
-    """One question; `figure` is its number in large type, `more` what stands folded under the answer."""
+    """An answer; `figure` is a number in large type, `more` is folded under the answer."""
 
     question: str
     text: str
@@ -40,14 +41,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Summary:
-    """What stands above the sections: where the run comes from, and the answers."""
+    """What stands above the sections."""
 
     source: str
     answers: tuple[Answer, ...]
 
 
 def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
-    """The summary of a run, as far as it went; an answer that its tables do not allow is added to `faults`."""
+    """The summary of a run, as far as it went; answers that cannot be given are added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
     two_classes = run.task.kind.name == TWO_CLASSES
     for question, tables, answer in _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS:
@@ -71,7 +72,8 @@ def _subgroups(run: RunRecord) -> Answer | None:
 
 
 def _planted(run: RunRecord) -> Answer | None:
-    return Answer(_RECOVERED, recovery_sentence(run)) if run.has("planted_recovery") else None
+    found = recovery(run)
+    return None if found is None else Answer(_RECOVERED, f"{found.answer} {found.grounds}")
 
 
 _HOW_GOOD, _WHERE, _ATROPHY = "How good is the classifier?", "Where does it look?", "Does it agree with atrophy?"
@@ -121,84 +123,78 @@ def _other_task(run: RunRecord) -> Answer:
 
 
 def _classifier(run: RunRecord) -> Answer:
-    question = _HOW_GOOD
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
         if run.has("predictions") and not run.has("performance"):
-            return Answer(question, "There are predictions; measures and intervals come with the statistics.")
+            return Answer(_HOW_GOOD, "There are predictions; the statistics will add measures and intervals.")
         if run.has("predictions"):
-            return Answer(question, "There are predictions, but no balanced accuracy over both classes.")
-        return Answer(question, "Not known: no network has been trained and tested yet.")
+            return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
+        return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
     confidence = run.config.statistics.confidence
-    others = []
-    for metric, name in (
-        ("sensitivity", "sensitivity"),
-        ("specificity", "specificity"),
-        ("auc", "area under the curve"),
-    ):
-        other = performance_estimate(run, metric)
-        if other is not None:
-            others.append(f"{name} {fixed(other.value)}")
+    found = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
+    others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in found.items() if one is not None]
     text = (
         f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
         f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
         f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
         f"{count(estimate.participants, 'participant')}."
     )
-    return Answer(question, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+    return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 
 
 def _regions(run: RunRecord) -> Answer:
-    question = _WHERE
     name = run.main_maps[0]
     densities = summary_means(run, name, "density", run.positive)
     if densities.empty:
-        return Answer(question, "Not known: no heatmap has been summed over regions and analysed yet.")
+        return Answer(_WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
-    if parts.isna().all():
-        return Answer(question, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+    if len(parts) and parts.isna().all():
+        return Answer(_WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
     by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}; in brackets, the share of the map, by which they are not ordered. "
-        f"The largest shares of the map lie in {in_words(by_share, parts)}.{f' Of these, {fewer}.' if fewer else ''}"
+        f"{in_words(by_density, parts)}."
     )
+    if by_share:
+        text += (
+            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
+            f"{f' Of these, {fewer}.' if fewer else ''}"
+        )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
         by_gain = leaders(run, gains, name, "gain", NAMED)
         hits = run.group_sizes["TP"][1]
         more = (
-            f"Measured against {run.negative} (gain, {count(hits, 'true-positive participant')}), "
-            f"{in_words(by_gain.regions)} stand out most. {overlap_in_words(by_density, by_gain.regions)}"
+            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
+            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
         )
     else:
         more = f"Gain against {run.negative} is not known."
     small = small_regions(run)
     if small:
         named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
-        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named here ({named})."
-    return Answer(question, text, more=more)
+        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
+    return Answer(_WHERE, text, more=more)
 
 
 def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
-    """Regions of the positive class that the summary names: the densest, or those with the largest shares."""
+    """Regions that the summary names in the positive class: the densest, or those with the largest shares."""
     if metric == "density":
         return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
     return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
 
 
 def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
-    """Which of some regions hold a smaller part of the map in the positive class, after correction.
+    """Which of some regions hold a smaller share of the map in the positive class, after correction.
 
-    A denser region there is then denser only because the whole map is stronger.
+    If such a region is denser there, this is only because the whole map is stronger.
     """
-    if not run.has("group_comparisons"):
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    if rows.empty:
         return ""
-    table = run.tables["group_comparisons"]
-    pair = table["comparison"] == f"{run.positive}/{run.negative}"
-    rows = table[pair & (table["map"] == name) & (table["metric"] == "share") & table["group"].isin(regions)]
     rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
     fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
              for group in regions if group in rows.index]  # fmt: skip
@@ -211,18 +207,16 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
     )
 
 
-NAMED = 5
-"""Regions named for each measure."""
+NAMED = 5  # regions named for each measure
 
 
 def _volume(run: RunRecord) -> Answer:
-    question = _ATROPHY
     name = run.main_maps[0]
     estimate = volume_estimate(run, name)
     if not run.has("volume_association"):
-        return Answer(question, "Not known: the statistics have not been run yet.")
+        return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
     if estimate is None:
-        return Answer(question, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+        return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
     guided = volume_estimate(run, "gb")
     known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
     adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
@@ -234,36 +228,36 @@ def _volume(run: RunRecord) -> Answer:
         for title, one in known
     ]
     text = (
-        f"{_verdict([one for _, one in known])} Atrophy predicts a negative r: the smaller the hippocampus, the more "
-        f"relevance.{_not_grown(run, name)}"
+        f"{_verdict([one for _, one in known])} If the network uses atrophy, r is negative: more relevance in a "
+        f"smaller hippocampus.{_not_grown(run, name)}"
     )
     more = (
         f"Among {count(estimate.participants, 'true-positive participant')}, "
-        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate so: {'; '.join(each)}. "
+        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
         f"{interval_against_p(known)}"
     )
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)
-        more += f"The two maps point {'the same way' if same else 'opposite ways'}."
+        more += f"The two maps {'agree' if same else 'disagree'} in the sign."
     figure = f"r = {fixed(estimate.value)}"
     caption = (
         f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
-    return Answer(question, text, figure, caption, more.strip())
+    return Answer(_ATROPHY, text, figure, caption, more.strip())
 
 
 def _not_grown(run: RunRecord, name: str) -> str:
-    """Where more atrophy in the positive class does not go with a larger part of its map; empty where it is unknown."""
+    """Regions whose share of the map is smaller in the positive class, despite its atrophy; empty without any."""
     if not run.has("relevance", "predictions"):
         return ""
     regions = dict.fromkeys((REGION, *_leading(run, name, "density"), *_leading(run, name, "sum")))
     fewer = smaller_shares(run, name, tuple(regions))
-    return f" Between the classes, {fewer}: relevance did not move there with the disease." if fewer else ""
+    return f" Between the classes, {fewer}: relevance there did not increase with the disease." if fewer else ""
 
 
 def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
-    """Where an interval and the corrected p of the same r seem to contradict each other, and which one decides."""
+    """Which intervals and corrected p values of the same r seem to contradict each other."""
     without = [title for title, one in known if (one.low > 0 or one.high < 0) and one.p_fdr >= CLEAR]
     around = [title for title, one in known if one.low <= 0 <= one.high and one.p_fdr < CLEAR]
     said = [
@@ -274,11 +268,11 @@ def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
     ]
     if not said:
         return ""
-    return f"{listing(said)}: intervals are uncorrected, by resampling; the p, by permutation, decides. "
+    return f"{listing(said)}: intervals are not corrected; the conclusion rests on the corrected p. "
 
 
 def _verdict(estimates: Sequence[Estimate]) -> str:
-    """The answer in a word, from what survives correction; the headline map comes first."""
+    """The answer in short, from the correlations that survive correction; the headline map comes first."""
     signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
     if not signs:
         return "No correlation shown."
@@ -297,4 +291,4 @@ _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | 
     (_RECOVERED, ("planted_recovery",), _planted),
 )
 _QUESTIONS_OF_OTHER_TASKS = ((_HOW_PREDICTED, ("scans",), _other_task),)
-"""What the summary asks, the tables that an answer is read from, and the answer; None where nobody asked."""
+"""Each question, the tables that its answer is read from, and the function that gives the answer or None."""

@@ -1,4 +1,4 @@
-"""Training curves and what ended each training."""
+"""Training curves, and why each training ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.figures.training import draw_training_curves
+from reports.figures.charts import draw_training_curves
 from reports.page.material import Material
 from reports.page.tables import Column, numeric, page_table, text
 from reports.words.numbers import count, fixed
@@ -43,7 +43,7 @@ def build(material: Material) -> Mapping[str, Any]:
         "training_curves",
         f"Loss and {score_name} by epoch for {count(len(run.histories), 'fold')}.",
         f"Loss ({loss}) and {score_name} by epoch. The vertical line is the epoch whose weights were kept, "
-        "chosen on the validation participants; test participants play no part here.",
+        "chosen on the validation participants; test participants are not used.",
     )
     columns = [replace(column, title=column.title.format(score=score_name)) for column in _COLUMNS]
     table = page_table(pd.DataFrame(rows), columns, "Trained networks, one per fold.")
