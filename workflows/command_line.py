@@ -28,7 +28,7 @@ from pipeline.run.work.executors import import_ahead
 
 _HOMES = {
     "check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest",
-    "figures": "workflows.figures", "models": "workflows.models",
+    "figures": "workflows.figures", "models": "workflows.models", "evaluate": "workflows.evaluate",
 }  # fmt: skip
 """Modules of commands that need neither networks nor ANTs, and start fast without these libraries."""
 _WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(run)
 
     _add_explain(commands)
+    _add_evaluate(commands)
 
     compare = commands.add_parser(
         "compare", help="compare runs of one cohort: accuracy and rankings of regions",
@@ -192,6 +193,29 @@ def _add_explain(commands: Any) -> None:
     _add_workers(explain)
 
 
+def _add_evaluate(commands: Any) -> None:
+    evaluate = commands.add_parser(
+        "evaluate", help="judge every method on a finished run: nulls, planted truth, faithfulness, a verdict each",
+        description="Train networks on labels that say nothing, draw parameters anew, and look whether each map tells; "
+        "look for what was planted, if that is known; and write tables and a verdict per map to OUT/evaluation.",
+        epilog="What the tables say: docs/evaluation.md. An interrupted evaluation is continued by the same command.",
+    )  # fmt: skip
+    evaluate.add_argument("out", type=_path, metavar="OUT", help="run folder")
+    evaluate.add_argument(
+        "--methods", nargs="+", action="extend", default=[], metavar="NAME", help="instead of the usual ten"
+    )
+    evaluate.add_argument(
+        "--parts", nargs="+", action="extend", default=[], metavar="PART",
+        help="of nulls, faithfulness, plant (default: the first two)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--plant", action="store_true",
+        help="also plant loss in copies of the run's controls, and train networks to tell them from untouched ones",
+    )  # fmt: skip
+    evaluate.add_argument("--quick", action="store_true", help="one set of networks on shuffled labels, not three")
+    _add_workers(evaluate)
+
+
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="default", help="named settings: default, bohle2019, demo")
     _add_seed_and_config(parser)
@@ -268,7 +292,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     """
     arguments = build_parser().parse_args(argv)
     try:
-        if arguments.command in ("demo", "run", "explain") and arguments.executor is None:
+        if arguments.command in ("demo", "run", "explain", "evaluate") and arguments.executor is None:
             import_ahead(_WORK)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
         begin()

@@ -9,6 +9,7 @@ interpolated linearly between the true centres, and held constant beyond the out
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +100,15 @@ def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float,
     return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
 
 
+@runtime_checkable
+class OwnGeometry(Protocol):
+    """Layers in one module that know themselves how to bring their outputs to the grid of the input."""
+
+    def to_input(self, maps: Tensor, shape: Sequence[int]) -> Tensor:
+        """Maps (B, 1, d, h, w) on a grid of `shape`."""
+        ...
+
+
 def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
     """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
 
@@ -107,8 +117,15 @@ def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
     UsageError
         As `receptive_centres`.
     """
-    for axis, (offset, step) in enumerate(receptive_centres(view.before), start=2):
-        maps = _interpolate_axis(maps, axis, view.volumes.shape[axis], offset, step)
+    return interpolated(maps, view.before, view.volumes.shape[-3:])
+
+
+def interpolated(maps: Tensor, layers: Sequence[tuple[str, nn.Module]], shape: Sequence[int]) -> Tensor:
+    """Bring maps (B, 1, d, h, w) of what leaves some layers to a grid of `shape`; see `to_input_grid`."""
+    if len(layers) == 1 and isinstance(layers[0][1], OwnGeometry):
+        return layers[0][1].to_input(maps, shape)
+    for axis, (offset, step) in enumerate(receptive_centres(layers)):
+        maps = _interpolate_axis(maps, axis + 2, shape[axis], offset, step)
     return maps
 
 

@@ -149,9 +149,9 @@ def train_folds(
     family_of(config.model).require_fits(spec.shape, config.model)
     for fold in split.folds:
         require_disjoint(fold)
-    versions = {scan.name: _registered_version(layout, scan, config, digests) for scan in scans}
+    versions = registered_versions(layout, scans, config, digests)
     repeats = range(1, config.training.repeats + 1)
-    jobs = [_job(layout, fold, repeat, scans, spec, config, versions) for repeat in repeats for fold in split.folds]
+    jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
     with CurveOnTerminal([(job.unit, job.arguments[0].checkpoint) for job in jobs], config.training.max_epochs):
         outcomes = run_jobs(layout, jobs, executor, "Training")
     tables: dict[int, list[Path]] = {repeat: [] for repeat in repeats}
@@ -164,15 +164,29 @@ def train_folds(
     return outcomes
 
 
-def _job(
+def fold_job(
     layout: RunLayout,
     fold: Fold,
-    repeat: int,
     scans: Sequence[Scan],
     spec: NetworkInput,
     config: Config,
     versions: Mapping[str, str],
+    repeat: int = 1,
+    prefix: str = "",
 ) -> Job:
+    """The training of one fold as a unit of work.
+
+    Parameters
+    ----------
+    layout : RunLayout
+        Where the network and its predictions are written, and where scans are read.
+    scans : sequence of Scan
+        Labelled and registered; those of other participants are passed over.
+    versions : mapping of str to str
+        From `registered_versions`.
+    prefix : str
+        Begins the name of the unit, where a folder has several networks per fold.
+    """
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
     names: list[str | int] = [STAGE, fold.index]
@@ -197,7 +211,7 @@ def _job(
         train_fold,
     )
     files = layout.fold(fold.index, repeat)
-    unit = f"fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")
+    unit = f"{prefix}fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
     outputs |= {f"{name}_columns": outputs[name].with_suffix(".json") for name in ("history", "predictions")}
     return Job(STAGE, unit, key, outputs, train_fold, (task, key))
@@ -315,7 +329,12 @@ def _write_or_remove(path: Path, frame: pd.DataFrame | None, columns: Mapping[st
     path.with_suffix(".json").unlink(missing_ok=True)
 
 
-def _registered_version(layout: RunLayout, scan: Scan, config: Config, digests: DigestCache) -> str:
-    """What makes a registered scan the same: the bytes of what the network reads of it."""
-    files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-    return digests.digest(files.t1w) + digests.digest(files.brain_mask)
+def registered_versions(
+    layout: RunLayout, scans: Sequence[Scan], config: Config, digests: DigestCache
+) -> dict[str, str]:
+    """What makes a registered scan the same, by its name: the bytes of what the network reads of it."""
+    versions = {}
+    for scan in scans:
+        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        versions[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
+    return versions

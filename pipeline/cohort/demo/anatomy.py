@@ -117,7 +117,8 @@ def reference_anatomy() -> ReferenceAnatomy:
     white_matter = float(np.percentile(template.t1w[template.brain_mask], 90))
     t1w = _antialiased(template.t1w / np.float32(white_matter))
     ventricles = np.isin(atlas.labels, atlas.regions.groups["Lateral ventricle"])
-    coarse, brain = np.stack([_coarse(np.isin(atlas.labels, group)) for group in numbers]), _coarse(template.brain_mask)
+    coarse = np.stack([coarse_share(np.isin(atlas.labels, group)) for group in numbers])
+    brain = coarse_share(template.brain_mask)
     dimorphism = [0.0] * len(CHANGES) + [DIMORPHIC_LOG_RATIO / 2]
     return ReferenceAnatomy(
         origin=template.grid.affine[:3, 3].copy(),
@@ -207,7 +208,7 @@ def _antialiased(image: NDArray[Any]) -> Array:
     return smooth
 
 
-def _coarse(mask: NDArray[np.bool_]) -> Array:
+def coarse_share(mask: NDArray[np.bool_]) -> Array:
     """Share of each 3 mm cell that a 1 mm mask fills, on the grid whose voxel n sits on reference voxel 3n."""
     half = SPACING_MM // 2
     cells = [-(-(n + half) // SPACING_MM) for n in mask.shape]

@@ -92,6 +92,41 @@ class RunLayout(GroupFiles):
         return self.root / "explanations"
 
     @property
+    def evaluation(self) -> Path:
+        """All that ``heatlas evaluate`` writes."""
+        return self.root / "evaluation"
+
+    @property
+    def evaluation_scores(self) -> Path:
+        """One row per map and network: every score."""
+        return self.evaluation / "evaluation.tsv"
+
+    @property
+    def verdicts(self) -> Path:
+        """One row per map: what it passed and failed, in words."""
+        return self.evaluation / "verdicts.tsv"
+
+    @property
+    def distractors(self) -> Path:
+        """One row per map and thing that it should not mark."""
+        return self.evaluation / "distractors.tsv"
+
+    @property
+    def interactions(self) -> Path:
+        """One row per region with two sides: what both hold together and not alone."""
+        return self.evaluation / "interactions.tsv"
+
+    @property
+    def evidence_sources(self) -> Path:
+        """One row per map and region: whether its values go with volume or intensity."""
+        return self.evaluation / "evidence_sources.tsv"
+
+    @property
+    def retrained(self) -> Path:
+        """One row per map and share of regions removed before training again."""
+        return self.evaluation / "retrained.tsv"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
@@ -172,6 +207,53 @@ class ExplanationLayout(RunLayout):
     def bilateral(self, label: str) -> Path:
         """The same per bilateral group."""
         return self.explanations / f"desc-{label}_bilateral.tsv"
+
+
+@dataclass(frozen=True)
+class EvaluationLayout(RunLayout):
+    """The same run folder with separate networks, receipts and failures for ``heatlas evaluate``.
+
+    Parameters
+    ----------
+    networks : str
+        Which networks `fold` names: those of the run (empty), or networks trained for the evaluation.
+    images : str
+        Which registered scans `scan` names: those of the run (empty), or copies made for the evaluation.
+    """
+
+    networks: str = ""
+    images: str = ""
+
+    @property
+    def failures(self) -> Path:
+        return self.evaluation / "failures.tsv"
+
+    @property
+    def log(self) -> Path:
+        return self.evaluation / "evaluation.log"
+
+    def receipt(self, stage: str, unit: str) -> Path:
+        return self.evaluation / "receipts" / stage / f"{unit}.json"
+
+    def traceback(self, stage: str, unit: str) -> Path:
+        return self.evaluation / "failures" / f"{stage}_{unit}.txt"
+
+    def fold(self, index: int, repeat: int = 1) -> FoldFiles:
+        if not self.networks:
+            return super().fold(index, repeat)
+        return FoldFiles(self.evaluation / "models" / self.networks / f"fold-{index}")
+
+    def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
+        root = self.evaluation / "images" / self.images if self.images else self.root
+        return ScanFiles(root, participant_id, session_id, resolution_mm)
+
+    def scores_of_scan(self, cohort: str, name: str) -> Path:
+        """Scores of each map of one scan, one row per network and map (TSV)."""
+        return self.evaluation / "scans" / cohort / f"{name}_scores.tsv"
+
+    def sums_of_scan(self, cohort: str, name: str) -> Path:
+        """Sums over regions of each map of one scan (NPZ)."""
+        return self.evaluation / "scans" / cohort / f"{name}_sums.npz"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,149 @@
+"""What maps are judged on: scans, the networks that explain them, and where the difference between the classes is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.planted import read_planted
+from pipeline.evaluation.planted_effects import read_effects
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import read_table
+
+RUN, PLANTED = "run", "planted"
+"""Names of the cohorts: the scans of the run, and copies of its controls with planted loss."""
+SEVERITY = "severity_"
+"""Begins the columns of ``truth/severity.tsv`` that hold severities."""
+
+
+@dataclass(frozen=True)
+class Distractor:
+    """Something in the image that does not tell the classes apart, and that no good map marks.
+
+    Parameters
+    ----------
+    name : str
+    kind : {"both classes", "correlated", "marker"}
+        A change as large in both classes, an untouched region that goes with a planted one, or a bright spot outside
+        the brain.
+    group : str
+        Bilateral group where it is; empty for a marker.
+    scans : frozenset of str
+        Names of the scans that have it.
+    """
+
+    name: str
+    kind: str
+    group: str
+    scans: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Where the classes differ, known because the difference was planted.
+
+    Parameters
+    ----------
+    groups : tuple of str
+        Bilateral groups.
+    severity : mapping of str to float
+        Of the change, by scan id.
+    distractors : tuple of Distractor
+    """
+
+    groups: tuple[str, ...]
+    severity: Mapping[str, float] = field(default_factory=dict)
+    distractors: tuple[Distractor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cohort on which maps are judged.
+
+    Parameters
+    ----------
+    name : str
+        `RUN` or `PLANTED`.
+    layout : EvaluationLayout
+        Where its scans are read and its true networks lie.
+    scans : tuple of Scan
+        Labelled, registered, each in the test part of a fold with a network.
+    split : Split
+    config : Config
+    atlas : PackedAtlas
+    truth : Truth or None
+        None where nobody knows.
+    """
+
+    name: str
+    layout: EvaluationLayout
+    scans: tuple[Scan, ...]
+    split: Split
+    config: Config
+    atlas: PackedAtlas
+    truth: Truth | None
+
+    @property
+    def positive(self) -> tuple[Scan, ...]:
+        return tuple(scan for scan in self.scans if scan.label == self.config.cohort.positive)
+
+    def fold_of(self, scan: Scan) -> int:
+        fold = self.split.fold_of_test(scan.participant_id)
+        assert fold is not None  # else it would not be among the scans
+        return fold.index
+
+    def groups_in_atlas(self) -> list[str]:
+        return list(self.atlas.regions.groups)
+
+
+def truth_of_input(truth_json: Path, groups: Sequence[str]) -> Truth | None:
+    """What was planted in the input of a run; None if it has no such file.
+
+    Parameters
+    ----------
+    truth_json : Path
+        ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there.
+    groups : sequence of str
+        Of the atlas of the run; planted groups that it does not have cannot be looked for.
+
+    Raises
+    ------
+    BadInputError
+        If the file cannot be read, or the atlas has none of the planted groups.
+    """
+    if not truth_json.is_file():
+        return None
+    named = read_planted(truth_json)
+    planted = tuple(name for name in named if name in groups)
+    if not planted:
+        raise BadInputError(f"{truth_json}: the atlas of the run has none of the planted groups {', '.join(named)}.")
+    return Truth(planted, _severities(truth_json.with_name("severity.tsv")), _unused(truth_json, groups))
+
+
+def _severities(path: Path) -> dict[str, float]:
+    """Mean severity by scan id; empty without a table."""
+    if not path.is_file():
+        return {}
+    table = read_table(path, ["scan_id"])
+    columns = [name for name in table.columns if name.startswith(SEVERITY)]
+    means = table[columns].to_numpy(float).mean(axis=1) if columns else np.full(len(table), np.nan)
+    return {str(name): float(value) for name, value in zip(table["scan_id"], means, strict=True) if pd.notna(value)}
+
+
+def _unused(truth_json: Path, groups: Sequence[str]) -> tuple[Distractor, ...]:
+    """Differences in size that were planted alike in both classes (``effects.json``: the sex difference)."""
+    path = truth_json.with_name("effects.json")
+    effects = read_effects(path) if path.is_file() else []
+    found = [group for one in effects if one["variable"] == "sex" and one["expected"] for group in one["groups"]]
+    return tuple(
+        Distractor(f"{name} differs by sex", "both classes", name, frozenset()) for name in found if name in groups
+    )

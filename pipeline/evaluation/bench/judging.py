@@ -1,0 +1,170 @@
+"""Judge the maps of a cohort: one unit of work per scan, then its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
+from pipeline.evaluation.bench.table import Rows
+from pipeline.evaluation.nulls.networks import (
+    REAL,
+    UNTRAINED,
+    cascade_name,
+    layers_with_parameters,
+    networks_of,
+    shuffled_name,
+)
+from pipeline.explaining.controls import Controls, controls_of
+from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.networks import Network, ReferenceScan
+from pipeline.models.storage import load_model
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.seeds import derived_seed
+
+STAGE = "judging"
+CASCADE_STEPS = 4
+"""Networks of the cascade, from the head alone to all layers."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is asked.
+
+    Parameters
+    ----------
+    shuffles : int
+        Swaps of labels, each with networks of its own.
+    nulls : bool
+        Whether untrained networks and cascades are asked.
+    faithful : bool
+        Whether faithfulness is measured, in one positive scan per fold.
+    """
+
+    shuffles: int
+    nulls: bool
+    faithful: bool
+
+
+class Judge:
+    """Makes the jobs of a cohort.
+
+    Parameters
+    ----------
+    cohort : Judged
+    explanations : tuple of Explanation
+    extent : Extent
+    digests : DigestCache
+    """
+
+    def __init__(
+        self, cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
+    ) -> None:
+        self.cohort, self.explanations, self.extent, self.digests = cohort, explanations, extent, digests
+        self._controls: Controls = controls_of(cohort.scans, cohort.split, cohort.config)
+        firsts: dict[int, Scan] = {}
+        for scan in cohort.positive:
+            firsts.setdefault(cohort.fold_of(scan), scan)
+        self._thorough = {scan.scan_id for scan in firsts.values()}
+
+    def jobs(self) -> list[Job]:
+        """One unit per scan; raises `BadInputError` where a fold has no control to compare with."""
+        layers = len(
+            layers_with_parameters(load_model(self.cohort.layout.fold(self.cohort.split.folds[0].index)).model)
+        )
+        steps = sorted({round(one) for one in np.linspace(1, layers, CASCADE_STEPS)})
+        jobs = [self._job(scan, steps) for scan in self.cohort.scans]
+        self.digests.save()
+        return jobs
+
+    def _job(self, scan: Scan, steps: Sequence[int]) -> Job:
+        cohort, files = self.cohort, self._files(scan)
+        thorough = scan.scan_id in self._thorough
+        real = NullNetwork(REAL, self._network(scan, REAL))
+        networks = [real]
+        names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
+        networks += [NullNetwork(name, self._network(scan, name)) for name in names]
+        if self.extent.nulls:
+            seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", real.network.fold)
+            networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
+            if thorough:
+                networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
+        truth = cohort.truth
+        known = truth is not None and scan.label == cohort.config.cohort.positive
+        groups = cohort.atlas.regions.groups
+        labels = tuple(number for name in truth.groups for number in groups[name]) if known and truth else ()
+        marked = truth is not None and any(one.kind == "marker" and scan.name in one.scans for one in truth.distractors)
+        faithful = self.extent.faithful and thorough
+        task = ScanToJudge(
+            scan, files, tuple(networks), self.explanations, cohort.config.training, cohort.atlas, labels, marked,
+            faithful, cohort.config.seed,
+        )  # fmt: skip
+        outputs = {
+            "scores": cohort.layout.scores_of_scan(cohort.name, scan.name),
+            "sums": cohort.layout.sums_of_scan(cohort.name, scan.name),
+        }
+        inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+        for one in networks:
+            inputs[one.name] = one.network.weights_digest
+            inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}
+        facts = [
+            scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, faithful,
+            [[one.name, one.changed, one.layers, one.seed] for one in networks], cohort.config.seed,
+        ]  # fmt: skip
+        modules = sorted({asked.module for asked in self.explanations})
+        key = unit_key(inputs, facts, judge_scan, *modules)
+        return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,))
+
+    def _files(self, scan: Scan) -> ScanFiles:
+        resolution = self.cohort.config.registration.resolution_mm
+        return self.cohort.layout.scan(scan.participant_id, scan.session_id, resolution)
+
+    def _network(self, scan: Scan, name: str) -> Network:
+        fold = self.cohort.fold_of(scan)
+        files = networks_of(self.cohort, name).fold(fold)
+        controls = []
+        for control in self._controls.of(fold, scan):
+            own = self._files(control)
+            digest = f"{self.digests.digest(own.t1w)} {self.digests.digest(own.brain_mask)}"
+            controls.append(ReferenceScan(own, digest))
+        return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
+
+
+def judged_rows(
+    cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, executor: Executor, digests: DigestCache
+) -> tuple[Rows, list[Outcome]]:
+    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed."""
+    jobs = Judge(cohort, explanations, extent, digests).jobs()
+    outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {_TITLES[cohort.name]}")
+    return gathered(cohort, [one for one in outcomes if one.ok], explanations), outcomes
+
+
+_TITLES = {"run": "run", PLANTED: "planted copies"}
+
+
+def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:
+    """Read the rows and sums of all scans, the sums pooled over both sides."""
+    groups = cohort.atlas.regions.groups
+    frames, sums = [], {}
+    n_voxels = np.zeros(len(groups))
+    for outcome in outcomes:
+        scan: Scan = outcome.job.arguments[0].scan
+        frames.append(read_table(outcome.job.outputs["scores"]).assign(scan_id=scan.scan_id))
+        with np.load(outcome.job.outputs["sums"], allow_pickle=False) as file:
+            numbers = file["numbers"].tolist()
+            pooled = np.array([[number in members for number in numbers] for members in groups.values()], float)
+            n_voxels = pooled @ file["n_voxels"]
+            for name, values in zip(file["names"].tolist(), file["sums"] @ pooled.T, strict=True):
+                network, _, of = str(name).partition("|")
+                sums.setdefault((network, of), {})[scan.scan_id] = values
+    methods = {name: asked.entry.name for asked in explanations for name in asked.names}
+    return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods)

@@ -1,0 +1,121 @@
+"""Scores of one map of one scan: where it lies, and how much it is like the map of the true network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from skimage.metrics import structural_similarity
+
+from pipeline.evaluation.scores.hits import auprc, auroc, is_undefined
+from pipeline.evaluation.scores.overlap import energy_share
+from pipeline.regions.audit import RIM_MM, within_reach
+
+Flags = NDArray[np.bool_]
+Values = NDArray[np.float32]
+
+MAP_ROW = {
+    "undefined": "true where the map holds NaN or infinity, or is 0 in the whole brain",
+    "auroc_voxels": "Probability that a voxel of the true regions has a larger value than another voxel of the brain",
+    "auprc_voxels": "Average precision of the voxels of the true regions among those of the brain",
+    "energy": "Share of the positive values in the brain that lies in the true regions",
+    "rim": "Share of |values| at the rim of the brain over the rim's share of voxels; 1 is even",
+    "outside": "Share of |values| outside the brain",
+    "marker": "Mean |value| in the bright spot outside the brain over that in the true regions, where a scan has one",
+    "spearman_real": "Rank correlation over the voxels of the brain with the map of the true network",
+    "ssim_real": "Structural similarity (7 voxels) with the map of the true network, both scaled to their largest "
+    "|value|",
+}
+"""Columns that `map_row` fills."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Parts of what a network sees of a scan, all of its shape (D, H, W).
+
+    Parameters
+    ----------
+    brain : array of bool
+        The scan's own mask.
+    truth : array of bool or None
+        The true regions, inside the brain; None where there are none to be found.
+    rim : array of bool
+        Within 3 mm of the surface of the brain, on both sides.
+    marker : array of bool
+        A bright spot outside the brain that the scan has, or nothing.
+    """
+
+    brain: Flags
+    truth: Flags | None
+    rim: Flags
+    marker: Flags
+
+    @classmethod
+    def of(
+        cls, mask: Flags, labels: NDArray[np.int64], truth: Sequence[int], voxel_mm: float, marker: Flags | None = None
+    ) -> Places:
+        """Cut by the scan's mask, in which a marker is, and by the labels of true regions."""
+        marker = np.zeros_like(mask) if marker is None else marker
+        brain, reach = mask & ~marker, RIM_MM / voxel_mm + 0.5
+        rim = (brain & within_reach(~brain, reach)) | (~brain & within_reach(brain, reach))
+        return cls(brain, np.isin(labels, list(truth)) & brain if truth else None, rim, marker)
+
+
+def map_row(values: Values | None, places: Places, of_real: Values | None, structure: bool) -> dict[str, object]:
+    """All of `MAP_ROW` of one map; NaN where a score is not defined.
+
+    Parameters
+    ----------
+    values : array, shape (D, H, W), or None
+        None for a map that could not be made.
+    places : Places
+    of_real : array of the same shape, or None
+        Map of the true network by the same method.
+    structure : bool
+        Whether the structural similarity, which takes seconds, is wanted.
+    """
+    row: dict[str, object] = dict.fromkeys(MAP_ROW, float("nan"))
+    row["undefined"] = values is None or is_undefined(values[places.brain])
+    if values is None or row["undefined"]:
+        return row
+    inside = values[places.brain]
+    if places.truth is not None:
+        truth = places.truth[places.brain]
+        row |= {"auroc_voxels": auroc(inside, truth), "auprc_voxels": auprc(inside, truth)}
+        row["energy"] = energy_share(inside, truth)
+    magnitude = np.abs(values)
+    around = places.brain | places.rim
+    share = float(magnitude[places.rim].sum(dtype=np.float64) / magnitude[around].sum(dtype=np.float64))
+    row["rim"] = share / (places.rim.sum() / around.sum())
+    row["outside"] = float(magnitude[~places.brain].sum(dtype=np.float64) / magnitude.sum(dtype=np.float64))
+    if places.truth is not None and places.marker.any():
+        in_truth = float(magnitude[places.truth].mean(dtype=np.float64))
+        row["marker"] = float(magnitude[places.marker].mean(dtype=np.float64)) / in_truth if in_truth else float("nan")
+    if of_real is not None:
+        row["spearman_real"] = rank_correlation(inside, of_real[places.brain])
+        row["ssim_real"] = similarity(values, of_real) if structure else float("nan")
+    return row
+
+
+def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """Spearman's rank correlation; NaN where either is the same everywhere.
+
+    Examples
+    --------
+    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
+    1.0
+    """
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1].clip(-1, 1))
+
+
+def similarity(a: Values, b: Values) -> float:
+    """Structural similarity of two maps, each scaled to its largest |value|."""
+    scaled = [one / np.abs(one).max() for one in (a, b)]
+    if min(a.shape) < 7:
+        return float("nan")
+    return float(structural_similarity(*scaled, data_range=2.0))

@@ -1,0 +1,220 @@
+"""Maps of one scan by every network, true and null, and what each map is like: the unit of work of the bench.
+
+Maps are not kept. What is kept of each is its sums over regions, and a row of scores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.methods import attribute_all
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.records import Attribution
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.map_row import Places, map_row
+from pipeline.evaluation.nulls.image_maps import image_maps
+from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
+from pipeline.evaluation.planting.loss import marker
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, faithfulness
+from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.networks import Network
+from pipeline.models.device import chosen_device
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import LoadedModel
+from pipeline.regions.audit import read_brain
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.region_sums import device_labels, device_region_sums
+from pipeline.run.config.settings import TrainingConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import write_table
+
+FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in ("undefined", "ag_clamped"))
+"""Scores of faithfulness that are kept: a map that is undefined has a row without any."""
+
+
+@dataclass(frozen=True)
+class NullNetwork:
+    """A network that explains the scan.
+
+    Parameters
+    ----------
+    name : str
+        ``real``, ``shuffled-1``, ``cascade-2``, ``untrained``.
+    network : Network
+        By its files, with the controls of its fold.
+    changed : bool
+        Whether parameters are drawn anew after reading.
+    layers : int or None
+        How many layers from the head, if so; None for all, buffers included.
+    seed : int
+        Of the draw.
+    """
+
+    name: str
+    network: Network
+    changed: bool = False
+    layers: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ScanToJudge:
+    """All that a worker needs to judge the maps of one scan.
+
+    Parameters
+    ----------
+    scan : Scan
+    files : ScanFiles
+    networks : tuple of NullNetwork
+        The true one first.
+    explanations : tuple of Explanation
+    training : TrainingConfig
+        For the device.
+    atlas : PackedAtlas
+    truth : tuple of int
+        Label numbers of the regions in which the scan differs from controls; empty where nobody knows, or nothing is.
+    marked : bool
+        Whether the scan has the bright spot outside the brain (`pipeline.evaluation.planting.loss.marker`).
+    faithful : bool
+        Whether faithfulness is measured (many forward passes).
+    seed : int
+        Of random maps.
+    """
+
+    scan: Scan
+    files: ScanFiles
+    networks: tuple[NullNetwork, ...]
+    explanations: tuple[Explanation, ...]
+    training: TrainingConfig
+    atlas: PackedAtlas
+    truth: tuple[int, ...]
+    marked: bool
+    faithful: bool
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class OneMap:
+    """A map of a scan, or why there is none."""
+
+    network: str
+    name: str
+    values: Tensor | None
+    facts: Mapping[str, object]
+
+
+def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, Any]:
+    """Write ``scores`` (TSV) and ``sums`` (NPZ) of all maps of a scan; the function of a `Job`.
+
+    Raises
+    ------
+    BadInputError
+        If the scan or a network cannot be read or do not fit.
+    """
+    device = chosen_device(task.training)
+    first = task.networks[0].network.load(device)
+    volume = torch.from_numpy(read_network_volume(task.files, first.input))[None, None].to(device)
+    brain = read_brain(task.files.brain_mask, first.input.template_grid)
+    box = first.input.box
+    labels = task.atlas.labels_in(box)
+    inside = brain if box is None else np.ascontiguousarray(box.crop(brain))
+    cube = marker(inside.shape, (0, 0, 0)) if task.marked else None
+    places = Places.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
+    layout = device_labels(task.atlas.labels, box, device)
+    rows, sums, names = [], [], []
+    of_real: dict[str, NDArray[np.float32]] = {}
+    for one in _maps(task, volume, device):
+        values = None if one.values is None else one.values.cpu().numpy()
+        structure = one.network.startswith(("cascade", "untrained"))
+        row = map_row(values, places, of_real.get(one.name) if one.network != REAL else None, structure)
+        if one.network == REAL and values is not None and task.networks[1:]:
+            of_real[one.name] = values
+        if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
+            scores = _faithfulness(one.values, task, volume, labels, device)
+            row |= {name: scores[name] for name in FAITHFUL}
+        rows.append({"network": one.network, "map": one.name, **one.facts, **row})
+        if one.values is not None and not row["undefined"]:
+            names.append(f"{one.network}|{one.name}")
+            sums.append(device_region_sums(one.values[None], layout)[0].cpu().numpy())
+    write_table(outputs["scores"], pd.DataFrame(rows))
+    with outputs["sums"].open("wb") as handle:
+        np.savez(handle, names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers)
+    return {"maps": len(rows)}
+
+
+def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[OneMap]:
+    """Maps of the true network, of the nulls, and of no network."""
+    for one in task.networks:
+        loaded = one.network.load(device)
+        if one.changed:
+            loaded = randomised(loaded, one.layers, one.seed)
+        with torch.no_grad(), exact_float32(device):
+            logits = loaded.model(volume)[0].double()
+        facts: dict[str, object] = {"fold": one.network.fold, "logit": float(logits[1] - logits[0])}
+        reference = one.network.reference(device)
+        if reference is not None and one.changed:  # its logits are those of the network as it was
+            reference = replace(reference, logits=None)
+        surroundings = Surroundings(task.atlas, loaded.input.box, reference)
+        for asked in task.explanations:
+            yield from _answers(one.name, asked, loaded, surroundings, volume, facts)
+    reference = task.networks[0].network.reference(device)
+    mean = None if reference is None else reference.mean[0, 0].cpu().numpy()
+    fold = task.networks[0].network.fold
+    for name, values in image_maps(volume[0, 0].cpu().numpy(), mean, task.seed, task.scan.name).items():
+        yield OneMap(NO_NETWORK, name, torch.from_numpy(values).to(device), {"fold": fold})
+
+
+def _answers(
+    network: str,
+    asked: Explanation,
+    loaded: LoadedModel,
+    surroundings: Surroundings,
+    volume: Tensor,
+    facts: Mapping[str, object],
+) -> Iterator[OneMap]:
+    """Maps of one method; a map that is not finite is a row without values."""
+    started = time.perf_counter()
+    method, stage = asked.build(surroundings), asked.stage_in(loaded.model)
+    target = loaded.classes.index(asked.target)
+    try:
+        answers: Sequence[Attribution] = attribute_all(loaded.model, volume, target, method, stage, asked.start)
+    except BadInputError as error:
+        for name in asked.names:
+            yield OneMap(network, name, None, {**facts, "note": str(error)})
+        return
+    seconds = (time.perf_counter() - started) / len(answers)
+    for name, answer in zip(asked.names, answers, strict=True):
+        own: dict[str, object] = {**facts, "seconds": seconds, "map_sum": float(answer.values.double().sum())}
+        if answer.reference_value is not None:
+            wanted = float(answer.start_value[0].double() - answer.reference_value[0].double())
+            own |= {"evidence": wanted, "completeness_error": float(answer.values.double().sum()) - wanted}
+        yield OneMap(network, name, answer.values[0, 0], own)
+
+
+def _faithfulness(
+    values: Tensor, task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], device: torch.device
+) -> dict[str, float]:
+    """Faithfulness to the true network, with the tissue of controls as replacement."""
+    network = task.networks[0].network
+    loaded, reference = network.load(device), network.reference(device)
+    target = loaded.classes.index(task.explanations[0].target)
+    replacement = 0.0 if reference is None else reference.mean[0, 0]
+
+    def probability(volumes: Tensor) -> Tensor:
+        return torch.softmax(loaded.model(volumes), dim=1)[:, target]
+
+    with exact_float32(device):
+        numbers = torch.from_numpy(labels).to(device)
+        return faithfulness(probability, volume[0, 0], values, numbers, replacement, seed=task.seed)

@@ -1,0 +1,250 @@
+"""The bench of a finished run: every method against nulls, planted truth and the network itself; a verdict on each."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from atlases.labels import Atlas
+from pipeline.attribution.registry import METHODS, find_method
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import task_of
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench import distractors, table, verdicts
+from pipeline.evaluation.bench.cohorts import PLANTED, RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.judging import Extent, judged_rows
+from pipeline.evaluation.nulls.networks import shuffled_jobs
+from pipeline.evaluation.planting.copies import (
+    Person,
+    paired_folds,
+    people_to_plant,
+    planted_changes,
+    planted_config,
+    planting_jobs,
+    truth_of,
+    unused_changes,
+)
+from pipeline.evaluation.planting.correlated import correlated_group
+from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.models.families.registry import family_of
+from pipeline.models.inputs import configured_input
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome, run_jobs
+from pipeline.training.checkpoints import remove_checkpoint
+from pipeline.training.stage import fold_job, registered_versions
+
+log = logging.getLogger("heatlas")
+
+PARTS = ("nulls", "faithfulness", "plant")
+USUAL_PARTS = PARTS[:2]
+USUAL_METHODS = (
+    "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
+    "gradient", "input-x-gradient", "integrated-gradients", "grad-cam",
+)  # fmt: skip
+"""Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
+SHUFFLES = 3
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the bench.
+
+    Parameters
+    ----------
+    methods : tuple of str
+        Empty for `USUAL_METHODS`, less those that are not defined for the family of networks.
+    parts : tuple of str
+        Of `PARTS`.
+    quick : bool
+        One swap of labels instead of three, and no networks drawn anew beside the cascade.
+    """
+
+    methods: tuple[str, ...] = ()
+    parts: tuple[str, ...] = USUAL_PARTS
+    quick: bool = False
+
+    def extent(self, shuffles: int = SHUFFLES) -> Extent:
+        nulls = "nulls" in self.parts
+        return Extent(min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0, nulls, "faithfulness" in self.parts)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Tables and outcomes of the bench."""
+
+    evaluation: pd.DataFrame
+    verdicts: pd.DataFrame
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all parts work with."""
+
+    layout: EvaluationLayout
+    request: Request
+    scans: tuple[Scan, ...]
+    split: Split
+    config: Config
+    atlas: Atlas
+    executor: Executor
+    digests: DigestCache
+
+    def evaluate(self, truth_json: Path) -> Evaluated:
+        """Do all parts and write the tables.
+
+        Parameters
+        ----------
+        truth_json : Path
+            ``truth/planted.json`` of the input, which need not exist.
+
+        Raises
+        ------
+        UsageError
+            For an unknown method or part, or a task other than two classes.
+        BadInputError
+            If the run has no network, controls are missing, or every unit of work failed.
+        """
+        self._require_two_classes()
+        methods_of(self.request, self.config)
+        cohorts: list[tuple[Judged, Extent]] = []
+        outcomes: list[Outcome] = []
+        if self.split.folds:
+            cohort = self._of_run(truth_json)
+            extent = self.request.extent()
+            outcomes += self._train_nulls(cohort, extent)
+            cohorts.append((cohort, extent))
+        elif "plant" not in self.request.parts:
+            raise BadInputError(
+                f"{self.layout.splits}: no such table, so this run has no networks. Finish it with heatlas run, or ask "
+                "for --plant, which needs registered scans only."
+            )
+        if "plant" in self.request.parts:
+            cohort, made = self._planted()
+            outcomes += made
+            extent = self.request.extent(shuffles=1)
+            outcomes += self._train_nulls(cohort, extent)
+            cohorts.append((cohort, extent))
+        evaluation, marked = [], []
+        for cohort, extent in cohorts:
+            rows, judged = judged_rows(cohort, self._explanations(cohort.config), extent, self.executor, self.digests)
+            outcomes += judged
+            evaluation.append(table.evaluation_table(cohort, rows))
+            marked.append(distractors.distractor_table(cohort, rows))
+        return self._written(pd.concat(evaluation), pd.concat(marked), outcomes)
+
+    def _written(self, evaluation: pd.DataFrame, marked: pd.DataFrame, outcomes: Sequence[Outcome]) -> Evaluated:
+        said = verdicts.verdict_table(evaluation)
+        write_table(self.layout.evaluation_scores, evaluation, table.COLUMNS)
+        write_table(self.layout.distractors, marked, distractors.COLUMNS)
+        write_table(self.layout.verdicts, said, verdicts.COLUMNS)
+        return Evaluated(evaluation, said, tuple(outcomes))
+
+    def _require_two_classes(self) -> None:
+        task = task_of(self.config.cohort)
+        if self.split.folds and task.kind.undefined:
+            raise UsageError(
+                f"heatlas evaluate ranks regions by their difference between classes. {task.kind.undefined}"
+            )
+
+    def _explanations(self, config: Config) -> tuple[Explanation, ...]:
+        return explanations_of_run(with_methods(config, methods_of(self.request, config)))
+
+    def _of_run(self, truth_json: Path) -> Judged:
+        """The scans of the run that a network of the run may explain."""
+        tested = []
+        for scan in self.scans:
+            fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None
+            if fold is not None and self.layout.fold(fold.index).weights.is_file():
+                tested.append(scan)
+        if not tested:
+            raise BadInputError(
+                f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
+            )
+        packed = PackedAtlas.of(self.atlas)
+        truth = truth_of_input(truth_json, list(packed.regions.groups))
+        if truth is None:
+            log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
+        return Judged(RUN, self.layout, tuple(tested), self.split, self.config, packed, truth)
+
+    def _train_nulls(self, cohort: Judged, extent: Extent) -> list[Outcome]:
+        """Train networks on labels that say nothing."""
+        jobs = shuffled_jobs(cohort, cohort.scans, range(1, extent.shuffles + 1), self.digests)
+        self.digests.save()
+        return self._trained(jobs, "training on shuffled labels")
+
+    def _trained(self, jobs: list, description: str) -> list[Outcome]:  # type: ignore[type-arg]
+        outcomes = run_jobs(self.layout, jobs, self.executor, description) if jobs else []
+        for one in outcomes:
+            if not one.ok:
+                raise BadInputError(
+                    f"{description}: {one.job.unit} failed ({one.message}). See {self.layout.failures}."
+                )
+            remove_checkpoint(one.job.arguments[0].checkpoint)
+        return outcomes
+
+    def _planted(self) -> tuple[Judged, list[Outcome]]:
+        """Copies of controls with planted loss, and networks that tell them from untouched copies."""
+        config = planted_config(self.config, self.config.seed)
+        people = people_to_plant(self.scans, self.config.cohort.negative, config.seed)
+        copies = dataclasses.replace(self.layout, images=PLANTED, networks=PLANTED)
+        jobs = planting_jobs(self.layout, copies, people, self.atlas, config, self.digests)
+        outcomes = run_jobs(self.layout, jobs, self.executor, "planting")
+        made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
+        if len(made) < len(people):
+            log.warning("%d of %d controls could not be copied; see %s", len(people) - len(made), len(people),
+                        self.layout.failures)  # fmt: skip
+        split = paired_folds(made, config.cohort.folds, config.cohort.validation_fraction, config.seed)
+        scans = tuple(scan for person in made for scan in person.copies)
+        versions = registered_versions(copies, scans, config, self.digests)
+        spec = configured_input(config)
+        trainings = [fold_job(copies, fold, scans, spec, config, versions, prefix="planted_") for fold in split.folds]
+        self.digests.save()
+        outcomes += self._trained(trainings, "training on planted copies")
+        truth = truth_of(made, self.atlas, self._correlated(made))
+        cohort = Judged(PLANTED, copies, scans, split, config, PackedAtlas.of(self.atlas), truth)
+        return cohort, outcomes
+
+    def _correlated(self, people: Sequence[Person]) -> str | None:
+        resolution = self.config.registration.resolution_mm
+        files = [self.layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in people]
+        planted = [change.group for change in planted_changes(self.atlas)]
+        others = [change.group for change in unused_changes(self.atlas)]
+        return correlated_group(files, self.atlas, planted, others)
+
+
+def methods_of(request: Request, config: Config) -> tuple[str, ...]:
+    """Names of the methods that are judged.
+
+    Raises
+    ------
+    UsageError
+        For a method that does not exist, or one asked for by name that is not defined for the family.
+    """
+    family = family_of(config.model)
+    for name in request.methods:
+        find_method(name, "--methods")
+        family.require_method(name)
+    known = [name for name in USUAL_METHODS if name in METHODS]
+    return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
+
+
+def with_methods(config: Config, methods: Sequence[str]) -> Config:
+    """The same settings with other methods: those of the run with their settings, and of LRP two values of β."""
+    kept = tuple(text for text in config.attribution.settings if text.partition("=")[0].partition(":")[0] in methods)
+    betas = config.attribution.betas
+    ends = tuple(dict.fromkeys((min(betas), max(betas))))
+    attribution = dataclasses.replace(config.attribution, methods=tuple(methods), settings=kept, betas=ends)
+    return dataclasses.replace(config, attribution=attribution)

@@ -1,0 +1,303 @@
+"""``evaluation.tsv``: every score of every map, by the true network and by the nulls, in the same columns.
+
+Maps of a scan are summed over regions; scans of a participant are averaged. Regions are ranked twice: by the
+standardised difference between the classes (Hedges' g) and by the mean density over the positive class. The scans are
+the same for every network, whatever it says of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
+from pipeline.evaluation.bench.scan_job import FAITHFUL
+from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
+from pipeline.evaluation.scores.region_scores import FIRST, region_scores
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+ALL = "all"
+FAITHFUL_COLUMNS = {
+    name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
+    for name in FAITHFUL
+}
+_RANKED = {
+    "auroc": "Probability that a planted group comes before another",
+    "auprc": "Average precision of the planted groups",
+    "hits": f"Planted groups among the first {FIRST}; ties count as a random order of the tied gives",
+    "places": "Places of the planted groups in the order of their names, from 1",
+}
+COLUMNS = {
+    "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
+    "map": "Map, named as in file names; or a map made without a network",
+    "method": "Method that makes it; none for a map made without a network",
+    "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real ones "
+    "with the last n layers drawn anew. untrained. none: the map needs no network",
+    "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
+    "n_scans": "Scans explained",
+    "n_participants": "Participants",
+    "n_undefined": "Scans whose map is 0 everywhere or not finite; they count with a sum of 0",
+    "balanced_accuracy": "Of the networks, over these scans",
+    **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
+    **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
+    "n_planted": "Planted groups",
+    "n_groups": "Groups in the ranking",
+    "first_groups": "The first groups by Hedges' g, best first",
+    **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name != "undefined"},
+    "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
+    "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
+    "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
+    "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
+    "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
+    "seconds": "Per scan and map, on this machine",
+    **FAITHFUL_COLUMNS,
+}
+"""Columns of ``evaluation.tsv``."""
+EVALUATION_TABLE = Table(
+    "evaluation", COLUMNS, "cohort, map, network and severity",
+    "How does every map do against nulls, planted truth and the network itself?", stage="evaluation",
+    place="evaluation_scores", filled=("cohort", "map", "network", "n_scans"), on_pages=False,
+    forms={
+        "cohort": Form.CODE, "map": Form.MAP, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,
+        "places_difference": Form.TEXT, "places_mean": Form.TEXT, "first_groups": Form.TEXT,
+    },
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Scores and sums of all scans of a cohort.
+
+    Parameters
+    ----------
+    scores : pandas.DataFrame
+        Rows of `pipeline.evaluation.bench.scan_job`, with ``scan_id``.
+    sums : mapping of (str, str) to mapping of str to array
+        By network and map, then by scan id: sums over bilateral groups. A scan without a map is missing.
+    n_voxels : array
+        Of the groups.
+    groups : tuple of str
+    methods : mapping of str to str
+        Method by map.
+    """
+
+    scores: pd.DataFrame
+    sums: Mapping[tuple[str, str], Mapping[str, Floats]]
+    n_voxels: Floats
+    groups: tuple[str, ...]
+    methods: Mapping[str, str] = field(default_factory=dict)
+
+
+def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
+    """One row per map and network, and per severity where there are several; raises nothing."""
+    made = []
+    severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
+    for (network, name), own in rows.scores.groupby(["network", "map"], sort=False):
+        made.append(_row(cohort, rows, str(network), str(name), own, ALL))
+        if cohort.name == "planted" and network in (REAL, NO_NETWORK):
+            for severity in severities:
+                scans = _at_severity(cohort, severity)
+                made.append(
+                    _row(cohort, rows, str(network), str(name), own[own["scan_id"].isin(scans)], f"{severity:g}")
+                )
+    return pd.DataFrame(made, columns=list(COLUMNS))
+
+
+def _at_severity(cohort: Judged, severity: float) -> set[str]:
+    """Scans of the people whose planted copy has this severity, both copies."""
+    assert cohort.truth is not None
+    people = {scan.participant_id for scan in cohort.scans if cohort.truth.severity.get(scan.scan_id) == severity}
+    return {scan.scan_id for scan in cohort.scans if scan.participant_id in people}
+
+
+def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str) -> dict[str, object]:
+    positive = {scan.scan_id for scan in cohort.positive}
+    of_positive = own[own["scan_id"].isin(positive)]
+    found: dict[str, object] = {
+        "cohort": cohort.name,
+        "map": name,
+        "method": rows.methods.get(name),
+        "network": network,
+        "severity": severity,
+        "n_scans": len(own),
+        "n_participants": len({scan.participant_id for scan in cohort.scans if scan.scan_id in set(own["scan_id"])}),
+        "n_undefined": int(own["undefined"].sum()),
+        "balanced_accuracy": balanced_accuracy(own, positive),
+        "n_groups": len(rows.groups),
+        "seconds": _mean(own, "seconds"),
+        "completeness_error": completeness(own),
+    }
+    found |= {column: _mean(of_positive, column) for column in MAP_ROW if column != "undefined"}
+    found |= {column: _mean(of_positive, column) for column in FAITHFUL}
+    whole = set(own["scan_id"]) == {scan.scan_id for scan in cohort.scans} or severity != ALL
+    if whole:
+        found |= _of_regions(cohort, rows, network, name, set(own["scan_id"]), severity)
+    return found
+
+
+def _of_regions(
+    cohort: Judged, rows: Rows, network: str, name: str, scans: set[str], severity: str
+) -> dict[str, object]:
+    """Columns that need every scan: rankings, dose-response, distractors, agreement of folds."""
+    table = densities(cohort, rows, network, name, scans)
+    values = table.to_numpy(float)
+    is_positive = table.index.get_level_values("positive").to_numpy(bool)
+    fold = table.index.get_level_values("fold").to_numpy(int)
+    difference, mean = standardised_difference(values, is_positive, fold), values[is_positive].mean(axis=0)
+    order = np.argsort(-np.where(np.isnan(difference), -np.inf, difference), kind="stable")
+    known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
+    found: dict[str, object] = {
+        "first_groups": "; ".join(known[:FIRST]) or None,
+        "fold_agreement": fold_agreement(values[is_positive], fold[is_positive]),
+    }
+    truth = cohort.truth
+    if truth is None:
+        return found
+    planted = np.isin(rows.groups, truth.groups)
+    found |= (
+        {"n_planted": int(planted.sum())} | ranked(difference, planted, "difference") | ranked(mean, planted, "mean")
+    )
+    density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
+    if severity == ALL and truth.severity:
+        known_dose = [scan.scan_id for scan in cohort.positive if scan.scan_id in truth.severity]
+        dose = np.array([truth.severity[one] for one in known_dose])
+        sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
+        found["dose_response"] = rank_correlation(dose, sums) if len(dose) > 2 else float("nan")
+    ratios = []
+    for one in truth.distractors:
+        if one.kind == "both classes":
+            scans_with = [
+                s.scan_id for s in cohort.positive if s.scan_id in scans and (not one.scans or s.name in one.scans)
+            ]
+            ratios.append(density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [one.group])))
+    found["unused_ratio"] = max(ratios, default=float("nan"))
+    return found
+
+
+def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
+    """Mean density per participant and class: index ``participant_id, positive, fold``, a column per group.
+
+    A scan whose map is undefined counts with 0 everywhere.
+    """
+    made = []
+    for scan in cohort.scans:
+        if scan.scan_id in scans:
+            is_positive = scan.label == cohort.config.cohort.positive
+            values = density_of(rows, network, name, scan.scan_id)
+            made.append([scan.participant_id, is_positive, cohort.fold_of(scan), *values.tolist()])
+    table = pd.DataFrame(made, columns=["participant_id", "positive", "fold", *rows.groups])
+    return table.groupby(["participant_id", "positive", "fold"], sort=False).mean()
+
+
+def density_of(rows: Rows, network: str, name: str, scan_id: str) -> Floats:
+    sums = rows.sums.get((network, name), {}).get(scan_id)
+    if sums is None:
+        return np.zeros(len(rows.groups))
+    return np.divide(sums, rows.n_voxels, out=np.zeros(len(sums)), where=rows.n_voxels > 0)
+
+
+def ranked(values: Floats, planted: Flags, by: str) -> dict[str, object]:
+    """The columns of one ranking."""
+    scores = region_scores(values, planted.tolist())
+    found: dict[str, object] = {f"{name}_{by}": scores[f"region_{name}"] for name in ("auroc", "auprc", "hits")}
+    if not scores["undefined"]:
+        places = stats.rankdata(-np.where(np.isnan(values), -np.inf, values))[planted]
+        found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
+    return found
+
+
+def standardised_difference(values: Floats, is_positive: Flags, fold: NDArray[np.intp]) -> Floats:
+    """Hedges' g of each column, positive class minus the other, between participants of the same fold.
+
+    The difference is the mean of those of the folds, weighted as in a regression with the fold as a factor, over the
+    standard deviation within classes and folds. NaN where a column does not vary or fewer than two degrees of freedom
+    are left.
+
+    Parameters
+    ----------
+    values : array, shape (participants, columns)
+    is_positive : array of bool, shape (participants,)
+    fold : array of int, shape (participants,)
+        Maps of one fold are made by one network and are on one scale.
+
+    Examples
+    --------
+    >>> values = np.array([[1.0], [3.0], [6.0], [8.0]])
+    >>> g = standardised_difference(values, np.array([False, False, True, True]), np.zeros(4, int))
+    >>> round(float(g[0]), 4)  # 5 / sqrt(2), times 1 - 3 / 7
+    2.0203
+    """
+    above, below, squares, freedom = np.zeros(values.shape[1]), 0.0, np.zeros(values.shape[1]), 0
+    for one in np.unique(fold):
+        sides = [values[(fold == one) & side] for side in (is_positive, ~is_positive)]
+        if not (len(sides[0]) and len(sides[1])):
+            continue
+        weight = len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1]))
+        above += weight * (sides[0].mean(axis=0) - sides[1].mean(axis=0))
+        below += weight
+        squares += sum(((side - side.mean(axis=0)) ** 2).sum(axis=0) for side in sides)
+        freedom += len(sides[0]) + len(sides[1]) - 2
+    if freedom < 2 or below == 0:
+        return np.full(values.shape[1], np.nan)
+    spread = np.sqrt(squares / freedom)
+    enough = spread > 1e-6 * np.abs(values).max(axis=0, initial=0)
+    correction = 1 - 3 / (4 * freedom - 1)
+    g: Floats = np.divide(correction * above / below, spread, out=np.full(len(spread), np.nan), where=enough)
+    return g
+
+
+def balanced_accuracy(own: pd.DataFrame, positive: set[str]) -> float:
+    """Mean over the classes of the share of scans recognised; NaN without networks or with one class."""
+    if "logit" not in own or own["logit"].isna().any():
+        return float("nan")
+    truth = own["scan_id"].isin(positive).to_numpy(bool)
+    said = own["logit"].to_numpy(float) > 0
+    sides = [(said == truth)[side].mean() for side in (truth, ~truth) if side.any()]
+    return float(np.mean(sides)) if len(sides) == 2 else float("nan")
+
+
+def completeness(own: pd.DataFrame) -> float:
+    """Largest error of completeness over the mean size of what should be reached; NaN for maps that promise nothing."""
+    if "completeness_error" not in own or own["completeness_error"].isna().all():
+        return float("nan")
+    return float(own["completeness_error"].abs().max() / own["evidence"].abs().mean())
+
+
+def fold_agreement(values: Floats, fold: NDArray[np.intp]) -> float:
+    """Mean rank correlation of the mean densities of every two folds; NaN with one fold."""
+    means = [values[fold == one].mean(axis=0) for one in np.unique(fold)]
+    found = [rank_correlation(a, b) for a, b in combinations(means, 2)]
+    return float(np.nanmean(found)) if found and np.isfinite(found).any() else float("nan")
+
+
+def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> float:
+    """Mean |density| in another group over the mean |density| in planted groups; NaN without scans.
+
+    Examples
+    --------
+    >>> density_ratio([np.array([2.0, -1.0, 0.0])], np.array([True, False, False]), np.array([False, True, False]))
+    0.5
+    """
+    if not densities:
+        return float("nan")
+    sizes = np.abs(np.stack(densities))
+    below = float(sizes[:, planted].mean())
+    return float(sizes[:, other].mean()) / below if below > 0 else float("nan")
+
+
+def _mean(own: pd.DataFrame, column: str) -> float:
+    values = own[column].to_numpy(float) if column in own else np.array([])
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if values.size else float("nan")

@@ -1,0 +1,174 @@
+"""``verdicts.tsv``: of every map, in plain words, what it passed and what it failed.
+
+A map that passes finds what was planted, and does not find it where labels say nothing; changes when the parameters of
+the network are drawn anew; and does not mark what the network need not use. Where no truth is known, labels are judged
+by whether the map of a network trained on labels that say nothing looks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
+from pipeline.evaluation.bench.table import ALL
+from pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
+from pipeline.evaluation.scores.region_scores import FIRST
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+
+FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
+"""Of the planted groups among the first ten, and the area that count as found; the area that counts as partly found."""
+MOST_SHUFFLED_AUROC = 0.65
+"""Largest area, on average over swaps, of a map that finds nothing where labels say nothing."""
+MOST_ALIKE = 0.5
+"""Largest rank correlation with the map of another network of a map that tells networks apart."""
+YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
+
+COLUMNS = {
+    "cohort": "run or planted, as in evaluation.tsv",
+    "map": "Map, named as in file names; or a map made without a network",
+    "method": "Method that makes it; none for a map made without a network",
+    "passed": "Whether it passed everything that could be asked: finds and tells_labels yes, follows_parameters yes, "
+    "marks_unused no; n/a where nothing could be asked",
+    "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and area at "
+    f"least {FOUND_AUROC}; partly: area at least {PARTLY_AUROC}; no; not known without a truth",
+    "hits": f"Planted groups among the first {FIRST} by Hedges' g",
+    "n_planted": "Planted groups",
+    "auroc": "Area under the ROC of planted groups by Hedges' g",
+    "tells_labels": "yes: with labels that say nothing, at most one planted group among the first and area at most "
+    f"{MOST_SHUFFLED_AUROC}, on average; without a truth: rank correlation of its map with that by such a network "
+    f"below {MOST_ALIKE}",
+    "shuffled_hits": "hits with labels that say nothing, mean over swaps",
+    "shuffled_auroc": "auroc with labels that say nothing, mean over swaps",
+    "shuffled_spearman": "Rank correlation over voxels of its maps by such networks with those by the true one",
+    "follows_parameters": f"yes: rank correlation with the map of an untrained network below {MOST_ALIKE}",
+    "untrained_spearman": "That rank correlation",
+    "head_spearman": "The same with only the last layer drawn anew",
+    "marks_unused": f"yes: a change that both classes have gets more than {MOST_UNUSED:g} of what the planted one gets",
+    "unused_ratio": "That ratio",
+    "marks_rim": f"yes: more at the rim of the brain than a map that is even everywhere ({MOST_RIM:g})",
+    "rim": "Share of |values| at the rim over its share of voxels",
+    "verdict": "All of this in one line",
+}
+_CODES = ("finds", "tells_labels", "follows_parameters", "marks_unused", "marks_rim")
+VERDICTS_TABLE = Table(
+    "verdicts", COLUMNS, "cohort and map", "Which map can be trusted on these data?", stage="evaluation",
+    place="verdicts", filled=("cohort", "map", "verdict", *_CODES), on_pages=False,
+    values={"finds": (YES, PARTLY, NO, UNKNOWN)} | {name: (YES, NO, UNKNOWN) for name in _CODES[1:]},
+    forms={"cohort": Form.CODE, "map": Form.MAP, "method": Form.CODE, "passed": Form.FLAG, "verdict": Form.TEXT,
+           **{name: Form.CODE for name in _CODES}},
+)  # fmt: skip
+
+
+def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:
+    """One row per cohort and map, from ``evaluation.tsv``."""
+    whole = evaluation[evaluation["severity"] == ALL]
+    made = [_verdict(own) for _, own in whole.groupby(["cohort", "map"], sort=False)]
+    return pd.DataFrame(made, columns=list(COLUMNS)).astype({"passed": "boolean"})
+
+
+def _verdict(own: pd.DataFrame) -> dict[str, object]:
+    """The verdict on one map, from its rows by all networks."""
+    by_network = own.set_index("network")
+    needs_network = NO_NETWORK not in by_network.index
+    real = by_network.loc[REAL if needs_network else NO_NETWORK]
+    shuffled = own[own["network"].str.startswith(f"{SHUFFLED}-")]
+    row: dict[str, object] = {
+        name: real[name] for name in ("cohort", "map", "method", "n_planted", "unused_ratio", "rim")
+    }
+    row |= {"hits": real["hits_difference"], "auroc": real["auroc_difference"]}
+    row["finds"] = _finds(real)
+    if needs_network:
+        row |= {
+            "shuffled_hits": shuffled["hits_difference"].mean(),
+            "shuffled_auroc": shuffled["auroc_difference"].mean(),
+            "shuffled_spearman": shuffled["spearman_real"].mean(),
+            "untrained_spearman": _of(by_network, UNTRAINED),
+            "head_spearman": _of(by_network, f"{CASCADE}-1"),
+        }
+        row["tells_labels"] = _tells_labels(row)
+        row["follows_parameters"] = _answer(row["untrained_spearman"], lambda value: value < MOST_ALIKE)
+    else:  # the same whatever the network
+        row |= dict.fromkeys(("shuffled_hits", "shuffled_auroc", "shuffled_spearman"), np.nan)
+        row |= dict.fromkeys(("untrained_spearman", "head_spearman"), np.nan)
+        row |= {"tells_labels": NO, "follows_parameters": NO}
+    row["marks_unused"] = _answer(real["unused_ratio"], lambda value: value > MOST_UNUSED)
+    row["marks_rim"] = _answer(real["rim"], lambda value: value > MOST_RIM)
+    wanted = {"finds": YES, "tells_labels": YES, "follows_parameters": YES, "marks_unused": NO}
+    known = {name: answer for name, answer in wanted.items() if row[name] != UNKNOWN}
+    row["passed"] = all(row[name] == answer for name, answer in known.items()) if known else None
+    row["verdict"] = sentence(row, needs_network)
+    return row
+
+
+def _finds(real: pd.Series) -> str:
+    if not np.isfinite(real["auroc_difference"]):
+        return UNKNOWN if not np.isfinite(real["n_planted"]) else NO
+    if real["auroc_difference"] >= FOUND_AUROC and real["hits_difference"] >= FOUND_SHARE * min(
+        real["n_planted"], FIRST
+    ):
+        return YES
+    return PARTLY if real["auroc_difference"] >= PARTLY_AUROC else NO
+
+
+def _tells_labels(row: dict[str, object]) -> str:
+    if np.isfinite(row["shuffled_auroc"]):  # type: ignore[call-overload]
+        return YES if row["shuffled_hits"] <= 1 and row["shuffled_auroc"] <= MOST_SHUFFLED_AUROC else NO  # type: ignore[operator]
+    return _answer(row["shuffled_spearman"], lambda value: value < MOST_ALIKE)
+
+
+def _answer(value: object, holds: Callable[[float], bool]) -> str:
+    number = float(value)  # type: ignore[arg-type]
+    return UNKNOWN if np.isnan(number) else YES if holds(number) else NO
+
+
+def _of(by_network: pd.DataFrame, network: str) -> float:
+    return float(by_network.loc[network, "spearman_real"]) if network in by_network.index else float("nan")
+
+
+def sentence(row: dict[str, object], needs_network: bool) -> str:
+    """The verdict on one map in one line.
+
+    Examples
+    --------
+    >>> row = dict.fromkeys(COLUMNS, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
+    >>> row |= {"finds": "yes", "hits": 5.0, "n_planted": 5, "auroc": 0.97, "marks_rim": "no", "rim": 0.6}
+    >>> sentence(row, needs_network=True)
+    'finds planted disease: yes (5 of 5 in the first 10, AUROC .97); marks the rim: no (0.6 times even)'
+    """
+    parts = []
+    if row["finds"] != UNKNOWN:
+        numbers = "its values do not differ between classes"
+        if np.isfinite(row["auroc"]):  # type: ignore[call-overload]
+            numbers = f"{row['hits']:.3g} of {row['n_planted']:.0f} in the first {FIRST}, AUROC {_share(row['auroc'])}"
+        parts.append(f"finds planted disease: {row['finds']} ({numbers})")
+    if not needs_network:
+        parts.append("tells real from shuffled labels, follows the parameters: no (it needs no network)")
+    elif row["tells_labels"] != UNKNOWN:
+        numbers = (
+            f"maps by networks trained on shuffled labels have rank correlation {_share(row['shuffled_spearman'])}"
+        )
+        if np.isfinite(row["shuffled_auroc"]):  # type: ignore[call-overload]
+            numbers = (
+                f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])} with "
+                "shuffled labels"
+            )
+        parts.append(f"tells real from shuffled labels: {row['tells_labels']} ({numbers})")
+    if needs_network and row["follows_parameters"] != UNKNOWN:
+        numbers = f"rank correlation {_share(row['untrained_spearman'])} with the map of an untrained network"
+        parts.append(f"follows the parameters: {row['follows_parameters']} ({numbers})")
+    if row["marks_unused"] != UNKNOWN:
+        parts.append(
+            f"marks a change that both classes have: {row['marks_unused']} ({row['unused_ratio']:.2g} of the used one)"
+        )
+    if row["marks_rim"] != UNKNOWN:
+        parts.append(f"marks the rim: {row['marks_rim']} ({row['rim']:.2g} times even)")
+    return "; ".join(parts) or "nothing could be asked: no truth, no null"
+
+
+def _share(value: object) -> str:
+    """A number between -1 and 1 with two decimals, without the zero before the point."""
+    return f"{value:.2f}".replace("0.", ".", 1) if abs(float(value)) < 1 else f"{value:.2f}"  # type: ignore[arg-type]

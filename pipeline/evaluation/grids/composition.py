@@ -1,0 +1,226 @@
+"""Which scans stand in which cell of a grid.
+
+With two or three classes, "each class once" is impossible for more cells. So beside the grids of the literature
+(*distinct*: each class once) there are: *needle*, one scan of the target class among scans of other classes, at a
+random place; *pair*, the same with two cells; *corner*, in which the last cell repeats the class of the first, where
+the target is: it exposes methods that mark a class wherever it stands, although the network sees one cell only.
+
+A participant is never twice in a grid. Only scans that the network recognises with confidence take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.evaluation.grids.layout import Layout
+from pipeline.run.errors import BadInputError, UsageError
+
+Kind = Literal["distinct", "needle", "pair", "corner"]
+KINDS: tuple[Kind, ...] = ("distinct", "needle", "pair", "corner")
+ATTEMPTS = 100
+"""Orders that are tried before a grid without a repeated participant is given up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Scans that may stand in a grid.
+
+    Parameters
+    ----------
+    scans : array of int
+        Their places in the table of scans.
+    labels : array of int
+        Class of each.
+    participants : tuple of str
+    confidence : array of float
+        Probability of its class.
+    thresholds : dict of int to float
+        Smallest confidence taken, by class.
+    """
+
+    scans: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    participants: tuple[str, ...]
+    confidence: NDArray[np.float64]
+    thresholds: dict[int, float]
+
+    def of(self, label: int) -> NDArray[np.int64]:
+        """Rows of one class."""
+        return np.flatnonzero(self.labels == label)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One grid and the question asked of it.
+
+    Parameters
+    ----------
+    kind : {"distinct", "needle", "pair", "corner"}
+    scans : tuple of int
+        Scan in each cell, by its place in the table of scans.
+    labels : tuple of int
+        Class of each.
+    target : int
+        The class explained.
+    cell : int
+        Where it is.
+    """
+
+    kind: Kind
+    scans: tuple[int, ...]
+    labels: tuple[int, ...]
+    target: int
+    cell: int
+
+    @property
+    def same_class(self) -> tuple[int, ...]:
+        """All cells of the target's class."""
+        return tuple(number for number, label in enumerate(self.labels) if label == self.target)
+
+
+def confident(
+    labels: Sequence[int], participants: Sequence[str], probabilities: NDArray[np.floating], top: float = 0.5
+) -> Candidates:
+    """Scans that are recognised, and of those of each class the most confident share.
+
+    The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
+    the threshold it gives is kept.
+
+    Parameters
+    ----------
+    labels : sequence of int
+    participants : sequence of str
+    probabilities : array, shape (scans, classes)
+    top : float
+        Share of the recognised scans of each class, above 0 to 1.
+
+    Raises
+    ------
+    BadInputError
+        If a class has no recognised scan; names all of them.
+
+    Examples
+    --------
+    >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]])
+    >>> found = confident([0, 0, 1, 1], ["a", "b", "c", "d"], probabilities)
+    >>> found.scans.tolist(), found.thresholds
+    ([0, 2], {0: 0.9, 1: 0.8})
+    """
+    if not 0 < top <= 1:
+        raise UsageError(f"grids: top = {top}; it must be above 0 and at most 1.")
+    truth = np.asarray(labels, dtype=np.int64)
+    own = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
+    right = np.asarray(probabilities).argmax(axis=1) == truth
+    classes = range(np.asarray(probabilities).shape[1])
+    missing = [label for label in classes if not (right & (truth == label)).any()]
+    if missing:
+        raise BadInputError(
+            f"grids: no scan of class {', '.join(map(str, missing))} is recognised, so none can stand in a grid. Use a "
+            "better network, or a contrast whose classes it can tell apart."
+        )
+    chosen, thresholds = [], {}
+    for label in classes:
+        rows = np.flatnonzero(right & (truth == label))
+        rows = rows[np.argsort(-own[rows], kind="stable")][: max(1, round(top * len(rows)))]
+        thresholds[label] = float(own[rows].min())
+        chosen.append(rows)
+    scans = np.sort(np.concatenate(chosen))
+    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), own[scans], thresholds)
+
+
+def draw_grids(
+    candidates: Candidates, layout: Layout, kind: Kind, target: int, count: int, seed: np.random.Generator
+) -> tuple[Grid, ...]:
+    """Grids with the target class in one cell.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    layout : Layout
+    kind : {"distinct", "needle", "pair", "corner"}
+    target : int
+        Class to be explained.
+    count : int
+        Grids.
+    seed : numpy.random.Generator
+
+    Raises
+    ------
+    UsageError
+        For a kind that is unknown or does not fit the layout.
+    BadInputError
+        If there are too few classes, scans or participants.
+    """
+    classes = sorted(set(candidates.labels.tolist()))
+    _require(kind, layout, target, classes)
+    grids = []
+    for _ in range(count):
+        cell = 0 if kind == "corner" else int(seed.integers(layout.cells))
+        for _ in range(ATTEMPTS):
+            wanted = _classes(kind, layout, target, cell, classes, seed)
+            rows = _rows(candidates, wanted, seed)
+            if rows is not None:
+                break
+        else:
+            raise BadInputError(
+                f"grids: {layout.cells} cells need as many participants, of class {target} and of others, and the "
+                f"confident scans are {_counts(candidates)}. Take a smaller grid or a larger share of the scans (top)."
+            )
+        labels = tuple(int(candidates.labels[row]) for row in rows)
+        grids.append(Grid(kind, tuple(int(candidates.scans[row]) for row in rows), labels, target, cell))
+    return tuple(grids)
+
+
+def _require(kind: Kind, layout: Layout, target: int, classes: Sequence[int]) -> None:
+    if kind not in KINDS:
+        raise UsageError(f"grids: kind {kind!r}; known are {', '.join(KINDS)}.")
+    if kind == "pair" and layout.cells != 2:
+        raise UsageError(f"grids: a pair has two cells and {layout.counts} has {layout.cells}; use (2, 1, 1).")
+    if kind == "corner" and layout.cells < 3:
+        raise UsageError(f"grids: a repeated corner needs three cells or more, and {layout.counts} has two.")
+    if target not in classes:
+        raise BadInputError(f"grids: there is no confident scan of class {target}.")
+    if kind == "distinct" and len(classes) < layout.cells:
+        raise BadInputError(
+            f"grids: {layout.cells} cells of different classes need as many classes, and there are {len(classes)}; use "
+            "the kind 'needle'."
+        )
+    if len(classes) < 2:
+        raise BadInputError("grids: there are confident scans of one class only; a grid needs another.")
+
+
+def _classes(
+    kind: Kind, layout: Layout, target: int, cell: int, classes: Sequence[int], seed: np.random.Generator
+) -> list[int]:
+    """Class of every cell."""
+    others = [label for label in classes if label != target]
+    if kind == "distinct":
+        wanted = [int(label) for label in seed.permutation(others)[: layout.cells - 1]]
+    else:
+        wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
+    wanted.insert(cell, target)
+    if kind == "corner":
+        wanted[-1] = target
+    return wanted
+
+
+def _rows(candidates: Candidates, wanted: Sequence[int], seed: np.random.Generator) -> list[int] | None:
+    """A candidate of each class, no participant twice; None where this order of drawing finds none."""
+    rows: list[int] = []
+    seen: set[str] = set()
+    for label in wanted:
+        free = [row for row in candidates.of(label).tolist() if candidates.participants[row] not in seen]
+        if not free:
+            return None
+        rows.append(int(seed.choice(free)))
+        seen.add(candidates.participants[rows[-1]])
+    return rows
+
+
+def _counts(candidates: Candidates) -> str:
+    return ", ".join(f"{len(candidates.of(label))} of class {label}" for label in sorted(candidates.thresholds))

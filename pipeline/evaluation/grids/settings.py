@@ -1,0 +1,168 @@
+"""GridPG, DiFull and DiPart: three ways for a network to look at a grid, and the map that a method makes of each.
+
+=========  ==================================  ===================================  ==============================
+setting    the backbone sees                   the head sees                        what can change the logit
+=========  ==================================  ===================================  ==============================
+GridPG     the whole grid                      the whole last map                   everything
+DiPart     the whole grid                      one cell of the last map             the cell, and a border around it
+DiFull     each cell alone                     one cell of the last map             the cell alone
+=========  ==================================  ===================================  ==============================
+
+DiFull holds for every network, also those with statistics of the whole volume. At a later stage its features are those
+of all cells put together, of which the network reads one: gradients to the others are exactly 0, but a method may still
+mark them (class activation maps do). LRP and guided backpropagation run through the layers that computed the logit,
+so their map is that of the cell alone, and exactly 0 elsewhere.
+
+Maps of a later stage are brought to the grid of the input cell by cell in DiFull, so that nothing leaks across a
+border.
+
+Source: Rao, Böhle & Schiele 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.methods import Method, Propagation, attribute
+from pipeline.attribution.network_view import split_layers
+from pipeline.attribution.records import Attribution
+from pipeline.attribution.upsampling import interpolated
+from pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
+from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.locality import require_seen_alike
+from pipeline.models.contract import StagedModel
+from pipeline.run.errors import UsageError
+
+Setting = Literal["GridPG", "DiFull", "DiPart"]
+SETTINGS: tuple[Setting, ...] = ("GridPG", "DiFull", "DiPart")
+
+
+class Crop(nn.Module):
+    """One cell of a grid, of volumes or of features."""
+
+    def __init__(self, layout: Layout, cell: int) -> None:
+        super().__init__()
+        self._layout, self._cell = layout, cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._layout.cell(x, self._cell).contiguous()
+
+
+class PerCell(nn.Module):
+    """Layers applied to each cell alone, their features put together again; one cell at a time, so bitwise local."""
+
+    def __init__(self, layout: Layout, layers: Sequence[tuple[str, nn.Module]]) -> None:
+        super().__init__()
+        self._layout, self._layers = layout, layers
+        self._modules_of = nn.ModuleList([layer for _, layer in layers])
+
+    def forward(self, x: Tensor) -> Tensor:
+        cells = []
+        for number in range(self._layout.cells):
+            features = self._layout.cell(x, number).contiguous()
+            for _, layer in self._layers:
+                features = layer(features)
+            cells.append(features)
+        return self._layout.join(cells)
+
+    def to_input(self, maps: Tensor, shape: Sequence[int]) -> Tensor:
+        """Maps (B, 1, d, h, w) of the features on the grid of the input, cell by cell."""
+        sides = [side // n for side, n in zip(shape, self._layout.counts, strict=True)]
+        cells = [self._layout.cell(maps, number) for number in range(self._layout.cells)]
+        return self._layout.join([interpolated(cell, self._layers, sides) for cell in cells])
+
+
+def network_of(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting) -> StagedModel:
+    """The network that looks at a whole grid, with the model's own layers; its logits are those of one cell.
+
+    Parameters
+    ----------
+    model : nn.Module
+        `StagedModel` or `nn.Sequential` in evaluation mode; not changed.
+    layout : Layout
+    cells : Tensor
+        (n, 1, D, H, W).
+    cell : int
+        The cell whose class is explained; GridPG has one logit for the whole grid and does not use it.
+    setting : {"GridPG", "DiFull", "DiPart"}
+
+    Raises
+    ------
+    UsageError
+        For a network that the setting is not defined for; says why.
+    """
+    if setting == "GridPG":
+        a, b, c = cells.shape[-3:]
+        network = convolved(model, (a, b, c))
+        _require_any_size(network, layout.compose(cells))
+        return network
+    if setting == "DiPart":
+        require_seen_alike(model, layout, cells)
+        return looking_at_cell(model, layout, cell)
+    if setting == "DiFull":
+        return StagedModel([Crop(layout, cell), *stages_of(model)]).eval()
+    raise UsageError(f"grids: setting {setting!r}; known are {', '.join(SETTINGS)}.")
+
+
+def _require_any_size(network: StagedModel, whole: Tensor) -> None:
+    """Refuse a network that cannot take a volume as large as a grid."""
+    try:
+        with torch.no_grad():
+            network(whole)
+    except RuntimeError as error:
+        raise UsageError(
+            f"GridPG shows the whole grid to the network, which cannot take {tuple(whole.shape[-3:])} voxels "
+            f"({error}). DiFull is defined for every network."
+        ) from error
+
+
+def grid_map(
+    model: nn.Module, layout: Layout, cells: Tensor, target: int, cell: int, method: Method, stage: int | str = 0,
+    setting: Setting = "DiFull",
+) -> Tensor:  # fmt: skip
+    """The map (D, H, W) of a whole grid, on the grid of the input.
+
+    Parameters
+    ----------
+    model, layout, cells, cell, setting
+        See `network_of`.
+    target : int
+        Output unit to explain.
+    method : Method
+    stage : int or str
+        Boundary of the *model* at which to explain; see `pipeline.attribution.methods.attribute`.
+
+    Raises
+    ------
+    UsageError
+        Where setting, method or stage is not defined for the network.
+    BadInputError
+        For a map that is not finite.
+    """
+    if setting != "DiFull":
+        network = network_of(model, layout, cells, cell, setting)
+        return _speaking_for(attribute(network, layout.compose(cells), target, method, stage))[0, 0]
+    if isinstance(method, Propagation):
+        alone = _speaking_for(attribute(model, cells[cell : cell + 1], target, method, stage))
+        return layout.join([alone if n == cell else torch.zeros_like(alone) for n in range(layout.cells)])[0, 0]
+    if stage == 0:
+        network = network_of(model, layout, cells, cell, setting)
+        return attribute(network, layout.compose(cells), target, method, 0).values[0, 0]
+    before, after = split_layers(model, stage)
+    network = StagedModel([PerCell(layout, before), nn.Sequential(Crop(layout, cell), *[layer for _, layer in after])])
+    return attribute(network.eval(), layout.compose(cells), target, method, 1).values[0, 0]
+
+
+def _speaking_for(answer: Attribution) -> Tensor:
+    """The map, positive where it speaks for the target.
+
+    Relevance is in proportion to the logit it starts from, so a negative logit turns all its signs. In a grid most
+    cells speak against the target, and its logit is often negative.
+    """
+    if answer.ledger is None:
+        return answer.values
+    return torch.where(answer.start_value.view(-1, 1, 1, 1, 1) < 0, -answer.values, answer.values)

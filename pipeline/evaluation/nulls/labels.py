@@ -1,0 +1,55 @@
+"""Labels that say nothing: half of the participants of each class change places with the other class."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from pipeline.cohort.people.splits import Fold
+from pipeline.cohort.records import Scan
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.work.seeds import derived_seed, generator
+
+
+def swapped(first: Sequence[str], second: Sequence[str], seed: int) -> frozenset[str]:
+    """Participants of two classes that exchange their labels.
+
+    As many of either class, so that classes keep their sizes. The number is the one that leaves no association of new
+    and true labels, as far as whole people allow: n1 n2 / (n1 + n2). A plain permutation of few people often keeps
+    some of it, and a network that learns it has learned something true.
+
+    Examples
+    --------
+    >>> chosen = swapped(["a", "b", "c", "d"], ["e", "f", "g", "h"], seed=1)
+    >>> len(chosen & set("abcd")), len(chosen & set("efgh"))
+    (2, 2)
+    """
+    count = max(round(len(first) * len(second) / max(len(first) + len(second), 1)), min(len(first), len(second), 1))
+    chosen: set[str] = set()
+    for number, people in enumerate((sorted(first), sorted(second))):
+        order = generator(seed, "swapped-labels", number).permutation(len(people))
+        chosen |= {people[place] for place in order[:count]}
+    return frozenset(chosen)
+
+
+def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig, seed: int) -> tuple[Scan, ...]:
+    """Scans of a fold with labels exchanged within its training part and within its validation part.
+
+    Scans of the test part keep their labels, so that what the network says of them can be judged. Of people with scans
+    of both classes, half exchange their own two labels.
+    """
+    other = {config.negative: config.positive, config.positive: config.negative}
+    changed: set[str] = set()
+    for name, members in (("train", fold.train), ("validation", fold.validation)):
+        part = [scan for scan in scans if scan.participant_id in members]
+        positive = {scan.participant_id for scan in part if scan.label == config.positive}
+        negative = {scan.participant_id for scan in part if scan.label == config.negative}
+        own = derived_seed(seed, name, fold.index)
+        both = sorted(positive & negative)
+        order = generator(own, "both").permutation(len(both))
+        changed |= {both[place] for place in order[: (len(both) + 1) // 2]}
+        changed |= swapped(sorted(negative - positive), sorted(positive - negative), own)
+    return tuple(
+        dataclasses.replace(scan, label=other[str(scan.label)]) if scan.participant_id in changed else scan
+        for scan in scans
+    )

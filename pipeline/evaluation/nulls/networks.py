@@ -1,0 +1,115 @@
+"""Networks that a map should tell from the true one: trained on swapped labels, partly randomised, untrained.
+
+*Cascading randomisation* (Adebayo et al. 2018): the parameters of the last layers are drawn anew, then those of more
+and more layers down to the input. A map that follows the parameters changes; one that is made by the image does not.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.nulls.labels import with_swapped_labels
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import configured_input
+from pipeline.models.storage import LoadedModel
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job
+from pipeline.run.work.seeds import derived_seed
+from pipeline.training.stage import fold_job, registered_versions
+
+REAL, UNTRAINED, NO_NETWORK = "real", "untrained", "none"
+SHUFFLED, CASCADE = "shuffled", "cascade"
+"""Begin the names of networks trained on swapped labels, and of networks with some layers drawn anew."""
+
+
+def shuffled_name(number: int) -> str:
+    """Name of the networks (one per fold) of one swap of labels, counted from 1."""
+    return f"{SHUFFLED}-{number}"
+
+
+def cascade_name(randomised: int) -> str:
+    """Name of networks whose last layers are drawn anew."""
+    return f"{CASCADE}-{randomised}"
+
+
+def networks_of(cohort: Judged, name: str) -> EvaluationLayout:
+    """The layout whose folds are the networks of a cohort: the true ones, or those of one swap of labels."""
+    if name == REAL:
+        return cohort.layout
+    return dataclasses.replace(cohort.layout, networks=f"{cohort.name}_{name}")
+
+
+def shuffled_jobs(cohort: Judged, scans: Sequence[Scan], numbers: Sequence[int], digests: DigestCache) -> list[Job]:
+    """Trainings on swapped labels, with the recipe of the run; one per swap and fold.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        All labelled and registered scans of the cohort.
+    numbers : sequence of int
+        Of the swaps, from 1.
+    """
+    jobs = []
+    versions = registered_versions(cohort.layout, scans, cohort.config, digests)
+    for number in numbers:
+        name = shuffled_name(number)
+        seed = derived_seed(cohort.config.seed, "evaluation", name)
+        config = shuffled_config(cohort.config, seed)
+        for fold in cohort.split.folds:
+            members = {*fold.train, *fold.validation, *fold.test}
+            own = [scan for scan in scans if scan.participant_id in members]
+            changed = with_swapped_labels(own, fold, config.cohort, seed)
+            jobs.append(
+                fold_job(
+                    networks_of(cohort, name), fold, changed, configured_input(config), config, versions,
+                    prefix=f"{cohort.name}_{name}_",
+                )
+            )  # fmt: skip
+    return jobs
+
+
+def shuffled_config(config: Config, seed: int) -> Config:
+    """The recipe of a run, marked as a control run, with a seed of its own; one training per fold."""
+    cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
+    training = dataclasses.replace(config.training, repeats=1)
+    return dataclasses.replace(config, cohort=cohort, training=training, seed=seed)
+
+
+def layers_with_parameters(model: nn.Module) -> list[str]:
+    """Names of the modules that hold parameters of their own, from the input to the head."""
+    return [name for name, module in model.named_modules() if next(module.parameters(recurse=False), None) is not None]
+
+
+def randomised(loaded: LoadedModel, layers: int | None, seed: int) -> LoadedModel:
+    """A copy of a network with parameters drawn anew.
+
+    Parameters
+    ----------
+    layers : int or None
+        How many layers with parameters, counted from the head, are drawn anew. Buffers, such as the statistics of
+        batch normalisation, stay. None: an untrained network, buffers included.
+    seed : int
+    """
+    model = copy.deepcopy(loaded.model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh = build_network(loaded.settings, loaded.input.shape, len(loaded.classes))
+    if layers is None:
+        model.load_state_dict(fresh.state_dict())
+    else:
+        drawn = dict(fresh.named_parameters())
+        names = layers_with_parameters(model)[::-1][:layers]
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.rpartition(".")[0] in names:
+                    parameter.copy_(drawn[name])
+    return dataclasses.replace(loaded, model=model.eval())

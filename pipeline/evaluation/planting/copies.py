@@ -1,0 +1,247 @@
+"""Copies of controls with planted loss, and untouched copies: a cohort in which the truth is known.
+
+Every control gives two scans, one with loss and one without, so that the classes differ in what was planted and in
+nothing else. Both copies of some people have what no good map marks: a change as large in both, or a bright spot
+outside the brain. Severities and distractors are dealt to people at random, independently of each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+
+from atlases.images import UNREADABLE, write_template_image
+from atlases.labels import Atlas
+from atlases.spaces import Grid, require_same_grid
+from pipeline.cohort.demo.disease import CHANGES, PlantedChange
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import PLANTED, Distractor, Truth
+from pipeline.evaluation.planting.loss import marker, planted_copy, planting_site, with_marker
+from pipeline.models.inputs import configured_input
+from pipeline.regions.audit import read_brain
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job
+from pipeline.run.work.seeds import generator
+
+STAGE = "planting"
+UNTOUCHED, WITH_LOSS = "untouched", "planted"
+SEVERITIES = (0.5, 1.0, 2.0)
+"""In units of the demo's disease: 1 is the mean difference of patients and controls in published volumetry."""
+BOTH_CLASSES = PlantedChange("Putamen", "putamen", -0.27, tissue=True)
+"""The unused change: as large as in the hippocampus, in both copies of every third person."""
+EVERY = 3
+FEWEST = 6
+"""Controls: two for each part of a fold, at least."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """What is planted in one control.
+
+    Parameters
+    ----------
+    scan : Scan
+        Of the run.
+    severity : float
+        Of the loss in the planted copy.
+    unused : float
+        Severity of the change in both copies; 0 for none.
+    marked : bool
+        Whether both copies have a marker.
+    """
+
+    scan: Scan
+    severity: float
+    unused: float
+    marked: bool
+
+    def copy(self, label: str) -> Scan:
+        """The scan of one of the copies."""
+        return dataclasses.replace(
+            self.scan, session_id=f"ses-{label}", scan_id=f"{self.scan.participant_id}_{label}", label=label, image=None
+        )
+
+    @property
+    def copies(self) -> tuple[Scan, Scan]:
+        return self.copy(UNTOUCHED), self.copy(WITH_LOSS)
+
+
+def planted_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
+    """The demo's losses of grey matter in groups that an atlas has.
+
+    Raises
+    ------
+    BadInputError
+        If it has none of them.
+    """
+    found = tuple(change for change in CHANGES if change.tissue and change.group in atlas.regions.groups)
+    if not found:
+        wanted = ", ".join(change.group for change in CHANGES if change.tissue)
+        raise BadInputError(f"the atlas {atlas.name} has none of the groups in which loss is planted: {wanted}.")
+    return found
+
+
+def unused_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
+    """The change that both classes have; none if the atlas lacks the group."""
+    return (BOTH_CLASSES,) if BOTH_CLASSES.group in atlas.regions.groups else ()
+
+
+def people_to_plant(scans: Sequence[Scan], negative: str, seed: int) -> tuple[Person, ...]:
+    """Deal severities, the unused change and markers to controls, one scan each.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Kept and registered. Controls are those labelled `negative`; where no scan is labelled, all are.
+    negative : str
+    seed : int
+
+    Raises
+    ------
+    BadInputError
+        If there are fewer than `FEWEST`.
+    """
+    labelled = any(scan.label is not None for scan in scans)
+    firsts: dict[str, Scan] = {}
+    for scan in sorted(scans, key=lambda one: (one.participant_id, one.session_id or "", one.scan_id)):
+        if not labelled or scan.label == negative:
+            firsts.setdefault(scan.participant_id, scan)
+    if len(firsts) < FEWEST:
+        raise BadInputError(
+            f"loss is planted in controls ({negative}), and this run has {len(firsts)} that are registered; at least "
+            f"{FEWEST} are needed. Add controls, or leave --plant out."
+        )
+    people = list(firsts.values())
+    dealt = [generator(seed, "plant", name).permutation(len(people)) for name in ("severity", "unused", "marker")]
+    return tuple(
+        Person(
+            scan,
+            SEVERITIES[int(level) % len(SEVERITIES)],
+            SEVERITIES[int(level) % len(SEVERITIES)] if int(unused) % EVERY == 0 else 0.0,
+            int(marked) % 2 == 0,
+        )
+        for scan, level, unused, marked in zip(people, *dealt, strict=True)
+    )
+
+
+def paired_folds(people: Sequence[Person], folds: int, validation_fraction: float, seed: int) -> Split:
+    """Folds of whole people; each person has a scan of either class, so that every part has both.
+
+    At most as many folds as leave two people to train and one to validate.
+    """
+    names = sorted(person.scan.participant_id for person in people)
+    order = [names[place] for place in generator(seed, "plant", "folds").permutation(len(names))]
+    made = []
+    for index, test in enumerate(np.array_split(order, min(folds, len(order) // 2))):
+        rest = [name for name in order if name not in set(test)]
+        count = min(max(round(validation_fraction * len(rest)), 1), len(rest) - 2)
+        parts = [tuple(sorted(map(str, part))) for part in (rest[count:], rest[:count], test)]
+        made.append(Fold(index, *parts))
+    return Split(tuple(made))
+
+
+def planted_config(config: Config, seed: int) -> Config:
+    """The recipe of a run for telling planted from untouched copies."""
+    cohort = dataclasses.replace(
+        config.cohort, contrast_column=PLANTED, negative=UNTOUCHED, positive=WITH_LOSS, classes=(), target="",
+        shuffle_labels=False,
+    )  # fmt: skip
+    return dataclasses.replace(config, cohort=cohort, seed=seed)
+
+
+def planting_jobs(
+    layout: EvaluationLayout, copies: EvaluationLayout, people: Sequence[Person], atlas: Atlas, config: Config,
+    digests: DigestCache,
+) -> list[Job]:  # fmt: skip
+    """One unit per control, which writes both copies and their masks.
+
+    Parameters
+    ----------
+    layout : EvaluationLayout
+        Where the scans of the run lie.
+    copies : EvaluationLayout
+        Where the copies are written.
+    """
+    changes = planted_changes(atlas) + unused_changes(atlas)
+    start = (0, 0, 0) if (box := configured_input(config).box) is None else box.start
+    jobs = []
+    for person in people:
+        resolution = config.registration.resolution_mm
+        source = layout.scan(person.scan.participant_id, person.scan.session_id, resolution)
+        outputs: dict[str, Path] = {}
+        for one in person.copies:
+            files = copies.scan(one.participant_id, one.session_id, resolution)
+            outputs |= {f"{one.label}_t1w": files.t1w, f"{one.label}_mask": files.brain_mask}
+        inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
+        facts = [person.severity, person.unused, person.marked, changes, atlas.source_digest, config.seed, start]
+        arguments = (person, source, atlas.name, changes, start, config.seed)
+        key = unit_key(inputs, facts, plant_person)
+        jobs.append(Job(STAGE, person.scan.participant_id, key, outputs, plant_person, arguments))
+    return jobs
+
+
+def plant_person(
+    outputs: Mapping[str, Path],
+    person: Person,
+    source: ScanFiles,
+    atlas_name: str,
+    changes: tuple[PlantedChange, ...],
+    start: tuple[int, int, int],
+    seed: int,
+) -> Mapping[str, Any]:
+    """Write both copies of one control; the function of a `Job`."""
+    site = planting_site(atlas_name, changes, source.resolution_mm)
+    brain = read_brain(source.brain_mask, site.grid)
+    try:
+        image: Any = nib.nifti1.Nifti1Image.from_filename(source.t1w)
+        volume = np.asarray(image.dataobj, dtype=np.float32)
+    except UNREADABLE as error:
+        raise BadInputError(f"{source.t1w}: cannot be read ({error}); run the registration again.") from error
+    require_same_grid(Grid.of(image), site.grid, source.t1w.name)
+    cube = marker(site.grid.shape, start)
+    for label in (UNTOUCHED, WITH_LOSS):
+        lost = person.severity if label == WITH_LOSS else 0.0
+        severities = [person.unused if change == BOTH_CLASSES else lost for change in changes]
+        rng = generator(seed, "plant", person.scan.participant_id, label)
+        copied, mask = planted_copy(volume, brain, site, severities, rng), brain
+        if person.marked:
+            copied, mask = with_marker(copied, brain, cube)
+        title = f"Heatlas evaluation: {label} copy of a control"
+        write_template_image(outputs[f"{label}_t1w"], copied, site.grid, title)
+        write_template_image(outputs[f"{label}_mask"], mask, site.grid, title)
+    return {"severity": person.severity, "unused": person.unused, "marked": person.marked}
+
+
+def truth_of(people: Sequence[Person], atlas: Atlas, correlated: str | None) -> Truth:
+    """What was planted, and what was not though it looks like it.
+
+    Parameters
+    ----------
+    correlated : str or None
+        The untouched group that goes with the planted ones (`correlated_group`).
+    """
+    severity = {person.copy(WITH_LOSS).scan_id: person.severity for person in people}
+    severity |= {person.copy(UNTOUCHED).scan_id: 0.0 for person in people}
+    everyone = frozenset(person.copy(WITH_LOSS).name for person in people)
+    distractors = []
+    for change in unused_changes(atlas):
+        own = frozenset(person.copy(WITH_LOSS).name for person in people if person.unused)
+        distractors.append(Distractor(f"{change.group}: same loss in both classes", "both classes", change.group, own))
+    if correlated is not None:
+        distractors.append(
+            Distractor(f"{correlated}: untouched, goes with planted regions", "correlated", correlated, everyone)
+        )
+    marked = frozenset(person.copy(WITH_LOSS).name for person in people if person.marked)
+    distractors.append(Distractor("bright spot outside the brain", "marker", "", marked))
+    return Truth(tuple(change.group for change in planted_changes(atlas)), severity, tuple(distractors))

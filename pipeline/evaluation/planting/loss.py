@@ -1,0 +1,166 @@
+"""Tissue loss planted in a scan that lies in template space: contraction of regions, and tissue replaced by fluid.
+
+The same model of atrophy as in the demo cohort (`pipeline.cohort.demo.disease`), here on real brains: each region has a
+rate of loss per unit of severity, a third of it (on the log scale) contraction, two thirds loss in place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from atlases.labels import Atlas, load_atlas
+from atlases.spaces import Grid, template_grid
+from atlases.templates import load_template
+from pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
+from pipeline.cohort.demo.disease import PlantedChange
+from pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
+from pipeline.run.errors import BadInputError
+
+JITTER_RMS_MM, JITTER_SMOOTHNESS_MM = 0.5, 16.0
+"""Random deformation of every copy, so that no copy can be told by having been interpolated."""
+SHARE_SMOOTHING_MM = 1.0
+MARKER_VOXELS = 3
+MARKER_OFFSET = 2
+"""A cube of bright voxels this far from the corner of what networks see."""
+FLUID_GROUP = "Lateral ventricle"
+FLUID_PERCENTILE = 2.0
+"""Of the intensities of the brain: fluid, where the atlas has no ventricles."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlantingSite:
+    """Where changes can be planted.
+
+    Parameters
+    ----------
+    grid : Grid
+        Of the scans.
+    velocities : array, shape (changes, 3, X, Y, Z)
+        Contraction at severity 1, on a 3 mm grid of template space.
+    shares : array, shape (changes, *grid)
+        Share of each voxel that belongs to the region of each change.
+    rates : array, shape (changes,)
+        -log of the tissue that is left in place at severity 1.
+    fluid : array of bool, shape of the grid
+        Voxels whose median intensity is taken as that of fluid.
+    origin : array, shape (3,)
+        Template coordinates (mm) of the first point of the 3 mm grid.
+    """
+
+    grid: Grid
+    velocities: Array
+    shares: Array
+    rates: NDArray[np.float64]
+    fluid: NDArray[np.bool_]
+    origin: NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=1)
+def planting_site(atlas_name: str, changes: tuple[PlantedChange, ...], resolution_mm: float) -> PlantingSite:
+    """Prepare changes for scans of a resolution; kept for further scans of a process."""
+    fine, grid = template_grid(1.0), template_grid(resolution_mm)
+    atlas, coarse_atlas = load_atlas(atlas_name, fine), load_atlas(atlas_name, grid)
+    regions = [_members(atlas, change.group) for change in changes]
+    brain = coarse_share(load_template(1.0).brain_mask)
+    coarse = np.stack([coarse_share(np.isin(atlas.labels, numbers)) for numbers in regions])
+    sigma = [SHARE_SMOOTHING_MM / size for size in grid.voxel_sizes_mm]
+    shares = [
+        ndimage.gaussian_filter(np.isin(coarse_atlas.labels, numbers).astype(np.float32), sigma) for numbers in regions
+    ]
+    fluid = np.isin(coarse_atlas.labels, atlas.regions.groups.get(FLUID_GROUP, ()))
+    return PlantingSite(
+        grid,
+        resizing_velocities(coarse, brain, [change.log_size for change in changes]),
+        np.stack(shares),
+        np.array([change.loss_rate for change in changes]),
+        fluid,
+        fine.affine[:3, 3].copy(),
+    )
+
+
+def _members(atlas: Atlas, group: str) -> Sequence[int]:
+    if group not in atlas.regions.groups:
+        raise BadInputError(f"the atlas {atlas.name} has no group {group!r} to plant a change in.")
+    return atlas.regions.groups[group]
+
+
+def planted_copy(
+    volume: Array,
+    brain: NDArray[np.bool_],
+    site: PlantingSite,
+    severities: Sequence[float],
+    rng: np.random.Generator,
+) -> Array:
+    """A copy of a scan with changes of given severities (0 for none), after a small random deformation.
+
+    Parameters
+    ----------
+    volume : array, shape of the grid
+        Intensities in template space.
+    brain : array of bool, shape of the grid
+    site : PlantingSite
+    severities : sequence of float
+        Of each change, in the order of the site.
+    rng : numpy.random.Generator
+        For the deformation.
+
+    Returns
+    -------
+    array of float32, shape of the grid
+    """
+    x, y, z = site.velocities.shape[2:]
+    jitter = exponential(random_velocity(rng, (x, y, z), SPACING_MM, JITTER_SMOOTHNESS_MM, JITTER_RMS_MM), SPACING_MM)
+    disease = np.tensordot(np.asarray(severities, np.float32), site.velocities, axes=1)
+    field = compose(exponential(-disease, SPACING_MM), jitter, SPACING_MM)
+    affine = site.grid.affine
+    centres = np.tensordot(affine[:3, :3], np.indices(site.grid.shape), axes=1) + affine[:3, 3].reshape(3, 1, 1, 1)
+    reference = (centres - site.origin.reshape(3, 1, 1, 1)).astype(np.float32) / np.float32(SPACING_MM)
+    moved = centres + np.stack([sample(component, reference) for component in field])
+    inverse = np.linalg.inv(affine)
+    points = (np.tensordot(inverse[:3, :3], moved, axes=1) + inverse[:3, 3].reshape(3, 1, 1, 1)).astype(np.float32)
+    copied = sample(np.ascontiguousarray(volume, dtype=np.float32), points)
+    lost = np.tensordot((site.rates * np.asarray(severities)).astype(np.float32), site.shares, axes=1)
+    remaining = np.exp(-sample(lost, points))
+    level = fluid_level(volume, brain, site.fluid)
+    changed: Array = copied - (1 - remaining) * np.maximum(copied - level, 0)
+    return np.where(brain, changed, volume).astype(np.float32)
+
+
+def fluid_level(volume: Array, brain: NDArray[np.bool_], fluid: NDArray[np.bool_]) -> np.float32:
+    """Intensity of fluid: the median of the ventricles, or a low percentile of the brain without any."""
+    inside = volume[brain & fluid]
+    return np.float32(np.median(inside) if inside.size else np.percentile(volume[brain], FLUID_PERCENTILE))
+
+
+def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
+    """A cube near the first corner of what networks see.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the grid.
+    start : tuple of int
+        First voxel that networks see.
+    """
+    cube = np.zeros(shape, bool)
+    cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + MARKER_VOXELS) for first in start)] = True
+    return cube
+
+
+def with_marker(volume: Array, brain: NDArray[np.bool_], cube: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+    """Volume and mask with a marker as bright as the brightest voxel of the brain.
+
+    Raises
+    ------
+    BadInputError
+        If the brain reaches into it.
+    """
+    if (cube & brain).any():
+        raise BadInputError("the corner of what the networks see lies inside the brain: no marker can be put there.")
+    return np.where(cube, volume[brain].max(), volume).astype(np.float32), brain | cube

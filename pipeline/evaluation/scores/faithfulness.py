@@ -1,0 +1,152 @@
+"""One map against the network itself, where no truth is known: every faithfulness score, in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.perturbation.masking import AIR, mixed
+from pipeline.evaluation.scores.concentration import entropy, gini
+from pipeline.evaluation.scores.hits import is_undefined
+from pipeline.evaluation.scores.masked_recognition import (
+    SMALLEST,
+    adcc,
+    average_drop,
+    average_gain,
+    average_increase,
+    coherency,
+)
+from pipeline.evaluation.scores.overlap import scaled
+from pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
+from pipeline.evaluation.scores.stability import Explain, infidelity, max_sensitivity, set_drops
+from pipeline.run.errors import BadInputError
+
+FAITHFULNESS_SCORES: Mapping[str, str] = {
+    "undefined": "1 where the map holds NaN or infinity or is zero everywhere: it has no scores, and counts as such",
+    "insertion": "Area under the score while voxels are shown, those of largest value first; larger is better",
+    "deletion": "Area under the score while voxels are replaced, those of largest value first; smaller is better",
+    "insertion_regions": "As insertion, region by region (by mean value)",
+    "deletion_regions": "As deletion, region by region (by mean value)",
+    "aopc": "Mean fall of the score over the first ten steps of the deletion by region; larger is better",
+    "ad": "Average drop: per cent of the probability lost where the scan is seen through the map; smaller is better",
+    "ag": "Average gain: per cent of what could be gained that is gained; larger is better",
+    "ai": "100 if the scan is recognised better through the map, else 0 (average increase); larger is better",
+    "ag_clamped": "1 where the probability was too near 1 for a gain, and the denominator was held at 1e-6",
+    "adcc": "Harmonic mean of coherency, 1 - complexity and 1 - average drop; larger is better",
+    "max_sensitivity": "Largest relative change of the map when the scan changes a little; smaller is better",
+    "infidelity": "Mean squared difference of the map's sums and the fall of the score, in its unit; smaller is better",
+    "infidelity_scaled": "The same at the best scale, as share of the squared fall, 0 to 1; smaller is better",
+    "gini": "Gini index of positive values (sparseness): 0 for an even map, near 1 for a single voxel",
+    "entropy": "Entropy of positive values in bits: log2 of the voxels for an even map, 0 for a single voxel",
+}
+"""Columns of one row of faithfulness scores, and what they mean."""
+
+AOPC_STEPS = 10
+
+
+def faithfulness(
+    score: Score,
+    volume: Tensor,
+    values: Tensor,
+    regions: Tensor,
+    replacement: Tensor | float = AIR,
+    steps: int = 20,
+    batch: int = 8,
+    seed: int = 0,
+    logit: Score | None = None,
+    explain: Explain | None = None,
+    inside: Tensor | None = None,
+) -> dict[str, float]:
+    """All scores of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1) + 35`` forward passes.
+
+    Parameters
+    ----------
+    score : callable
+        Volumes (B, 1, D, H, W) to the probability (B,) of the class that the map explains.
+    volume, values : Tensor
+        The scan as the network sees it and its map, (D, H, W); positive speaks for the class.
+    regions : Tensor
+        (D, H, W), whole numbers: an atlas; 0 for voxels of no region, which count as one more part.
+    replacement : Tensor or float
+        What is put in place of what is taken away: tissue of controls, (D, H, W), or the value of air.
+    steps : int
+        Of the curves; by region as many as there are regions at most.
+    batch, seed : int
+    logit : callable, optional
+        As `score`, in the unit of the map, for infidelity; `score` without it.
+    explain : callable, optional
+        Makes the map of another volume. Without it ADCC and max-sensitivity are NaN.
+    inside : Tensor, optional
+        (D, H, W), bool: voxels that may be replaced. Those in which scan and replacement differ without it.
+
+    Raises
+    ------
+    BadInputError
+        For grids that differ, or a replacement that is the scan itself.
+    """
+    other = torch.as_tensor(replacement, dtype=volume.dtype, device=volume.device).expand_as(volume)
+    inside = _changing(volume, values, regions, other, inside)
+    known = values[inside].detach().cpu().numpy()
+    if is_undefined(known):
+        return {name: 1.0 if name == "undefined" else float("nan") for name in FAITHFULNESS_SCORES}
+    voxels, parts = part_numbers(inside), part_numbers(inside, regions)
+    end = torch.where(inside, other, volume)
+    curve = {
+        f"{name}{suffix}": removal_curve(score, *ends, places, values, steps, batch, seed)
+        for suffix, places in (("", voxels), ("_regions", parts))
+        for name, ends in (("insertion", (end, volume)), ("deletion", (volume, end)))
+    }
+    sums, drops = set_drops(logit or score, volume, end, parts, values, batch=batch, seed=seed)
+    raw, relative = infidelity(sums, drops)
+    scores = {
+        "undefined": 0.0,
+        **{name: one.area for name, one in curve.items()},
+        "aopc": curve["deletion_regions"].aopc(AOPC_STEPS),
+        **_masked(score, volume, values, end, inside, explain),
+        "max_sensitivity": max_sensitivity(explain, volume, values, inside, seed=seed) if explain else float("nan"),
+        "infidelity": raw,
+        "infidelity_scaled": relative,
+        "gini": gini(known),
+        "entropy": entropy(known),
+    }
+    return {name: scores[name] for name in FAITHFULNESS_SCORES}
+
+
+def _changing(volume: Tensor, values: Tensor, regions: Tensor, other: Tensor, inside: Tensor | None) -> Tensor:
+    """Voxels that may be replaced, after making sure that all are on one grid."""
+    found = volume != other if inside is None else inside
+    grids = {"scan": volume, "map": values, "regions": regions, "brain": found}
+    for name, one in grids.items():
+        if one.dim() != 3 or one.shape != volume.shape:
+            raise BadInputError(
+                f"{name} has the grid {tuple(one.shape)} and the scan {tuple(volume.shape)}; bring all to one grid of "
+                "three axes."
+            )
+    if not bool(found.any()):
+        raise BadInputError("the replacement is the scan itself: nothing can be taken away. Give another replacement.")
+    return found
+
+
+def _masked(
+    score: Score, volume: Tensor, values: Tensor, end: Tensor, inside: Tensor, explain: Explain | None
+) -> dict[str, float]:
+    """AD, AG, AI and ADCC: the scan seen through the positive part of its map."""
+    share = torch.zeros_like(volume)
+    share[inside] = torch.as_tensor(scaled(values[inside].detach().cpu().numpy())).to(volume)
+    masked = mixed(volume, share, end)
+    with torch.no_grad():
+        p, o = (float(one) for one in score(torch.stack([volume, masked])[:, None]))
+    drop = average_drop(p, o)
+    found = {
+        "ad": drop,
+        "ag": average_gain(p, o),
+        "ai": average_increase(p, o),
+        "ag_clamped": float(1 - p < SMALLEST),
+        "adcc": float("nan"),
+    }
+    if explain is not None:
+        again = coherency(values[inside].cpu().numpy(), explain(masked)[inside].detach().cpu().numpy())
+        found["adcc"] = adcc(again, float(share[inside].mean()), drop / 100)
+    return found

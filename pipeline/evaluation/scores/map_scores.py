@@ -1,0 +1,115 @@
+"""One map against one mask: every localisation score, in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.evaluation.scores.boxes import (
+    attended_box,
+    best_iou,
+    box_accuracy,
+    boxes_of,
+    saliency_metric,
+    threshold_ious,
+    union_of,
+)
+from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, is_undefined, pointing, require_two_kinds
+from pipeline.evaluation.scores.overlap import Bools, energy_share, evidence_in, f1, intersection_over_union
+from pipeline.run.errors import BadInputError
+
+MAP_SCORES: Mapping[str, str] = {
+    "undefined": "1 where the map holds NaN or infinity or is zero everywhere: it has no scores, and counts as such",
+    "auroc": "Probability that a voxel of the mask has a larger value than one outside; chance 0.5",
+    "auprc": "Average precision of the voxels of the mask; chance is the mask's share of the volume",
+    "energy": "Share of positive attribution in the mask (EPG); chance is the mask's share of the volume",
+    "pointing": "Probability that the largest value lies in the mask, ties shared (pointing game)",
+    "hits": "Share of the first k voxels that lie in the mask, where k is the number of its voxels",
+    "iou": "Intersection over union of the mask and the voxels of at least half the maximum",
+    "f1": "Harmonic mean of soft precision and recall of the scaled map; 1 only for the mask itself",
+    "le": "Localisation error: 1 - IoU of the map's box and the best true box; smaller is better",
+    "om": "As le, and 1 where the scan was not recognised; smaller is better",
+    "ba": "Share of the IoU limits .3, .5, .7 that the map's box reaches at its own best threshold",
+    "sp": "As pointing, for the boxes around the parts of the mask",
+    "ep": "As energy, for the boxes around the parts of the mask",
+    "sm": "log of the box's share of the volume (at least .05) - log p of the class seen through it; smaller is better",
+    "evidence": "Signed sum of the map over the mask, in the unit of the map",
+}
+"""Columns of one row of localisation scores, and what they mean."""
+
+
+def score_map(
+    values: NDArray[np.floating],
+    mask: Bools,
+    inside: Bools | None = None,
+    recognised: bool = True,
+    probability: float | None = None,
+) -> dict[str, float]:
+    """All scores of `MAP_SCORES` of one map.
+
+    Parameters
+    ----------
+    values : array, shape (D, H, W)
+        Signed; positive speaks for the class.
+    mask : array of bool, shape (D, H, W)
+        Where the truth is.
+    inside : array of bool, shape (D, H, W), optional
+        The brain. Voxels outside it are left out of the scores by voxel; boxes are drawn on the whole grid, of what
+        lies inside.
+    recognised : bool
+        Whether the scan was classified correctly, for OM.
+    probability : float, optional
+        For SM; see `pipeline.evaluation.scores.boxes.saliency_metric`.
+
+    Returns
+    -------
+    dict
+        A value for every name in `MAP_SCORES`; NaN for all but ``undefined`` where that is 1.
+
+    Raises
+    ------
+    BadInputError
+        For shapes that differ, or a mask without voxels or without others.
+    """
+    values, mask = np.asarray(values, dtype=np.float64), np.asarray(mask, dtype=bool)
+    inside = np.ones(mask.shape, dtype=bool) if inside is None else np.asarray(inside, dtype=bool)
+    if not values.shape == mask.shape == inside.shape or values.ndim != 3:
+        raise BadInputError(
+            f"map {values.shape}, mask {mask.shape} and brain {inside.shape} must be volumes on one grid; resample the "
+            "mask to the grid of the map."
+        )
+    require_two_kinds(mask[inside], "the mask of the truth")
+    if is_undefined(values[inside]):
+        return {name: 1.0 if name == "undefined" else np.nan for name in MAP_SCORES}
+    found, truth = values[inside], mask[inside]
+    scores = {
+        "undefined": 0.0,
+        "auroc": auroc(found, truth),
+        "auprc": auprc(found, truth),
+        "energy": energy_share(found, truth),
+        "pointing": pointing(found, truth),
+        "hits": hits_in_first(found, truth, int(truth.sum())) / int(truth.sum()),
+        "iou": intersection_over_union(found, truth),
+        "f1": f1(found, truth),
+        "evidence": evidence_in(found, truth),
+    }
+    scores |= _box_scores(np.where(inside, values, 0.0), mask & inside, inside, recognised, probability)
+    return {name: scores[name] for name in MAP_SCORES}
+
+
+def _box_scores(
+    values: NDArray[np.float64], mask: Bools, inside: Bools, recognised: bool, probability: float | None
+) -> dict[str, float]:
+    truth = boxes_of(mask)
+    boxes, box = union_of(truth, mask.shape)[inside], attended_box(values)
+    iou = best_iou(box, truth)
+    return {
+        "le": 1 - iou,
+        "om": 1 - iou if recognised else 1.0,
+        "ba": box_accuracy(threshold_ious(values, truth)[None]),
+        "sp": pointing(values[inside], boxes),
+        "ep": energy_share(values[inside], boxes),
+        "sm": saliency_metric(box, int(inside.sum()), probability),
+    }

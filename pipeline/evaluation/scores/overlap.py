@@ -1,0 +1,116 @@
+"""How much of a map lies in a mask, and how well its extent fits the mask.
+
+Only positive attribution counts here, ``A+ = max(A, 0)``. ``S = A+ / max A+`` lies in [0, 1]. In three dimensions the
+truth is a mask, so EPG, IoU and F1 use the mask itself.
+
+Source: EPG (Wang et al. 2020); F1 of saliency (Achanta et al. 2009; Zhang et al. 2024, Opti-CAM).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+def positive(values: NDArray[np.floating]) -> Floats:
+    """``max(A, 0)`` in float64."""
+    return np.maximum(np.asarray(values, dtype=np.float64), 0)
+
+
+def scaled(values: NDArray[np.floating]) -> Floats:
+    """``A+ / max A+``; all zero where nothing is positive.
+
+    Examples
+    --------
+    >>> scaled(np.array([-1.0, 1.0, 4.0])).tolist()
+    [0.0, 0.25, 1.0]
+    """
+    part = positive(values)
+    top = part.max()
+    return part / top if top > 0 else part
+
+
+def energy_share(values: NDArray[np.floating], mask: Bools) -> float:
+    """EPG: share of positive attribution in the mask; 0 where nothing is positive.
+
+    A map that is even everywhere gets the share of voxels that the mask takes up.
+
+    Examples
+    --------
+    >>> energy_share(np.array([3.0, 1.0, -9.0]), np.array([True, False, False]))
+    0.75
+    """
+    part = positive(values)
+    total = part.sum()
+    return float(part[mask].sum() / total) if total > 0 else 0.0
+
+
+def intersection_over_union(values: NDArray[np.floating], mask: Bools, threshold: float = 0.5) -> float:
+    """IoU of the mask with the voxels where ``S >= threshold``; 0 where nothing is positive.
+
+    Examples
+    --------
+    >>> intersection_over_union(np.array([4.0, 2.0, 1.0, 0.0]), np.array([True, False, True, False]))
+    0.3333333333333333
+    """
+    share = scaled(values)
+    chosen = (share >= threshold) & (share > 0)
+    return float((chosen & mask).sum() / (chosen | mask).sum())
+
+
+def f1(values: NDArray[np.floating], mask: Bools) -> float:
+    """``2 P R / (P + R)`` with ``P = sum over mask of S / sum of S`` and ``R = sum over mask of S / voxels of mask``.
+
+    1 if and only if S is the mask.
+
+    Examples
+    --------
+    >>> f1(np.array([1.0, 1.0, 0.0]), np.array([True, False, False]))
+    0.6666666666666666
+    """
+    share = scaled(values)
+    inside = share[mask].sum()
+    if inside == 0:
+        return 0.0
+    precision, recall = inside / share.sum(), inside / mask.sum()
+    return float(2 * precision * recall / (precision + recall))
+
+
+def evidence_in(values: NDArray[np.floating], mask: Bools) -> float:
+    """Signed sum of a map over a mask, in the unit of the map."""
+    return float(np.asarray(values, dtype=np.float64)[mask].sum())
+
+
+def false_attribution(values: NDArray[np.floating], planted: Bools, distractor: Bools) -> tuple[float, float]:
+    """What a distractor gets for each unit that the planted region gets; 0 is right, 1 is as much.
+
+    Parameters
+    ----------
+    values : array, shape (D, H, W)
+    planted, distractor : array of bool, shape (D, H, W)
+        The region that the network used and the one it did not use.
+
+    Returns
+    -------
+    float, float
+        ``|sum over distractor| / |sum over planted|``, and the same of means per voxel. Infinite where the planted
+        region gets nothing and the distractor something; NaN where neither does.
+
+    Examples
+    --------
+    >>> values, planted = np.array([4.0, -1.0, 0.0, -1.0]), np.array([True, False, False, False])
+    >>> false_attribution(values, planted, ~planted)
+    (0.5, 0.16666666666666666)
+    """
+    wrong, right = abs(evidence_in(values, distractor)), abs(evidence_in(values, planted))
+    wrong_mean, right_mean = wrong / max(int(distractor.sum()), 1), right / max(int(planted.sum()), 1)
+    return _ratio(wrong, right), _ratio(wrong_mean, right_mean)
+
+
+def _ratio(wrong: float, right: float) -> float:
+    if right > 0:
+        return wrong / right
+    return float("inf") if wrong > 0 else float("nan")

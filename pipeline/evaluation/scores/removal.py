@@ -1,0 +1,143 @@
+"""Insertion, deletion and AOPC: how the score changes when what a map points at is shown or taken away.
+
+Parts (voxels, or whole atlas regions) are ordered by the map, largest first; a region counts by its mean per voxel.
+Ties are put in random order, so that a map that is even everywhere gets what a random order gets. A part that is taken
+away becomes the replacement: tissue of controls, or air.
+
+Deleting with a replacement in the reverse order passes through the same volumes as inserting into it, backwards. So the
+area of "least important first" deletion (HTP) is that of insertion, and needs no curve of its own.
+
+Sources: Petsiuk et al. 2018 (insertion, deletion); Samek et al. 2017 (AOPC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.attribution.perturbation.masking import mixed
+from pipeline.run.work.seeds import generator
+
+Score = Callable[[Tensor], Tensor]
+"""Value (B,) of volumes (B, 1, D, H, W); volumes of a batch do not influence each other."""
+Floats = NDArray[np.float64]
+Edges = NDArray[np.signedinteger]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Scores while more and more is changed.
+
+    Parameters
+    ----------
+    fractions : array, shape (steps + 1,)
+        Share of the voxels changed, 0 to 1.
+    scores : array, shape (steps + 1,)
+    """
+
+    fractions: Floats
+    scores: Floats
+
+    @property
+    def area(self) -> float:
+        """Area under the curve, by the trapezoid rule; a score that never changes gives that score."""
+        return float(np.trapezoid(self.scores, self.fractions) / (self.fractions[-1] - self.fractions[0]))
+
+    def aopc(self, steps: int) -> float:
+        """``1 / (L + 1) sum over k = 0 to L of (f(x_0) - f(x_k))`` of the first L steps (or all there are).
+
+        Examples
+        --------
+        >>> Curve(np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.4, 0.0])).aopc(1)
+        0.3
+        """
+        first = self.scores[: steps + 1]
+        return float((first[0] - first).mean())
+
+
+def part_numbers(inside: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The part that each voxel (D, H, W) belongs to, 0 to P - 1; -1 outside `inside`.
+
+    Parameters
+    ----------
+    inside : Tensor
+        (D, H, W), bool: voxels that may change.
+    labels : Tensor, optional
+        (D, H, W), whole numbers. Each label is a part, 0 (no region) among them; without labels each voxel is one.
+    """
+    parts = torch.full(inside.shape, -1, dtype=torch.long, device=inside.device)
+    if labels is None:
+        parts[inside] = torch.arange(int(inside.sum()), device=inside.device)
+    else:
+        parts[inside] = torch.unique(labels[inside], return_inverse=True)[1]
+    return parts
+
+
+def part_order(values: Tensor, parts: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Parts by the mean of a map (D, H, W), largest first, and the voxels of each part in that order.
+
+    Returns
+    -------
+    Tensor, Tensor
+        ``place`` (P,): position of every part in the order; ``voxels`` (P,): size of the first, second, ... part.
+    """
+    inside = parts >= 0
+    count = torch.bincount(parts[inside])
+    total = torch.zeros(len(count), dtype=torch.float64, device=parts.device)
+    total.index_add_(0, parts[inside], values[inside].double())
+    mean = (total / count).cpu().numpy()
+    shuffled = generator(seed, "order of ties").permutation(len(mean))
+    order = np.lexsort((shuffled, -mean))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return torch.from_numpy(place).to(parts.device), count[torch.from_numpy(order).to(parts.device)]
+
+
+def removal_curve(
+    score: Score, start: Tensor, end: Tensor, parts: Tensor, values: Tensor, steps: int, batch: int = 8, seed: int = 0
+) -> Curve:
+    """Scores on the way from one volume to another, changing first the parts that a map puts first.
+
+    Deletion goes from the scan to the replacement, insertion from the replacement to the scan.
+
+    Parameters
+    ----------
+    score : callable
+    start, end : Tensor
+        (D, H, W).
+    parts : Tensor
+        (D, H, W); see `part_numbers`.
+    values : Tensor
+        The map, (D, H, W).
+    steps : int
+        As many as there are parts at most; each changes about as many parts as the others.
+    batch : int
+        Volumes evaluated at once.
+    seed : int
+        Of the order of ties.
+    """
+    place, voxels = part_order(values, parts, seed)
+    steps = min(steps, len(place))
+    edges = np.round(np.linspace(0, len(place), steps + 1)).astype(int)
+    changed = np.concatenate([[0], np.cumsum(voxels.cpu().numpy())])
+    when = torch.where(parts >= 0, place[parts.clamp(min=0)], len(place))
+    scores = torch.cat([_scores(score, start, end, when, chunk) for chunk in _chunks(edges, batch)])
+    return Curve(changed[edges] / changed[-1], scores.double().cpu().numpy())
+
+
+def _scores(score: Score, start: Tensor, end: Tensor, when: Tensor, edges: Edges) -> Tensor:
+    """Scores of volumes in which the first `edge` parts have changed."""
+    limits = torch.as_tensor(edges, device=when.device)[:, None, None, None]
+    kept = (when[None] >= limits).to(start.dtype)
+    with torch.no_grad():
+        return score(mixed(start[None], kept, end[None])[:, None])
+
+
+def _chunks(edges: Edges, batch: int) -> Iterator[Edges]:
+    for first in range(0, len(edges), batch):
+        yield edges[first : first + batch]

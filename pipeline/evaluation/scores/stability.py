@@ -1,0 +1,125 @@
+"""Max-sensitivity and infidelity (Yeh et al. 2019).
+
+Max-sensitivity: how far a map moves when the scan is changed a little. Infidelity: how far the sums of a map are from
+what the score does when the parts they stand for are replaced. Neither asks whether the place is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.perturbation.masking import mixed
+from pipeline.evaluation.scores.removal import Score
+from pipeline.run.work.seeds import derived_seed
+
+Explain = Callable[[Tensor], Tensor]
+"""The map (D, H, W) of a volume (D, H, W), made as the first one was."""
+
+RADIUS = 0.02
+"""Largest change of a voxel, in volumes scaled to [0, 1] (captum's default)."""
+
+
+def max_sensitivity(
+    explain: Explain, volume: Tensor, values: Tensor, inside: Tensor, samples: int = 10, radius: float = RADIUS,
+    seed: int = 0,
+) -> float:  # fmt: skip
+    """``max over samples of |map(x + r) - map(x)| / |map(x)|``, r uniform within ``radius``; smaller is better.
+
+    As `captum.metrics.sensitivity_max`. Air keeps its value: only voxels of `inside` change.
+
+    Parameters
+    ----------
+    explain : callable
+    volume, values : Tensor
+        The scan and its map, (D, H, W).
+    inside : Tensor
+        (D, H, W), bool.
+    samples : int
+    radius : float
+    seed : int
+        The noise is drawn on the CPU in float32, so that every device meets the same.
+
+    Returns
+    -------
+    float
+        NaN where a map of a changed scan is not finite.
+    """
+    generator = torch.Generator().manual_seed(derived_seed(seed, "max-sensitivity"))
+    norm, largest = torch.linalg.vector_norm(values.double()), 0.0
+    for _ in range(samples):
+        noise = (torch.rand(volume.shape, generator=generator) * 2 - 1).to(volume) * radius
+        moved = torch.linalg.vector_norm((explain(volume + noise * inside) - values).double())
+        if not bool(torch.isfinite(moved)):
+            return math.nan
+        largest = max(largest, float(moved / norm))
+    return largest
+
+
+def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:
+    """Mean squared difference of sums of a map and drops of the score, as they are and after the best scaling.
+
+    Parameters
+    ----------
+    sums, drops : Tensor
+        (samples,): of random sets of parts, the sum of the map over the set, and the score of the scan minus its score
+        with the set replaced.
+
+    Returns
+    -------
+    float, float
+        ``mean((sum - drop)^2)``, in squared units of the score (0 for a linear score and input times gradient); and
+        ``min over b of mean((b sum - drop)^2) / mean(drop^2)``, in [0, 1], for maps of any unit. NaN if nothing drops.
+
+    Examples
+    --------
+    >>> infidelity(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    (2.5, 0.0)
+    """
+    sums, drops = sums.double(), drops.double()
+    power, size = float((drops**2).mean()), float((sums**2).mean())
+    raw = float(((sums - drops) ** 2).mean())
+    if power == 0:
+        return raw, math.nan
+    if size == 0:
+        return raw, 1.0
+    return raw, max(0.0, 1 - float((sums * drops).mean()) ** 2 / (size * power))
+
+
+def set_drops(
+    score: Score, volume: Tensor, replacement: Tensor, parts: Tensor, values: Tensor, samples: int = 32,
+    batch: int = 8, seed: int = 0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Sums of a map over random sets of parts, and drops of the score without them; for `infidelity`.
+
+    Parameters
+    ----------
+    score : callable
+    volume, replacement, values : Tensor
+        (D, H, W).
+    parts : Tensor
+        (D, H, W), 0 to P - 1, -1 for what never changes; see `pipeline.evaluation.scores.removal.part_numbers`.
+    samples : int
+        Sets; each part is in a set with probability 1/2.
+    batch, seed : int
+
+    Returns
+    -------
+    Tensor, Tensor
+        (samples,) each.
+    """
+    generator = torch.Generator().manual_seed(derived_seed(seed, "infidelity"))
+    chosen = torch.rand(samples, int(parts.max()) + 1, generator=generator).to(parts.device) < 0.5
+    inside = parts >= 0
+    total = torch.zeros(chosen.shape[1], dtype=torch.float64, device=parts.device)
+    total.index_add_(0, parts[inside], values[inside].double())
+    scores = []
+    with torch.no_grad():
+        whole = score(volume[None, None]).double()
+        for some in torch.split(chosen, batch):
+            keep = (~(some[:, parts.clamp(min=0)] & inside)).to(volume.dtype)
+            scores.append(score(mixed(volume[None], keep, replacement[None])[:, None]).double())
+    return chosen.double() @ total, whole - torch.cat(scores)

@@ -1,0 +1,264 @@
+"""Scores of a map against the network: linear scores in closed form, brute force, identities, refusals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, faithfulness
+from pipeline.evaluation.scores.masked_recognition import adcc, average_drop, average_gain, average_increase, coherency
+from pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
+from pipeline.evaluation.scores.stability import infidelity, max_sensitivity, set_drops
+from pipeline.run.errors import BadInputError
+
+SHAPE = (3, 4, 5)
+GENERATOR = torch.Generator().manual_seed(1)
+SCAN = torch.rand(SHAPE, dtype=torch.float64, generator=GENERATOR) + 0.1
+WEIGHT = torch.randn(SHAPE, dtype=torch.float64, generator=GENERATOR)
+CONTROL = torch.rand(SHAPE, dtype=torch.float64, generator=GENERATOR)
+REGIONS = torch.arange(60).view(SHAPE) // 9
+"""Labels 0 to 6, of 9, 9, 9, 9, 9, 9 and 6 voxels."""
+ALL = torch.ones(SHAPE, dtype=torch.bool)
+VOXELS = part_numbers(ALL)
+
+
+def linear(volumes: Tensor) -> Tensor:
+    return (volumes[:, 0] * WEIGHT).flatten(1).sum(1)
+
+
+def probability(volumes: Tensor) -> Tensor:
+    return torch.sigmoid(linear(volumes))
+
+
+def written_out(
+    values: Tensor, start: Tensor, end: Tensor, score: Callable[[Tensor], Tensor], parts: Tensor
+) -> list[float]:
+    """One part after the other, in plain loops."""
+    means = {int(n): float(values[parts == n].mean()) for n in torch.unique(parts)}
+    volume, scores = start.clone(), [float(score(start[None, None]))]
+    for number in sorted(means, key=lambda n: -means[n]):
+        volume[parts == number] = end[parts == number]
+        scores.append(float(score(volume[None, None])))
+    return scores
+
+
+@pytest.mark.parametrize("end", [torch.zeros_like(SCAN), CONTROL], ids=["air", "controls"])
+@pytest.mark.parametrize("parts", [VOXELS, part_numbers(ALL, REGIONS)], ids=["voxels", "regions"])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_curves_equal_plain_loops(parts: Tensor, end: Tensor, batch: int) -> None:
+    values = WEIGHT * SCAN
+    curve = removal_curve(probability, SCAN, end, parts, values, 100, batch)
+    assert curve.scores == pytest.approx(written_out(values, SCAN, end, probability, parts), abs=1e-12)
+    sizes = torch.bincount(parts.flatten())
+    assert len(curve.fractions) == len(sizes) + 1
+    assert curve.fractions[[0, -1]].tolist() == [0, 1]
+    by_hand = sum(
+        (b - a) * (p + q) / 2
+        for a, b, p, q in zip(curve.fractions, curve.fractions[1:], curve.scores, curve.scores[1:], strict=False)
+    )
+    assert curve.area == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 60])
+def test_deletion_is_insertion_of_the_reverse_order_backwards(steps: int) -> None:
+    values, air = torch.randn(SHAPE, generator=torch.Generator().manual_seed(8)), torch.zeros_like(SCAN)
+    deletion = removal_curve(probability, SCAN, air, VOXELS, values, steps)
+    insertion = removal_curve(probability, air, SCAN, VOXELS, -values, steps)
+    assert deletion.scores == pytest.approx(insertion.scores[::-1], abs=1e-12)
+    assert deletion.area == pytest.approx(insertion.area)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 60))
+def test_only_the_order_of_the_map_counts(seed: int, steps: int) -> None:
+    values = torch.randn(SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    curves = [
+        removal_curve(linear, SCAN, CONTROL, VOXELS, one, steps) for one in (values, values.exp(), 3 * values - 2)
+    ]
+    assert curves[0].scores.tolist() == curves[1].scores.tolist() == curves[2].scores.tolist()
+
+
+def test_true_contributions_give_the_best_curves_of_a_linear_score() -> None:
+    air, true = torch.zeros_like(SCAN), WEIGHT * SCAN
+    best = (
+        removal_curve(linear, SCAN, air, VOXELS, true, 60).area,
+        removal_curve(linear, air, SCAN, VOXELS, true, 60).area,
+    )
+    for seed in range(20):
+        other = torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))
+        assert best[0] < removal_curve(linear, SCAN, air, VOXELS, other, 60).area
+        assert best[1] > removal_curve(linear, air, SCAN, VOXELS, other, 60).area
+
+
+def test_an_even_map_removes_in_random_order() -> None:
+    """For a linear score every random order falls along a straight line on average."""
+    air, even = torch.zeros_like(SCAN), torch.ones(SHAPE)
+    areas = [removal_curve(linear, SCAN, air, VOXELS, even, 60, batch=61, seed=seed).area for seed in range(200)]
+    middle = float(linear(SCAN[None, None])) / 2
+    assert np.mean(areas) == pytest.approx(middle, abs=4 * np.std(areas) / np.sqrt(200))
+    assert np.std(areas) > 0
+
+
+def test_aopc_written_out() -> None:
+    curve = Curve(np.linspace(0, 1, 5), np.array([0.9, 0.7, 0.8, 0.2, 0.1]))
+    assert curve.aopc(2) == pytest.approx((0 + 0.2 + 0.1) / 3)
+    assert curve.aopc(10) == pytest.approx((0 + 0.2 + 0.1 + 0.7 + 0.8) / 5)
+
+
+def test_voxels_outside_keep_their_value() -> None:
+    inside = SCAN > 0.5
+    seen: list[Tensor] = []
+
+    def spy(volumes: Tensor) -> Tensor:
+        seen.append(volumes)
+        return linear(volumes)
+
+    removal_curve(spy, SCAN, torch.zeros_like(SCAN), part_numbers(inside), WEIGHT, 5)
+    volumes = torch.cat(seen)[:, 0]
+    assert torch.equal(volumes[:, ~inside], SCAN[~inside].expand(6, -1))
+    assert not volumes[-1][inside].any()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_drop_and_gain_exclude_each_other(p: float, o: float) -> None:
+    drop, gain = average_drop(p, o), average_gain(p, o)
+    assert 0 <= drop <= 100
+    assert 0 <= gain <= 100
+    assert drop * gain == 0
+    assert average_increase(p, o) == 100 * (o > p)
+
+
+@pytest.mark.parametrize("certain", [1.0, 1 - 1e-9])
+def test_a_certain_scan_gains_nothing_and_is_counted(certain: float) -> None:
+    assert average_gain(certain, 1.0) <= 0.1
+    found = faithfulness(lambda v: torch.full((len(v),), certain), SCAN, WEIGHT, REGIONS)
+    assert found["ag_clamped"] == 1
+    assert found["insertion"] == found["deletion"] == pytest.approx(certain)
+
+
+def test_coherency_and_adcc() -> None:
+    a = np.random.default_rng(0).normal(size=SHAPE)
+    assert coherency(a, 3 * a + 1) == pytest.approx(1)
+    assert coherency(a, -a) == pytest.approx(-1)
+    assert math.isnan(coherency(a, np.ones(SHAPE)))
+    other = np.random.default_rng(1).normal(size=SHAPE)
+    assert coherency(a, other) == pytest.approx(np.corrcoef(a.ravel(), other.ravel())[0, 1])
+    assert adcc(0.5, 0.4, 0.2) == pytest.approx(3 / (1 / 0.75 + 1 / 0.6 + 1 / 0.8))
+    assert adcc(-1.0, 0.1, 0.1) == 0
+    assert math.isnan(adcc(math.nan, 0.1, 0.1))
+
+
+def test_a_map_of_ones_hides_nothing() -> None:
+    found = faithfulness(probability, SCAN, torch.ones(SHAPE), REGIONS, explain=lambda x: torch.ones(SHAPE))
+    assert found["ad"] == found["ag"] == found["ai"] == found["gini"] == found["max_sensitivity"] == 0
+    assert found["entropy"] == pytest.approx(math.log2(60))
+    assert math.isnan(found["adcc"])
+
+
+def test_masked_recognition_of_one_voxel_written_out() -> None:
+    values = torch.zeros(SHAPE)
+    values[1, 2, 3] = 7.0
+    values[0, 0, 0] = -9.0
+    found = faithfulness(probability, SCAN, values, REGIONS, CONTROL)
+    masked = CONTROL.clone()
+    masked[1, 2, 3] = SCAN[1, 2, 3]
+    p, o = (float(probability(one[None, None])) for one in (SCAN, masked))
+    assert found["ad"] == pytest.approx(100 * max(p - o, 0) / p)
+    assert found["ag"] == pytest.approx(100 * max(o - p, 0) / (1 - p))
+    assert (found["gini"], found["entropy"]) == (pytest.approx(59 / 60), 0)
+
+
+@pytest.mark.parametrize("replacement", [0.0, CONTROL], ids=["air", "controls"])
+def test_exact_contributions_of_a_linear_score_have_no_infidelity(replacement: float | Tensor) -> None:
+    exact = WEIGHT * (SCAN - replacement)
+    found = faithfulness(probability, SCAN, exact, REGIONS, replacement, logit=linear)
+    assert found["infidelity"] == pytest.approx(0, abs=1e-20)
+    assert found["infidelity_scaled"] == pytest.approx(0, abs=1e-12)
+    halved = faithfulness(probability, SCAN, exact / 2, REGIONS, replacement, logit=linear)
+    assert halved["infidelity"] > 0.01
+    assert halved["infidelity_scaled"] == pytest.approx(0, abs=1e-12)
+    turned = faithfulness(probability, SCAN, exact.flip(0), REGIONS, replacement, logit=linear)
+    assert turned["infidelity_scaled"] > 0.1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000))
+def test_scaled_infidelity_is_that_of_the_best_factor(seed: int) -> None:
+    sums, drops = torch.randn(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    factor = np.linalg.lstsq(sums.numpy()[:, None], drops.numpy(), rcond=None)[0][0]
+    raw, share = infidelity(sums, drops)
+    assert raw == pytest.approx(float(((sums - drops) ** 2).mean()))
+    assert share == pytest.approx(float(((factor * sums - drops) ** 2).mean() / (drops**2).mean()))
+    assert 0 <= share <= 1
+
+
+def test_infidelity_where_nothing_moves() -> None:
+    assert math.isnan(infidelity(torch.ones(3), torch.zeros(3))[1])
+    assert infidelity(torch.zeros(3), torch.ones(3)) == (1, 1)
+
+
+def test_sets_are_of_whole_parts_and_never_outside() -> None:
+    inside = SCAN > 0.4
+    parts = part_numbers(inside, REGIONS)
+    sums, drops = set_drops(linear, SCAN, torch.zeros_like(SCAN), parts, WEIGHT * SCAN, samples=40, batch=7)
+    assert sums == pytest.approx(drops.numpy())
+    assert len(set(np.round(sums.tolist(), 9))) > 20
+
+
+def test_max_sensitivity_written_out() -> None:
+    def explain(x: Tensor) -> Tensor:
+        return x**2
+
+    inside = SCAN > 0.4
+    found = max_sensitivity(explain, SCAN, explain(SCAN), inside, samples=6, radius=0.1)
+    bound = float(torch.linalg.vector_norm((0.2 * SCAN + 0.01) * inside) / torch.linalg.vector_norm(SCAN**2))
+    assert 0 < found < bound
+    assert found == max_sensitivity(explain, SCAN, explain(SCAN), inside, samples=6, radius=0.1)
+    assert found >= max_sensitivity(explain, SCAN, explain(SCAN), inside, samples=2, radius=0.1)
+    assert max_sensitivity(lambda x: WEIGHT, SCAN, WEIGHT, inside) == 0
+    assert math.isnan(max_sensitivity(lambda x: x * math.nan, SCAN, WEIGHT, inside))
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, 0.0])
+def test_undefined_maps_cost_nothing_and_are_counted(broken: float) -> None:
+    values = torch.full(SHAPE, broken) if broken == 0 else torch.full(SHAPE, broken).where(REGIONS == 3, SCAN)
+
+    def refuses(volumes: Tensor) -> Tensor:
+        raise AssertionError("no pass of the network is needed")
+
+    found = faithfulness(refuses, SCAN, values, REGIONS)
+    assert tuple(found) == tuple(FAITHFULNESS_SCORES)
+    assert found.pop("undefined") == 1
+    assert all(math.isnan(value) for value in found.values())
+
+
+def test_every_column_has_a_value_and_a_second_run_has_the_same() -> None:
+    def explain(x: Tensor) -> Tensor:
+        return WEIGHT * x.sin()
+
+    runs = [faithfulness(probability, SCAN, explain(SCAN), REGIONS, CONTROL, explain=explain, seed=4) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert tuple(runs[0]) == tuple(FAITHFULNESS_SCORES)
+    assert all(math.isfinite(value) for value in runs[0].values())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"values": WEIGHT[:2]}, "map has the grid"),
+        ({"regions": REGIONS.permute(2, 1, 0)}, "regions has the grid"),
+        ({"replacement": SCAN}, "the scan itself"),
+        ({"inside": torch.zeros(SHAPE, dtype=torch.bool)}, "the scan itself"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Tensor], words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        faithfulness(**({"score": probability, "volume": SCAN, "values": WEIGHT, "regions": REGIONS} | change))

@@ -1,0 +1,235 @@
+"""The table of grids and what is made of it: columns, undefined maps, refusals, bins, correlations, studies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from grid_toys import CELL, LAYOUT, flattened, pooled, scans
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.lrp.methods import Lrp
+from pipeline.attribution.network_view import NetworkView
+from pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
+from pipeline.evaluation.grids.composition import Grid
+from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, SUMMARY_COLUMNS, Asked, grid_scores, summary_of_grids
+from pipeline.evaluation.grids.invariance import cancelling_pair, share_on_disconnected
+from pipeline.evaluation.grids.studies import (
+    KERNEL_SHARES,
+    at_every_depth,
+    depths,
+    lrp_study,
+    smoothing_study,
+    spearman_matrix,
+)
+from pipeline.run.errors import BadInputError
+
+SCANS = scans(8)
+GRIDS = (
+    Grid("needle", (0, 1, 2, 3), (1, 0, 0, 0), 1, 0),
+    Grid("needle", (4, 5, 6, 7), (0, 0, 1, 0), 1, 2),
+    Grid("corner", (0, 5, 2, 7), (1, 0, 0, 1), 1, 0),
+)
+
+
+def read(scan: int) -> Tensor:
+    return SCANS[scan]
+
+
+@dataclass(frozen=True)
+class Painted:
+    """A map that does not look at the network: 1 in some scans of `SCANS`, or a constant."""
+
+    name: ClassVar[str] = "painted"
+    scans: tuple[int, ...] = ()
+    elsewhere: float = 0.0
+
+    def maps(self, view: NetworkView) -> Tensor:
+        maps = torch.full_like(view.features, self.elsewhere)
+        for cell in range(LAYOUT.cells):
+            if any(torch.equal(LAYOUT.cell(view.features, cell)[0], SCANS[scan]) for scan in self.scans):
+                maps[:, :, *LAYOUT.box(cell, CELL)] = 1
+        return maps
+
+
+def test_a_map_of_the_target_is_perfect_and_an_even_one_is_chance() -> None:
+    asked = [Asked("oracle", Painted((0, 6))), Asked("even", Painted(elsewhere=2.0)), Asked("wrong", Painted((3, 4)))]
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[:2], asked, ["DiFull", "GridPG"])
+    assert list(table.columns) == list(GRID_COLUMNS)
+    assert len(table) == 2 * 3 * 2
+    shares = table.groupby("method")["share"].unique()
+    assert shares["oracle"].tolist() == [1]
+    assert shares["even"].tolist() == [0.25]
+    assert shares["wrong"].tolist() == [0]
+    assert (table["chance"] == table["class_chance"]).all()
+
+
+def test_the_repeated_corner_counts_in_the_class_and_not_in_the_cell() -> None:
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[2:], [Asked("both", Painted((0, 7)))], ["DiFull"])
+    row = table.iloc[0]
+    assert (row["share"], row["class_share"], row["chance"], row["class_chance"]) == (0.5, 1, 0.25, 0.5)
+    assert summary_of_grids(table)["class_excess"].iloc[0] == 0.5
+
+
+@pytest.mark.parametrize("level", [0.0, np.nan, np.inf])
+def test_undefined_maps_stay_in_the_table_and_count_as_nothing(level: float) -> None:
+    asked = [Asked("undefined", Painted((0,), elsewhere=level) if np.isfinite(level) else Painted(elsewhere=level))]
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[:2], asked, ["DiFull"])
+    broken = table["undefined"] == 1
+    assert broken.tolist() == ([False, True] if level == 0 else [True, True])
+    assert table.loc[broken, "share"].isna().all()
+    assert table.loc[broken, "note"].notna().all()
+    summary = summary_of_grids(table).iloc[0]
+    assert (summary["n_grids"], summary["n_undefined"]) == (2, broken.sum())
+    assert summary["share"] == (0.5 if level == 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "words"),
+    [(flattened, "DiPart", "DiFull"), (lambda: pooled(norm=nn.InstanceNorm3d), "DiPart", "InstanceNorm3d")],
+)
+def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str, words: str) -> None:
+    asked = [Asked("gradient", Gradient()), Asked("lrp", Lrp())]
+    table = grid_scores(model(), read, LAYOUT, GRIDS[:2], asked, [setting])  # type: ignore[operator, list-item]
+    assert len(table) == len(asked)
+    assert table["grid"].isna().all()
+    assert table["note"].str.contains(words).all()
+    summary = summary_of_grids(table)
+    assert list(summary.columns) == list(SUMMARY_COLUMNS)
+    assert (summary["n_grids"] == 0).all()
+    assert summary["note"].str.contains(words).all()
+
+
+def test_maps_are_handed_on_with_their_grid() -> None:
+    kept: list[tuple[str, str, int, float]] = []
+    table = grid_scores(
+        pooled(), read, LAYOUT, GRIDS[:2], at_every_depth("ixg", InputTimesGradient(), pooled()),
+        keep=lambda setting, asked, grid, values: kept.append((setting, asked.stage, grid, float(values.sum()))),
+    )  # fmt: skip
+    assert len(kept) == len(table) == 3 * 3 * 2
+    assert sorted({stage for _, stage, _, _ in kept}) == [0, 1, 2]
+
+
+def random_table(seed: int, count: int = 12) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"setting": "GridPG", "method": method, "stage": stage, "grid": grid, "share": rng.random()}
+        for method in ("a", "b")
+        for stage in (0, 2)
+        for grid in range(count)
+    ]
+    return pd.DataFrame(rows, columns=["setting", "method", "stage", "grid", "share"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1000))
+def test_correlations_are_of_ranks(seed: int) -> None:
+    table = random_table(seed)
+    matrix = spearman_matrix(table, "GridPG")
+    assert matrix.index.tolist() == [("a", 0), ("a", 2), ("b", 0), ("b", 2)]
+    assert np.diag(matrix) == pytest.approx(1)
+    assert np.allclose(matrix, matrix.T)
+    bent = table.assign(share=np.where(table["method"] == "a", table["share"] ** 5, table["share"]))
+    assert np.allclose(spearman_matrix(bent, "GridPG"), matrix)
+    by_hand = [table["share"][table["method"].eq(m) & table["stage"].eq(0)].rank().to_numpy() for m in "ab"]
+    assert matrix.loc[("a", 0), ("b", 0)] == pytest.approx(np.corrcoef(*by_hand)[0, 1])
+
+
+def test_an_undefined_share_is_the_lowest_rank_and_notes_are_no_grid() -> None:
+    table = random_table(1)
+    worst = table.assign(share=table["share"].where(table["grid"] != 3, 0.0))
+    missing = table.assign(share=table["share"].where(table["grid"] != 3))
+    pd.testing.assert_frame_equal(spearman_matrix(missing, "GridPG"), spearman_matrix(worst, "GridPG"))
+    note = pd.DataFrame([{"setting": "GridPG", "method": "c", "stage": 0, "grid": None, "share": None}])
+    both = pd.concat([table.astype({"grid": object, "share": object}), note]).astype({"share": float})
+    assert len(spearman_matrix(both, "GridPG")) == 4
+    assert spearman_matrix(table, "DiFull").empty
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 33, 100, 1000])
+def test_bins_hold_every_map_once_and_fall_in_order(count: int) -> None:
+    rng = np.random.default_rng(count)
+    shares = np.round(rng.random(count), 1)  # ties
+    inside = rng.permutation(count) + 1.0
+    maps = shares[:, None, None, None] * rng.random((1, 3, 2, 4))
+    found = aggregated(maps, shares, inside)
+    members = [one for bin_ in found.bins for one in bin_.members]
+    assert sorted(members) == list(range(count))
+    assert members == sorted(range(count), key=lambda n: (-shares[n], -inside[n]))
+    assert all(a.share >= b.share for a, b in zip(found.bins, found.bins[1:], strict=False))
+    for bin_ in found.bins:
+        assert bin_.mean == pytest.approx(maps[list(bin_.members)].mean(axis=0))
+        assert bin_.members.index(bin_.example) == (len(bin_.members) - 1) // 2
+    assert found.limit == pytest.approx(np.percentile([np.abs(bin_.mean) for bin_ in found.bins], 99.5))
+    shuffled = rng.permutation(count)
+    again = aggregated(maps[shuffled], shares[shuffled], inside[shuffled])
+    assert [[shuffled[one] for one in bin_.members] for bin_ in again.bins] == [list(b.members) for b in found.bins]
+
+
+def test_undefined_maps_are_in_no_bin_and_are_named() -> None:
+    shares = np.where(np.arange(9) == 4, np.nan, np.arange(9) / 9)
+    maps = np.where(np.isnan(shares), np.nan, 1.0)[:, None, None, None] * np.ones((1, 2, 3, 4))
+    found = aggregated(maps, shares, np.ones(9))
+    assert found.undefined == (4,)
+    assert all(np.isfinite(one.mean).all() for one in found.bins)
+    with pytest.raises(BadInputError, match="at least 6 grids"):
+        aggregated(maps[:5], shares[:5], np.ones(5))
+    assert bin_edges(100) == list(EDGES)
+
+
+def test_every_depth_from_the_input_to_the_last_map() -> None:
+    assert [(one.stage, one.relative) for one in depths(pooled())] == [(0, 0), (1, 0.5), (2, 1)]
+    assert [one.stage for one in depths(flattened())] == [0, 1]
+    for stage in (1, 2):
+        x = SCANS[:2]
+        model = pooled()
+        features = nn.Sequential(*model.stages[:stage])(x)
+        torch.testing.assert_close(nn.Sequential(*model.stages[stage:])(features), model(x), rtol=0, atol=0)
+
+
+def test_studies_run_through_the_same_table() -> None:
+    asked = [*smoothing_study(min(CELL), steps=2), *lrp_study()]
+    assert len({one.name for one in asked}) == len(asked) == 2 + 2 * 4 + 5 + 1 + 5
+    assert len(KERNEL_SHARES) == 6  # of which the smallest three are one voxel in cells of eight
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[:1], asked, ["GridPG", "DiPart"])
+    assert table["share"].between(0, 1).all()
+    shares = table[table["setting"] == "GridPG"].set_index("method")["share"]
+    assert shares["smooth-input-x-gradient kernel=1"] == pytest.approx(shares["input-x-gradient"])
+    assert shares["smooth-input-x-gradient kernel=9"] != pytest.approx(shares["input-x-gradient"])
+    assert shares["lrp composite gamma=0"] != pytest.approx(shares["lrp composite gamma=0.25"])
+
+
+@pytest.mark.parametrize("cell", [0, 3])
+def test_one_function_two_networks_two_maps_by_z_plus(cell: int) -> None:
+    """Appendix A.8: logits agree; over half of z+ relevance moves to cells the head cannot see; gradients do not."""
+    layout, shape = LAYOUT, (2, 3, 4)
+    generator = torch.Generator().manual_seed(2)
+    features = torch.rand((1, 1, *layout.shape(shape)), dtype=torch.float64, generator=generator)
+    connected = torch.zeros(layout.shape(shape), dtype=torch.bool)
+    connected[layout.box(cell, shape)] = True
+    connected = connected.flatten()
+    weight = torch.rand((2, connected.numel()), dtype=torch.float64, generator=generator) / 10
+    pair = cancelling_pair(weight, torch.tensor([0.1, -0.2], dtype=torch.float64), connected)
+    torch.testing.assert_close(pair.plain(features), pair.cancelling(features), rtol=0, atol=1e-12)
+    shares = [
+        share_on_disconnected(one, features, connected, 1, Lrp(beta=0.0)) for one in (pair.plain, pair.cancelling)
+    ]
+    assert shares[0] == 0
+    assert shares[1] > 0.5
+    for method in (InputTimesGradient(), Gradient(), IntegratedGradients(steps=3, tolerance=1)):
+        for network in (pair.plain, pair.cancelling):
+            assert share_on_disconnected(network, features, connected, 1, method) == 0
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_a_head_that_reads_everything_or_nothing_has_no_pair(all_of_them: bool) -> None:
+    with pytest.raises(BadInputError, match="some features and not others"):
+        cancelling_pair(torch.ones(2, 4), torch.zeros(2), torch.full((4,), all_of_them))

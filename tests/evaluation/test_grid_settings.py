@@ -1,0 +1,229 @@
+"""What each setting promises: locality bit for bit, identities between settings, and refusals (spec B.11)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from grid_toys import CELL, CLASSES, LAYOUT, flattened, pooled, scans
+from torch import Tensor, nn
+
+from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from pipeline.attribution.cam.weighted_maps import GradCam, LayerCam
+from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.guided_backprop import GuidedBackprop
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.lrp.methods import Lrp
+from pipeline.attribution.methods import Method, attribute
+from pipeline.attribution.perturbation.occlusion import Occlusion
+from pipeline.evaluation.grids.heads import convolved, looking_at_cell
+from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.locality import local_layers, reach
+from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_map, network_of
+from pipeline.models.contract import StagedModel
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.run.errors import UsageError
+
+NETWORKS = {"pooled": pooled, "flattened": flattened, "instance norm": lambda: pooled(norm=nn.InstanceNorm3d)}
+LOCAL: dict[str, Method] = {
+    "gradient": Gradient(),
+    "input-x-gradient": InputTimesGradient(),
+    "integrated-gradients": IntegratedGradients(steps=20, tolerance=1),
+    "layer-cam": LayerCam(),
+    "lrp": Lrp(),
+    "lrp focus": Lrp(rules="focus"),
+    "guided-backpropagation": GuidedBackprop(),
+}
+CELLS = range(LAYOUT.cells)
+
+
+def other_cells_changed(cells: Tensor, cell: int, seed: int) -> Tensor:
+    noise = torch.randn(cells.shape, dtype=cells.dtype, generator=torch.Generator().manual_seed(seed)) * 50
+    noise[cell] = cells[cell]
+    return noise
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_difull_is_local_bit_by_bit(name: str, cell: int) -> None:
+    model, cells = NETWORKS[name](), scans()
+    network = network_of(model, LAYOUT, cells, cell, "DiFull")
+    whole = LAYOUT.compose(cells)
+    assert torch.equal(network(whole), model(cells[cell : cell + 1]))
+    for seed in range(3):
+        assert torch.equal(network(LAYOUT.compose(other_cells_changed(cells, cell, seed))), network(whole))
+
+
+@pytest.mark.parametrize(("network", "stage"), [("pooled", 0), ("pooled", 1), ("pooled", 2), ("flattened", 1)])
+@pytest.mark.parametrize("name", LOCAL)
+def test_difull_methods_that_follow_the_network_mark_one_cell_only(name: str, network: str, stage: int) -> None:
+    cells, model = scans(), pooled() if network == "pooled" else flattened(padding=0)
+    for cell in (0, 3):
+        values = grid_map(model, LAYOUT, cells, 1, cell, LOCAL[name], stage)
+        assert values.shape == LAYOUT.shape(CELL)
+        elsewhere = torch.cat([LAYOUT.cell(values[None, None], n) for n in CELLS if n != cell])
+        assert not elsewhere.any()
+        alone = attribute(model, cells[cell : cell + 1], 1, LOCAL[name], stage)
+        sign = 1 if alone.ledger is None else torch.sign(alone.start_value)
+        torch.testing.assert_close(LAYOUT.cell(values[None, None], cell), alone.values * sign, rtol=1e-9, atol=1e-12)
+
+
+def test_difull_exposes_maps_that_mark_what_the_head_cannot_see() -> None:
+    cells = scans()
+    cells[3] = cells[0]
+    for method in (GradCam(), ScoreCam(batch=2), AblationCam()):
+        by_class = [LAYOUT.shares(grid_map(pooled(), LAYOUT, cells, target, 0, method, 2)) for target in range(CLASSES)]
+        (shares, *_) = [one for one in by_class if one.sum() > 0]
+        assert shares[0] < 0.7
+        if not isinstance(method, ScoreCam):  # which masks the scan, and so breaks the likeness
+            assert shares[3] == pytest.approx(float(shares[0]))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_occlusion_finds_its_cell_in_difull_and_not_only_there_otherwise(setting: Setting) -> None:
+    shares = LAYOUT.shares(grid_map(pooled(), LAYOUT, scans(), 2, 1, Occlusion(size=4, stride=4), 0, setting))
+    assert float(shares.sum()) == pytest.approx(1)
+    assert (shares[1] == 1) == (setting == "DiFull")
+
+
+def test_heads_of_dipart_average_to_gridpg_and_read_their_cell() -> None:
+    model, cells = pooled(), scans()
+    whole = LAYOUT.compose(cells)
+    heads = torch.stack([network_of(model, LAYOUT, cells, cell, "DiPart")(whole) for cell in CELLS])
+    torch.testing.assert_close(heads.mean(0), model(whole), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        heads.mean(0), network_of(model, LAYOUT, cells, 0, "GridPG")(whole), rtol=1e-12, atol=1e-12
+    )
+    features = model.stages[1](model.stages[0](whole))
+    for cell in CELLS:
+        own = model.stages[2](LAYOUT.cell(features, cell))
+        torch.testing.assert_close(heads[cell], own, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gradient", "input-x-gradient", "lrp", "guided-backpropagation"])
+def test_dipart_evidence_stays_within_the_receptive_field(name: str) -> None:
+    layout, cell = Layout((2, 1, 1)), (32, 8, 12)
+    model, cells = pooled(), scans(2, cell=cell)
+    values = grid_map(model, layout, cells, 1, 0, LOCAL[name], 0, "DiPart")
+    border = reach(local_layers(model))[0]
+    assert 0 < border < 32
+    assert values[:32].abs().sum() > 0
+    assert not values[32 + border :].any()
+    if name == "gradient":
+        assert values[32 : 32 + border].any()
+
+
+def test_dipart_conserves_relevance() -> None:
+    cells = scans()
+    network = looking_at_cell(pooled(), LAYOUT, 2)
+    answer = attribute(network, LAYOUT.compose(cells), 1, Lrp(rules="founding"))
+    ledger = answer.ledger
+    assert ledger is not None
+    assert float(ledger.residual) == pytest.approx(0, abs=1e-12)
+    assert float(ledger.map_sum) != 0
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("method", [Lrp(), Lrp(rules="focus"), Lrp(rules="composite"), InputTimesGradient()], ids=repr)
+def test_the_sign_of_the_logit_does_not_turn_the_map(method: Method, setting: Setting) -> None:
+    shares = []
+    for bias in (-50, 50):
+        model = pooled()
+        nn.init.constant_(model.stages[2][3].bias, bias)  # type: ignore[index]
+        shares.append(LAYOUT.shares(grid_map(model, LAYOUT, scans(), 1, 0, method, 0, setting)).tolist())
+    assert sum(shares[0]) == pytest.approx(1)
+    assert shares[0] == pytest.approx(shares[1])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_integrated_gradients_are_complete_in_every_setting(cell: int) -> None:
+    model, cells = pooled(), scans()
+    method = IntegratedGradients(steps=64, tolerance=1)
+    for setting in SETTINGS:
+        network = network_of(model, LAYOUT, cells, cell, setting)
+        whole = LAYOUT.compose(cells)
+        with torch.no_grad():
+            difference = float((network(whole) - network(torch.zeros_like(whole)))[0, 1])
+        total = float(grid_map(model, LAYOUT, cells, 1, cell, method, 0, setting).sum())
+        assert total == pytest.approx(difference, abs=0.01 * abs(difference) + 1e-3)
+
+
+@pytest.mark.parametrize("shape", [CELL, (24, 8, 16)])
+def test_a_head_slid_over_its_own_size_is_the_head(shape: tuple[int, int, int]) -> None:
+    founding = FoundingCNN((26, 31, 28), channels=(2, 3), pools=(2, 3), hidden_units=4).double().eval()
+    for model, x in ((flattened(), scans()), (founding, scans(2, cell=(26, 31, 28)))):
+        slid = convolved(model, tuple(x.shape[-3:]))
+        torch.testing.assert_close(slid(x), model(x), rtol=1e-12, atol=1e-12)
+        assert len(slid.stages) == len(model.stages)
+        larger = slid(LAYOUT.compose(x[:1].expand(4, -1, -1, -1, -1)))
+        assert larger.shape == (1, model(x).shape[1])
+
+
+def test_logits_of_a_slid_head_are_averaged_over_all_positions() -> None:
+    model, cells = flattened(), scans()
+    whole = LAYOUT.compose(cells)
+    features = model.stages[0](whole)
+    d, h, _ = (side // n for side, n in zip(features.shape[-3:], LAYOUT.counts, strict=True))
+    places = [features[:, :, a : a + d, b : b + h] for a in range(d + 1) for b in range(h + 1)]
+    logits = [model.stages[2](model.stages[1](place.contiguous())) for place in places]
+    torch.testing.assert_close(convolved(model, CELL)(whole), torch.stack(logits).mean(0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("setting", ["GridPG", "DiPart"])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("name", LOCAL)
+def test_all_methods_run_in_all_settings_at_every_stage(name: str, stage: int, setting: Setting) -> None:
+    values = grid_map(pooled(), LAYOUT, scans(), 1, 2, LOCAL[name], stage, setting)
+    assert values.shape == LAYOUT.shape(CELL)
+    assert torch.isfinite(values).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: pooled(norm=nn.InstanceNorm3d), "InstanceNorm3d.*DiFull"),
+        (lambda: pooled(norm=nn.GroupNorm), "GroupNorm.*DiFull"),
+        (flattened, "DiFull"),
+        (lambda: FoundingCNN(CELL, channels=(2,), pools=(2,), hidden_units=3).double().eval(), "DiFull"),
+    ],
+)
+def test_dipart_of_a_network_that_is_not_local_is_refused(model: object, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        grid_map(model(), LAYOUT, scans(), 1, 0, Gradient(), 0, "DiPart")  # type: ignore[operator]
+
+
+class Places(nn.Module):
+    """Adds a weight per voxel of one size, as embeddings of places do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(CELL, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+def test_gridpg_of_a_network_for_one_size_is_refused_and_difull_is_not() -> None:
+    model = StagedModel([Places(), *pooled().stages]).eval()
+    with pytest.raises(UsageError, match="cannot take .* DiFull is defined"):
+        grid_map(model, LAYOUT, scans(), 1, 0, Gradient(), 0, "GridPG")
+    assert LAYOUT.shares(grid_map(model, LAYOUT, scans(), 1, 0, Gradient(), 0, "DiFull"))[0] == 1
+
+
+def test_dipart_of_cells_that_strides_do_not_divide_is_refused() -> None:
+    with pytest.raises(UsageError, match="strides do not divide"):
+        grid_map(pooled(), LAYOUT, scans(cell=(15, 9, 12)), 1, 0, Gradient(), 0, "DiPart")
+
+
+def test_no_weight_or_mode_of_the_model_changes() -> None:
+    model = pooled()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for setting in SETTINGS:
+        grid_map(model, LAYOUT, scans(), 1, 0, InputTimesGradient(), 0, setting)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module.training for module in model.modules())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(UsageError, match="known are GridPG"):
+        network_of(pooled(), LAYOUT, scans(), 0, "GridPh")  # type: ignore[arg-type]

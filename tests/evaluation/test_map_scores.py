@@ -1,0 +1,215 @@
+"""Scores of a map against a mask: closed forms, all orders of ties counted by hand, identities, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from pipeline.evaluation.scores.boxes import (
+    attended_box,
+    best_iou,
+    box_accuracy,
+    box_iou,
+    boxes_of,
+    largest_box,
+    saliency_metric,
+    threshold_ious,
+)
+from pipeline.evaluation.scores.concentration import entropy, gini
+from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
+from pipeline.evaluation.scores.map_scores import MAP_SCORES, score_map
+from pipeline.evaluation.scores.overlap import false_attribution
+from pipeline.run.errors import BadInputError
+
+SHAPE = (5, 7, 4)
+MAPS = hnp.arrays(np.float64, SHAPE, elements=st.floats(-4, 4, width=16))
+
+
+def box_mask(*boxes: tuple[slice, slice, slice], shape: tuple[int, int, int] = SHAPE) -> NDArray[np.bool_]:
+    mask = np.zeros(shape, dtype=bool)
+    for box in boxes:
+        mask[box] = True
+    return mask
+
+
+ONE = box_mask((slice(1, 4), slice(2, 4), slice(0, 3)))
+TWO = box_mask((slice(0, 2), slice(0, 2), slice(0, 2)), (slice(3, 5), slice(4, 7), slice(1, 4)))
+ROUGH = ONE & ~box_mask((slice(1, 2), slice(2, 3), slice(0, 1)))
+MASKS = {"one box": ONE, "two boxes": TWO, "no box": ROUGH}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("level", [0.1, 1.0, 7.0])
+def test_a_map_that_is_even_everywhere_has_what_chance_gives(mask: NDArray[np.bool_], level: float) -> None:
+    share = mask.mean()
+    scores = score_map(np.full(SHAPE, level), mask)
+    for name in ("auprc", "energy", "pointing", "hits", "iou"):
+        assert scores[name] == pytest.approx(share, abs=1e-12), name
+    assert scores["auroc"] == 0.5
+    assert scores["f1"] == pytest.approx(2 * share / (1 + share))
+    assert scores["evidence"] == pytest.approx(level * mask.sum())
+    largest = max(math.prod(s.stop - s.start for s in box) for box in boxes_of(mask)) / mask.size
+    assert scores["le"] == pytest.approx(1 - largest)
+    boxes = score_map(np.ones(SHAPE), mask)
+    assert scores["sp"] == boxes["sp"] == pytest.approx(scores["ep"])
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_the_mask_itself_is_a_perfect_map(mask: NDArray[np.bool_]) -> None:
+    scores = score_map(mask * 3.0, mask)
+    for name in ("auroc", "auprc", "energy", "pointing", "hits", "iou", "f1", "ba", "sp", "ep"):
+        assert scores[name] == 1, name
+    assert scores["le"] == scores["om"] == scores["undefined"] == 0
+    assert tuple(scores) == tuple(MAP_SCORES)
+
+
+@settings(max_examples=30, deadline=None)
+@given(MAPS, st.sampled_from(list(MASKS)), st.sampled_from([0.25, 2.0, 1024.0]))
+def test_scale_changes_no_score_but_the_evidence(values: NDArray[np.float64], name: str, scale: float) -> None:
+    before, after = (score_map(one, MASKS[name]) for one in (values, values * scale))
+    after["evidence"] /= scale
+    assert before == pytest.approx(after, nan_ok=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(MAPS, st.sampled_from(list(MASKS)))
+def test_bounds_and_order(values: NDArray[np.float64], name: str) -> None:
+    scores = score_map(values, MASKS[name], recognised=False)
+    if scores["undefined"]:
+        assert not values.any()
+        return
+    for column in set(MAP_SCORES) - {"sm", "evidence"}:
+        assert 0 <= scores[column] <= 1, column
+    assert scores["om"] == 1 >= scores["le"]
+    turned = [np.transpose(one, (2, 0, 1)) for one in (values, MASKS[name])]
+    again = score_map(*turned, recognised=False)
+    by_voxel = set(scores) - {"le", "ba", "sm"}  # of two parts of one size, the first counts
+    assert {name: again[name] for name in by_voxel} == pytest.approx({name: scores[name] for name in by_voxel})
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf, 0.0], ids=str)
+def test_an_undefined_map_is_counted_and_has_no_scores(broken: float) -> None:
+    values = np.zeros(SHAPE) if broken == 0 else np.ones(SHAPE)
+    values[2, 3, 1] = broken
+    scores = score_map(values, ONE)
+    assert scores.pop("undefined") == 1
+    assert all(math.isnan(value) for value in scores.values())
+
+
+def test_a_negative_map_is_defined_and_points_nowhere() -> None:
+    scores = score_map(-np.ones(SHAPE) - ONE, ONE)
+    assert scores["undefined"] == scores["energy"] == scores["iou"] == scores["f1"] == scores["auroc"] == 0
+    assert scores["le"] == 1
+    assert scores["evidence"] == -2 * ONE.sum()
+
+
+def test_voxels_outside_the_brain_do_not_count() -> None:
+    inside = box_mask((slice(0, 5), slice(1, 7), slice(0, 4)))
+    values = np.random.default_rng(3).normal(size=SHAPE)
+    changed = np.where(inside, values, np.nan)
+    assert score_map(values, ONE, inside) == pytest.approx(score_map(changed, ONE, inside), nan_ok=True)
+    assert score_map(np.ones(SHAPE), ONE, inside)["energy"] == pytest.approx(ONE.sum() / inside.sum())
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (np.zeros(SHAPE, bool), "empty"),
+        (np.ones(SHAPE, bool), "covers everything"),
+        (np.ones((5, 7, 3), bool), "on one grid"),
+        (np.ones((7, 5, 4), bool), "on one grid"),
+    ],
+)
+def test_a_truth_that_nothing_can_be_scored_against_is_refused(mask: NDArray[np.bool_], words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        score_map(np.ones(SHAPE), mask)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=5, max_size=6), st.integers(1, 4), st.integers(1, 5))
+def test_ties_count_as_the_mean_over_all_orders(values: list[int], true: int, k: int) -> None:
+    """Every order that the values allow, written out."""
+    truth = np.arange(len(values)) < true
+    orders = [
+        o for o in itertools.permutations(range(len(values))) if [-values[n] for n in o] == sorted(-v for v in values)
+    ]
+    expected = np.mean([truth[list(order[:k])].sum() for order in orders])
+    assert hits_in_first(np.array(values, float), truth, k) == pytest.approx(expected)
+    assert pointing(np.array(values, float), truth) == pytest.approx(np.mean([truth[order[0]] for order in orders]))
+    pairs = [(a > b) + (a == b) / 2 for a in values[:true] for b in values[true:]]
+    assert auroc(np.array(values, float), truth) == pytest.approx(np.mean(pairs))
+
+
+def test_average_precision_written_out() -> None:
+    values, truth = np.array([5.0, 4.0, 4.0, 3.0, 1.0]), np.array([1, 0, 1, 0, 1], bool)
+    precisions = [1 / 1, 2 / 3, 3 / 5]  # at the thresholds 5, 4 and 1, each for one more true place
+    assert auprc(values, truth) == pytest.approx(np.mean(precisions))
+
+
+def test_a_place_without_a_value_comes_last() -> None:
+    values, truth = np.array([np.nan, -5.0, 1.0]), np.array([True, False, False])
+    assert auroc(values, truth) == 0
+    assert hits_in_first(values, truth, 2) == 0
+
+
+def test_boxes_of_unequal_sides_are_where_they_are() -> None:
+    assert boxes_of(ONE) == [(slice(1, 4), slice(2, 4), slice(0, 3))]
+    assert largest_box(TWO) == (slice(3, 5), slice(4, 7), slice(1, 4))
+    assert attended_box(ONE * 2.0 + 0.1) == (slice(1, 4), slice(2, 4), slice(0, 3))
+    assert largest_box(np.zeros(SHAPE, bool)) is attended_box(-np.ones(SHAPE)) is None
+    a, b = (slice(0, 2), slice(0, 3), slice(0, 4)), (slice(1, 3), slice(1, 4), slice(2, 6))
+    grids = [box_mask(box, shape=(6, 6, 6)) for box in (a, b)]
+    assert box_iou(a, b) == (grids[0] & grids[1]).sum() / (grids[0] | grids[1]).sum()
+
+
+def test_box_accuracy_takes_one_threshold_for_all_maps() -> None:
+    truth = boxes_of(ONE)
+    near = np.where(ONE, 1.0, 0.45)
+    ious = np.stack([threshold_ious(near, truth), threshold_ious(ONE * 1.0, truth)])
+    whole = best_iou((slice(0, 5), slice(0, 7), slice(0, 4)), truth)
+    assert ious[0].tolist() == [whole] * 5 + [1] * 5
+    assert box_accuracy(ious) == 1
+    accuracies = [box_accuracy(ious[:, :4], (delta,)) for delta in (0.1, 0.3, 0.5, 0.9)]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_saliency_metric_rewards_small_boxes_down_to_its_floor() -> None:
+    assert saliency_metric((slice(0, 1), slice(0, 5), slice(0, 4)), 100, 0.5) == pytest.approx(math.log(0.2 / 0.5))
+    assert saliency_metric((slice(0, 1), slice(0, 1), slice(0, 1)), 100, 1.0) == pytest.approx(math.log(0.05))
+    assert saliency_metric(None, 100, 1.0) == 0
+    assert math.isnan(saliency_metric(None, 100, None))
+    assert math.isnan(saliency_metric(None, 100, 0.0))
+
+
+@settings(max_examples=50, deadline=None)
+@given(hnp.arrays(np.float64, (3, 4, 2), elements=st.floats(0, 8, width=16)))
+def test_concentration_lies_between_even_and_one_voxel(values: NDArray[np.float64]) -> None:
+    n = values.size
+    if not values.any():
+        assert math.isnan(gini(values))
+        assert math.isnan(entropy(values))
+        return
+    assert -1e-12 <= gini(values) <= (n - 1) / n + 1e-12
+    assert 0 <= entropy(values) <= math.log2(n) + 1e-12
+    differences = np.abs(np.subtract.outer(values.ravel(), values.ravel())).sum()
+    assert gini(values) == pytest.approx(differences / (2 * n * values.sum()), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("distractor", "planted", "ratio"), [(2.0, 4.0, 0.5), (-2.0, 4.0, 0.5), (1.0, 0.0, np.inf), (0.0, 4.0, 0.0)]
+)
+def test_false_attribution_is_per_unit_of_the_planted_one(distractor: float, planted: float, ratio: float) -> None:
+    values = np.zeros(SHAPE)
+    other = box_mask((slice(4, 5), slice(0, 2), slice(0, 1)))
+    values[1, 2, 0], values[4, 1, 0] = planted, distractor
+    sums, means = false_attribution(values, ONE, other)
+    assert sums == ratio
+    assert means == ratio * ONE.sum() / other.sum() or ratio in (0, np.inf)
+    assert math.isnan(false_attribution(values * 0, ONE, other)[0])

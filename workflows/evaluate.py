@@ -1,0 +1,111 @@
+"""``heatlas evaluate``: the bench. Every method against nulls, planted truth and the network; a verdict on each."""
+
+from __future__ import annotations
+
+import argparse
+
+import pandas as pd
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.reading import PLANTED
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.evaluation.bench.stage import PARTS, USUAL_PARTS, Bench, Request
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from pipeline.run.layout.folder import read_run_config, read_run_input
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import clear_stale_scratch
+from pipeline.run.work.lock import run_lock
+from pipeline.run.work.log import open_log
+
+
+def evaluate_command(arguments: argparse.Namespace) -> int:
+    """Judge the methods on a finished run, without changing anything of it; print the verdicts.
+
+    Raises
+    ------
+    UsageError
+        If the folder is no run, or a method or part does not exist.
+    BadInputError
+        If the run has nothing to judge.
+    """
+    layout = EvaluationLayout(arguments.out.resolve())
+    source, request = read_run_input(layout), request_of(arguments)
+    config = read_run_config(layout)
+    if not layout.scans.is_file():
+        raise UsageError(
+            f"{layout.scans}: no such file, so there is nothing to evaluate. Finish the run with heatlas run."
+        )
+    layout.evaluation.mkdir(exist_ok=True)
+    with (
+        run_lock(layout.lock) as lock_note,
+        open_log(layout, source.input) as log,
+        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
+    ):
+        if lock_note:
+            log.warning("%s", lock_note)
+        clear_stale_scratch(layout)
+        atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+        split = Split.read(layout.splits) if layout.splits.is_file() else Split(())
+        bench = Bench(
+            layout, request, registered_scans(layout, config), split, config, atlas, executor,
+            DigestCache(layout.digests),
+        )  # fmt: skip
+        evaluated = bench.evaluate(source.input / PLANTED)
+        for line in verdict_lines(evaluated.verdicts):
+            log.info("%s", line)
+        log.info("Tables: %s", layout.evaluation)
+    failed = [outcome for outcome in evaluated.outcomes if not outcome.ok]
+    for outcome in failed:
+        print(f"  {outcome.job.unit} failed: {outcome.message}")
+    return EXIT_SOME_FAILED if failed else EXIT_OK
+
+
+def request_of(arguments: argparse.Namespace) -> Request:
+    """What was typed.
+
+    Raises
+    ------
+    UsageError
+        For a part that does not exist.
+    """
+    parts = _listed(arguments.parts) or USUAL_PARTS
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise UsageError(f"--parts {unknown[0]}: unknown; known are {', '.join(PARTS)}.")
+    if arguments.plant and "plant" not in parts:
+        parts = (*parts, "plant")
+    return Request(_listed(arguments.methods), tuple(parts), arguments.quick)
+
+
+def _listed(texts: list[str]) -> tuple[str, ...]:
+    """Names given one by one or with commas between them."""
+    return tuple(name for text in texts for name in text.split(",") if name)
+
+
+def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[Scan, ...]:
+    """Kept scans whose registered image and mask are there."""
+    found = []
+    for scan in ScanTable.read(layout.scans).kept:
+        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        if files.t1w.is_file() and files.brain_mask.is_file():
+            found.append(scan)
+    if not found:
+        raise BadInputError(f"{layout.root}: no scan is registered. Finish the run with heatlas run.")
+    return tuple(found)
+
+
+def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
+    """The verdicts as printed: those that passed first."""
+    lines = []
+    for cohort, own in verdicts.groupby("cohort", sort=False):
+        lines.append(f"On the {'scans of the run' if cohort == 'run' else 'controls with planted loss'}:")
+        ordered = own.assign(order=own["passed"].fillna(False)).sort_values("order", ascending=False, kind="stable")
+        for row in ordered.itertuples():
+            mark = "n/a   " if pd.isna(row.passed) else "passed" if row.passed else "failed"
+            lines.append(f"  {mark} {row.map}: {row.verdict}")
+    return lines
