@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from atlases.spaces import Grid
 from pipeline.regions.maps import read_map
 from pipeline.run.layout.map_names import map_title
-from reports.figures.maps import map_unit
 from reports.figures.slices import GROUP_PERCENTILES, ColourScale
 from reports.page.components import Component
 from reports.page.material import Material
@@ -83,7 +82,7 @@ class RegionViewers:
             ViewerMap(
                 self.material.run.layout.group_map(label, self.map_name), label, self.map_name,
                 f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale.low,
-                self.scale.high, self.scale.signed, f"{map_unit(self.map_name)} per voxel", values[box],
+                self.scale.high, self.scale.signed, f"{self.material.run.map_unit(self.map_name)} per voxel", values[box],
             )
             for label, values in blocks.items()
         ]  # fmt: skip

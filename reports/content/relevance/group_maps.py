@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipeline.run.layout.map_names import map_title
 from reports.figures.gallery import Picture
-from reports.figures.maps import group_rows, map_unit
+from reports.figures.maps import group_rows
 from reports.figures.slices import GROUP_PERCENTILES, BrainImage
 from reports.figures.surfaces import GroupMap, draw_group_maps
 from reports.page.material import Material
@@ -46,7 +46,10 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
         return None
     found = {(of, name): material.group_view(of, name) for of in (*run.map_groups, *OUTCOMES)}
     views = {key: view for key, view in found.items() if view is not None}
-    rows = [group_rows(views, of, [name], run.map_groups[0], GROUP_PERCENTILES) for of in (run.map_groups, OUTCOMES)]
+    rows = [
+        group_rows(views, of, [name], run.map_groups[0], GROUP_PERCENTILES, run.map_unit)
+        for of in (run.map_groups, OUTCOMES)
+    ]
     row = (rows[0] or rows[1])[0]
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
@@ -77,7 +80,7 @@ def surface_pictures(material: Material) -> list[Picture]:
                 draw_group_maps(shown, material.backdrop),
                 f"surface_{name}",
                 f"Cortical surface of both hemispheres, lateral and medial, and glass brain: {mean.title}.{below}",
-                f"{mean.title}.{below} Colours as in the mean maps by class, {map_unit(name)} per voxel. {SPACES}",
+                f"{mean.title}.{below} Colours as in the mean maps by class, {run.map_unit(name)} per voxel. {SPACES}",
                 "png",
             )
         )

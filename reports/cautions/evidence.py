@@ -1,0 +1,48 @@
+"""Evidence of regions in logits, read from the statistics: the numbers of the headline of a run with evidence maps.
+
+An evidence map adds up to the evidence of a scan less that of its reference, so the sum over a region is its part of
+this difference. The statistics compare densities; a density times the voxels of its region is the sum again.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reports.analyses.verdicts import rows_where
+from reports.cautions.headline import Leaders, leaders, voxels_of
+from reports.read.run_record import RunRecord
+from reports.words.numbers import fixed, interval, mid_sentence, signed
+
+_PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]
+
+
+def evidence_differences(run: RunRecord, map_name: str) -> pd.DataFrame:
+    """Classes compared by the evidence of each region, by region, largest Hedges' g first; empty where not tested.
+
+    Columns of ``group_comparisons.tsv``; means, difference and interval are in logits.
+    """
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
+    if rows.empty or map_name not in run.evidence_maps:
+        return pd.DataFrame()
+    rows = rows[rows["hedges_g"].notna()].set_index("group")
+    rows = rows.sort_values("hedges_g", ascending=False, kind="stable")
+    return rows.assign(**{name: rows[name] * voxels_of(run).reindex(rows.index) for name in _PER_VOXEL})
+
+
+def leading_evidence(run: RunRecord, map_name: str, top: int) -> Leaders:
+    """The regions whose evidence differs most between the classes, by Hedges' g; none where this was not tested."""
+    rows = evidence_differences(run, map_name)
+    return Leaders((), {}) if rows.empty else leaders(run, rows["hedges_g"], map_name, "evidence", top)
+
+
+def difference_of(run: RunRecord, row: pd.Series) -> str:
+    """The difference of the classes in one region, with its interval, to stand in brackets."""
+    bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+    return f"g {fixed(row['hedges_g'])}, {signed(row['difference'])} {run.evidence_unit}, {bounds}"
+
+
+def leading_in_words(run: RunRecord, map_name: str, regions: tuple[str, ...]) -> list[str]:
+    """Regions with their difference between the classes."""
+    rows = evidence_differences(run, map_name)
+    return [f"{mid_sentence(region)} ({difference_of(run, rows.loc[region])})" for region in regions]

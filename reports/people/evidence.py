@@ -1,0 +1,54 @@
+"""What an evidence map says of one scan, in a sentence: how much more evidence than controls, and from which regions."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reports.cautions.evidence import leading_evidence
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, listing, mid_sentence, shortened, signed
+
+NAMED = 3  # regions with the largest parts of a scan's evidence that are named
+
+
+def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
+    """One sentence per scan about the leading map; none where it is no evidence map.
+
+    A sentence reads: "Scan I1: evidence for AD is +2.30 logits, that of its reference of 12 training controls −1.80.
+    Of the difference of +4.10: hippocampus +1.30, amygdala +0.70 and lateral ventricle +0.40. Completeness error of
+    the map: −0.02 logits."
+    """
+    if not run.leads_with_evidence:
+        return []
+    accounts = {name: _of_leading_map(run, name) for name in ("evidence", "evidence_applied")}
+    sums = {name: _of_leading_map(run, name) for name in ("relevance", "relevance_applied")}
+    found = []
+    for scan in visits["scan_id"]:
+        account, parts = ([table.loc[[scan]] for table in tables.values() if scan in table.index]
+                          for tables in (accounts, sums))  # fmt: skip
+        if account and parts:
+            found.append(_sentence(run, str(scan), account[0].iloc[0], parts[0].set_index("group")["sum"].dropna()))
+    return found
+
+
+def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
+    """Rows of the leading map by scan."""
+    if not run.has(table):
+        return pd.DataFrame()
+    rows = run.tables[table]
+    return rows[rows["map"] == run.leading_map].set_index("scan_id")
+
+
+def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -> str:
+    above = account["evidence"] - account["reference_evidence"]
+    unit = run.evidence_unit
+    what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
+    largest = parts.sort_values(ascending=above < 0, kind="stable").index[:NAMED]
+    headline = [group for group in leading_evidence(run, run.leading_map, 1).regions if group in parts.index]
+    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in dict.fromkeys([*headline, *largest])]
+    return (
+        f"Scan {shortened(scan)}: {what} is {signed(account['evidence'])} {unit}, that of its reference of "
+        f"{count(int(account['n_reference']), 'training control')} {signed(account['reference_evidence'])}. Of the "
+        f"difference of {signed(above)}: {listing(named)}. Completeness error of the map: "
+        f"{signed(account['completeness_error'])} {unit}."
+    )
