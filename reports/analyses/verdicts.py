@@ -60,8 +60,9 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
 
 def comparisons(run: RunRecord) -> Verdict | None:
     """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
-    name, pair = run.main_maps[0], f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    name, pair = run.leading_map, f"{run.positive}/{run.negative}"
+    metric = "density" if run.leads_with_evidence else "share"  # evidence is the density times the voxels
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric=metric)
     tested = rows[rows["p_fwe"].notna()] if len(rows) else rows
     if tested.empty:
         return None
@@ -72,8 +73,16 @@ def comparisons(run: RunRecord) -> Verdict | None:
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
-    answer = f"Of the map of {run.positive}, {'; '.join(said)}." if said else "No difference survives correction."
+    whole = f"Compared with {run.negative}, evidence for" if run.leads_with_evidence else "Of the map of"
+    answer = f"{whole} {run.positive}, {'; '.join(said)}." if said else "No difference survives correction."
     first = tested.iloc[0]
+    if run.leads_with_evidence:
+        return Verdict(
+            answer,
+            f"Evidence ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
+            f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
+            "Hedges' g. Regions add up to the difference in logits, so this says which regions carry the prediction.",
+        )
     densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
     grounds = (
         f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "

@@ -37,12 +37,15 @@ def leading_evidence(run: RunRecord, map_name: str, top: int) -> Leaders:
 
 
 def difference_of(run: RunRecord, row: pd.Series) -> str:
-    """The difference of the classes in one region, with its interval, to stand in brackets."""
+    """The difference of the classes in one region, in logits, with its interval."""
     bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
-    return f"g {fixed(row['hedges_g'])}, {signed(row['difference'])} {run.evidence_unit}, {bounds}"
+    return f"{signed(row['difference'])} {run.evidence_unit}, {bounds}"
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: tuple[str, ...]) -> list[str]:
     """Regions with their difference between the classes."""
     rows = evidence_differences(run, map_name)
-    return [f"{mid_sentence(region)} ({difference_of(run, rows.loc[region])})" for region in regions]
+    return [
+        f"{mid_sentence(region)} (g {fixed(rows.loc[region, 'hedges_g'])}, {difference_of(run, rows.loc[region])})"
+        for region in regions
+    ]

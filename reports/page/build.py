@@ -50,8 +50,8 @@ def report_inputs(layout: RunLayout) -> list[Path]:
     of_the_scans = [*_maps_of_the_pairs(layout), *_pictures_of_scans(layout)]
     truth = read_run_input(layout).input / PLANTED
     return [
-        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_evaluation, *of_the_scans, *sorted(template_files()),
-        *([truth] if truth.is_file() else []),
+        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_evaluation, *of_the_scans,
+        *sorted(template_files()), *([truth] if truth.is_file() else []),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What an evidence map says of one scan, in a sentence: how much more evidence than controls, and from which regions."""
+"""What an evidence map says of one scan: how much more evidence than controls it has, and from which regions."""
 
 from __future__ import annotations
 

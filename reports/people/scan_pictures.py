@@ -100,8 +100,8 @@ def _made_from(run: RunRecord, files: ScanFiles, images: Sequence[Path]) -> Mapp
 
 
 def draw_one(
-    outputs: Mapping[str, Path], files: ScanFiles, units: Mapping[str, str], groups: Sequence[str], resolution_mm: float,
-    atlas: str, cautions: Sequence[Caution],
+    outputs: Mapping[str, Path], files: ScanFiles, units: Mapping[str, str], groups: Sequence[str],
+    resolution_mm: float, atlas: str, cautions: Sequence[Caution],
 ) -> None:  # fmt: skip
     """Job: draw one scan and make its page.
 

@@ -15,6 +15,7 @@ from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR, rows_where
+from reports.cautions.evidence import difference_of, evidence_differences
 from reports.cautions.findings import Caution, summary_means
 from reports.cautions.headline import least_voxels, map_shares
 from reports.cautions.method_cautions import scaled_by_probability
@@ -27,7 +28,7 @@ from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionViewers
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
-from reports.words.numbers import count, fixed, listing, number, p_value, percent, shortened
+from reports.words.numbers import count, fixed, listing, number, p_value, percent, sentence_case, shortened, signed
 from reports.words.volume_sources import OWN
 
 
@@ -71,25 +72,26 @@ class RegionMaterial:
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
-        """Per bilateral group and map: mean share and gain of each participant, by class and by outcome.
+        """Per bilateral group and map: mean share, gain and evidence of each participant, by class and by outcome.
 
         Applied scans (outside the contrast) have neither and stand under their diagnosis.
         """
         run = self.material.run
-        columns = ["participant_id", "map", "group", *METRICS, "label", "outcome"]
+        measures = [*METRICS, "evidence"]
+        columns = ["participant_id", "map", "group", *measures, "label", "outcome"]
         frames = []
         if run.has("predictions"):
-            rows = with_shares(run.region_values)
+            rows = _with_evidence(run, run.region_values)
             frames.append(rows[rows["map"].isin(run.main_maps)][columns])
         if run.has("relevance_applied", "scans"):
-            rows = with_shares(run.tables["relevance_applied"])
+            rows = _with_evidence(run, run.tables["relevance_applied"])
             diagnoses = run.tables["scans"][["scan_id", "diagnosis"]]
             rows = rows[rows["map"].isin(run.main_maps)].merge(diagnoses, on="scan_id")
             frames.append(rows.assign(label=rows["diagnosis"], outcome=None)[columns])
         found: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
         for column in ("label", "outcome") if frames else ():
             keys = ["group", "map", column]
-            means = pd.concat(frames).groupby([*keys, "participant_id"], sort=True)[list(METRICS)].mean()
+            means = pd.concat(frames).groupby([*keys, "participant_id"], sort=True)[measures].mean()
             for (group, name, members), rows in means.groupby(level=keys, sort=True):
                 found.setdefault((str(group), str(name)), {})[str(members)] = rows.droplevel([0, 1, 2])
         return found
@@ -104,6 +106,11 @@ class RegionMaterial:
         sides = table.groupby(["group", "participant_id", "scan_id"], sort=False)["volume_mm3"].sum(min_count=1)
         means = sides.groupby(level=["group", "participant_id"], sort=False).mean()
         return {str(group): rows.droplevel("group") for group, rows in means.groupby(level="group", sort=False)}
+
+
+def _with_evidence(run: RunRecord, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of relevance with the share of the map, and the sums of evidence maps as ``evidence``."""
+    return with_shares(rows).assign(evidence=rows["sum"].where(rows["map"].isin(run.evidence_maps)))
 
 
 def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
@@ -134,10 +141,12 @@ _VOLUME_TEXT = (
 
 
 def _lead(shared: RegionMaterial, group: str) -> str:
-    """Whether the classes differ here in the leading map, by share of the map and by density."""
-    run, name = shared.material.run, shared.material.run.main_maps[0]
+    """Whether the classes differ here in the leading map: by evidence, or by share and density."""
+    run, name = shared.material.run, shared.material.run.leading_map
     if run.task.kind.undefined:
         return f"No comparison of classes. {run.task.kind.undefined}"
+    if run.leads_with_evidence:
+        return _lead_of_evidence(run, group)
     if not run.has("region_effects"):
         return "Differences between the classes have not been tested yet."
     pair = f"{run.positive}/{run.negative}"
@@ -152,6 +161,22 @@ def _lead(shared: RegionMaterial, group: str) -> str:
     return (
         f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_positive']), 'participant')} of "
         f"{run.positive} and {number(row['n_negative'])} of {run.negative}.{_place(run, name, group)}"
+    )
+
+
+def _lead_of_evidence(run: RunRecord, group: str) -> str:
+    """Whether the classes differ here in evidence, in logits, and the place of the region by this difference."""
+    rows = evidence_differences(run, run.leading_map)
+    title = map_title(run.leading_map)
+    if group not in rows.index or pd.isna(rows.loc[group, "p_fwe"]):
+        return f"{title}: no difference of evidence between the classes could be tested here."
+    row, place = rows.loc[group], list(rows.index).index(group) + 1
+    means = [f"{signed(row[column])} logits in {label}" for column, label in
+             zip(("mean_first", "mean_second"), run.labels, strict=True)]  # fmt: skip
+    return (
+        f"{title}: evidence here {_difference(run, row, 'larger')}: {difference_of(run, row)}; mean {listing(means)}, "
+        f"{count(int(row['n_first']), 'participant')} of {run.positive} and {number(row['n_second'])} of "
+        f"{run.negative}. By g it is number {number(place)} of {number(len(rows))} regions."
     )
 
 
@@ -199,7 +224,13 @@ def _planted(run: RunRecord, group: str) -> str:
     if not run.planted:
         return ""
     said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
-    name = run.main_maps[0]
+    name = run.leading_map
+    if run.leads_with_evidence:
+        order = list(evidence_differences(run, name).index)
+        if group not in order:
+            return f"{said}."
+        place = f"number {number(order.index(group) + 1)} of {number(len(order))}"
+        return f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is {place}."
     density = summary_means(run, name, "density", "TP")
     if group not in density:
         return f"{said}."
@@ -224,10 +255,15 @@ def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
 METRICS = ("share", "gain")  # metrics that do not depend on the strength of the whole map, as sum and density do
 
 
+def metrics_of(run: RunRecord, map_name: str) -> tuple[str, ...]:
+    """Metrics of a map that its charts show: evidence has a unit, so that people can be compared by it."""
+    return ("evidence",) if map_name in run.evidence_maps else METRICS
+
+
 def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
-    """Share of the map and gain by class and outcome, one point per participant."""
+    """Evidence, or share of the map and gain, by class and outcome, one point per participant."""
     run, charts = shared.material.run, []
-    for metric in METRICS:
+    for metric in metrics_of(run, map_name):
         groups = _groups(shared, map_name, group, metric)
         known = [g for g in groups if np.isfinite(g.values).any()]
         if not known:
@@ -277,19 +313,23 @@ def _summary(material: Material, group: str) -> PageTable:
 
 
 def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:
-    """Share of the map against volume, by class, one point per participant."""
+    """Share of the map, or evidence, against volume, by class, one point per participant."""
     volumes, run, charts = shared.volumes.get(group), shared.material.run, []
     if volumes is None:
         return []
     for name in maps:
-        pairs = []
+        pairs, metric = [], metrics_of(run, name)[0]
+        what = {"share": "share of the map", "evidence": f"evidence ({run.evidence_unit})"}[metric]
         for label, look in ((run.positive, POSITIVE), (run.negative, NEGATIVE)):
             members = shared.people[group, name].get(label)
             if members is not None:
                 across = volumes.reindex(members.index).to_numpy(float)
-                pairs.append((_group(members["share"], label, look), across))
+                pairs.append((_group(members[metric], label, look), across))
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
-            title = f"Share of {map_title(name)} in {shortened(group)} against its volume, {count(n, 'participant')}."
-            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "share of the map", title), title))
+            title = (
+                f"{sentence_case(what)}, {map_title(name)}, in {shortened(group)} against its volume, "
+                f"{count(n, 'participant')}."
+            )
+            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", what, title), title))
     return charts

@@ -77,12 +77,12 @@ class RegionViewers:
         if box is None:
             return ()
         shown = part_of(space, box)
-        titles = self.material.run.group_sizes
+        titles, unit = self.material.run.group_sizes, self.material.run.map_unit(self.map_name)
         maps = [
             ViewerMap(
                 self.material.run.layout.group_map(label, self.map_name), label, self.map_name,
                 f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale.low,
-                self.scale.high, self.scale.signed, f"{self.material.run.map_unit(self.map_name)} per voxel", values[box],
+                self.scale.high, self.scale.signed, f"{unit} per voxel", values[box],
             )
             for label, values in blocks.items()
         ]  # fmt: skip
