@@ -142,6 +142,7 @@ def _atlas(run: RunRecord) -> Caution | None:
 
 
 METHOD_CHECKS: Sequence[Check] = (
-    Check(_planted_missed, ("planted_recovery",)), Check(_leading_map_failed, ("verdicts",)), Check(_unseen), Check(scaled_by_probability),
+    Check(_planted_missed, ("planted_recovery",)), Check(_leading_map_failed, ("verdicts",)), Check(_unseen),
+    Check(scaled_by_probability),
     Check(_several_networks), Check(_atlas),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,8 +40,15 @@ class Explored:
     links: Mapping[str, str]  # address of a bilateral group's page, relative to the page
     contrast: str  # what the test compares between which classes, as a reader sees it
 
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Columns on the page; without an evidence map there is none of evidence."""
+        table = _read(self.table)
+        known = set(table.columns[(table != MISSING).any()])
+        return [column for column in COLUMNS if column["key"] != "mean_evidence" or column["key"] in known]
 
-PAINTED = ("mean_share", "mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe")
+
+PAINTED = ("mean_evidence", "mean_share", "mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe")
 """Columns by which the brain can be coloured."""
 COLUMNS = [
     {"key": name, "title": declared.title, "paints": name in PAINTED,
@@ -56,20 +64,21 @@ def explorer_component(explored: Explored) -> Component:
 
     Without scripts it is a plain table: bilateral groups by the first map in the first group of scans.
     """
+    columns = explored.columns
     data = {
         "table": packed(np.frombuffer(explored.table, np.uint8)),
         "maps": list(explored.maps),
         "links": dict(explored.links),
-        "columns": COLUMNS,
+        "columns": columns,
     }
     html = render_part(
         "components/explorer.html.j2",
         data=embedded_json(data),
         file=explored.file,
         caption=f"Hedges’ g and p compare {explored.contrast}. In the pictures, left is left.",
-        columns=COLUMNS,
+        columns=columns,
         hints=EXPLORER_COLUMNS,
-        rows=_plain_rows(explored),
+        rows=_plain_rows(explored, columns),
         links=explored.links,
         methods={str(one["method"]): str(one["method_title"]) for one in explored.maps},
         scan_groups=explored.scan_groups,
@@ -78,15 +87,21 @@ def explorer_component(explored: Explored) -> Component:
     return Component(html, template_text("components/explorer.css"), (LIBRARY, template_text("components/explorer.js")))
 
 
-def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
-    """Bilateral group and formatted cells of each row shown without scripts."""
-    table = pd.read_csv(io.BytesIO(explored.table), sep="\t", keep_default_na=False, na_values={}, dtype=str)
-    table = table.map(unguarded)
+def _read(content: bytes) -> pd.DataFrame:
+    """The file on disk as text, cell by cell."""
+    table = pd.read_csv(io.BytesIO(content), sep="\t", keep_default_na=False, na_values={}, dtype=str)
+    return table.map(unguarded)
+
+
+def _plain_rows(explored: Explored, columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Bilateral group and formatted cells of each row shown without scripts, by the first column with values."""
+    table = _read(explored.table)
     first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
     rows = table[first & (table["hemisphere"] == BILATERAL)]
-    order = pd.to_numeric(rows["mean_share"], errors="coerce").sort_values(ascending=False, kind="stable").index
+    by = next((name for name in PAINTED if (rows[name] != MISSING).any()), PAINTED[0])
+    order = pd.to_numeric(rows[by], errors="coerce").sort_values(ascending=False, kind="stable").index
     return [
-        (str(row["group"]), [_cell(str(row[column["key"]]), str(column["kind"])) for column in COLUMNS])
+        (str(row["group"]), [_cell(str(row[column["key"]]), str(column["kind"])) for column in columns])
         for _, row in rows.loc[order].iterrows()
     ]
 

@@ -30,14 +30,14 @@ def region_explorer(material: Material) -> Component | None:
     if space is None or not run.has("region_summary", "predictions", "relevance"):
         return None
     summary = run.tables["region_summary"]
-    maps = [name for name in run.map_names if name in set(summary["map"])]
+    maps = [name for name in run.ordered_maps if name in set(summary["map"])]
     groups = [group for group in (*run.labels, *OUTCOMES) if run.group_sizes.get(group, (0, 0))[0]]
     if not maps or not groups:
         return None
     effects, measure = _effects(run)
     table = explorer_table(
         summary, effects, run.tables["relevance"], _relevance(material), run.tables["predictions"],
-        space.atlas.regions, maps, run.labels,
+        space.atlas.regions, maps, run.labels, run.evidence_maps,
     )  # fmt: skip
     path = run.layout.figures / TABLE
     write_table(path, table, EXPLORER_COLUMNS)
@@ -53,10 +53,14 @@ def region_explorer(material: Material) -> Component | None:
 
 
 def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
-    """Tests between the classes, and of which measure: the share of the map; density where no share was compared."""
-    rows = rows_where(run, "group_comparisons", comparison=f"{run.positive}/{run.negative}", metric="share")
-    if len(rows):
-        return rows.assign(tested="share"), "share of the map"
+    """Tests between the classes, and of which measure: evidence; of other maps share, or density without it."""
+    pair = f"{run.positive}/{run.negative}"
+    shares, densities = (rows_where(run, "group_comparisons", comparison=pair, metric=m) for m in ("share", "density"))
+    if len(shares):
+        shares = shares[~shares["map"].isin(run.evidence_maps)]
+        evidence = densities[densities["map"].isin(run.evidence_maps)] if len(densities) else densities
+        measure = "evidence or, of maps without it, the share of the map" if len(evidence) else "share of the map"
+        return pd.concat([evidence.assign(tested="evidence"), shares.assign(tested="share")]), measure
     effects = run.tables.get("region_effects")
     return None if effects is None else effects.assign(tested="density"), "density"
 

@@ -307,7 +307,9 @@ def _summary(material: Material, group: str) -> PageTable:
     table = run.tables["region_summary"]
     rows = table[(table["group"] == group) & (table["n_scans"] > 0)]
     names = rows["scan_group"].map(lambda name: OUTCOME_NAMES.get(str(name), str(name)))
-    rows = rows.assign(map=rows["map"].map(map_title), scan_group=names)
+    place = rows["map"].map({name: place for place, name in enumerate(run.ordered_maps)})
+    rows = rows.assign(map=rows["map"].map(map_title), scan_group=names, place=place)
+    rows = rows.sort_values("place", kind="stable")
     level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
     return page_table(rows, columns_of(run, "region_summary", _SUMMARY), f"Means over participants, with {level}.")
 

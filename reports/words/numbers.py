@@ -63,11 +63,13 @@ def signed(value: object, decimals: int = 2) -> str:
 
     Examples
     --------
-    >>> signed(1.3, 1), signed(-0.04), signed(0.0), signed(None)
+    >>> signed(1.3, 1), signed(-0.04), signed(-0.004), signed(None)
     ('+1.3', '−0.04', '0.00', 'n/a')
     """
-    plus = not is_missing(value) and round(float(value), decimals) > 0  # type: ignore[arg-type]
-    return f"{'+' * plus}{fixed(value, decimals)}"
+    if is_missing(value):
+        return MISSING
+    rounded = round(float(value), decimals) + 0.0  # type: ignore[arg-type]
+    return f"{'+' * (rounded > 0)}{fixed(rounded, decimals)}"
 
 
 def percent(share: object, decimals: int = 1) -> str:

@@ -38,7 +38,7 @@ def evidence_block(material: Material) -> dict[str, Any]:
 
 
 def _shown(run: RunRecord, name: str) -> tuple[Leaders, str]:
-    """The regions of the figure and how they are ranked: by Hedges' g, or by the mean where there are no two classes."""
+    """The regions of the figure and how they are ranked: by Hedges' g, or by the mean without two classes."""
     found = leading_evidence(run, name, TOP)
     if found.regions:
         return found, f"Hedges' g between {run.positive} and {run.negative}, within test folds"
