@@ -117,16 +117,16 @@ KNOWN: Mapping[str, Column] = {
             "best": "", "chosen": "Chosen", "exact": "", "fold_held": "Within test folds", "kept": "",
         },
         Form.COUNT: {
-            "epoch": "", "fold": "Fold", "hits": "Planted regions found", "k": "Subtypes", "n_censored": "Without conversion",
-            "n_competing": "Other dementia", "n_controls": "Controls", "n_events": "Conversions",
-            "n_first": "First, n", "n_gain": "Gain, n", "n_negative": "{negative}, n",
+            "epoch": "", "fold": "Fold", "hits": "Planted regions found", "k": "Subtypes",
+            "n_censored": "Without conversion", "n_competing": "Other dementia", "n_controls": "Controls",
+            "n_events": "Conversions", "n_first": "First, n", "n_gain": "Gain, n", "n_negative": "{negative}, n",
             "n_participants": "Participants", "n_planted": "Planted regions", "n_positive": "{positive}, n",
             "n_rankings": "Rankings", "n_regions": "Regions",
             "n_repeated": "With repeated scans", "n_scans": "Scans", "n_second": "Second, n",
             "n_sites": "Sites", "n_tested": "Tested scans", "n_tests": "Tests",
-            "n_training": "Training participants", "n_voxels": "Voxels", "patient": "", "rank": "", "reference_voxels": "",
-            "region": "", "regions": "", "repeat": "", "smallest": "Smallest", "subtype": "Subtype",
-            "top": "List length", "voxels": "",
+            "n_training": "Training participants", "n_voxels": "Voxels", "patient": "", "rank": "",
+            "reference_voxels": "", "region": "", "regions": "", "repeat": "", "smallest": "Smallest",
+            "subtype": "Subtype", "top": "List length", "voxels": "",
         },
         Form.PROBABILITY: {
             "probability": "",
@@ -165,7 +165,8 @@ KNOWN: Mapping[str, Column] = {
         },
         Form.SHARE: {
             "ambiguous": "Ambiguous pairs", "beyond": "Beyond ±1.96", "overlap": "Overlap",
-            "overlap_chance": "By chance", "relevance_share": "Relevance in planted regions", "share": "Share", "volume_share": "Share of volume",
+            "overlap_chance": "By chance",
+            "relevance_share": "Relevance in planted regions", "share": "Share", "volume_share": "Share of volume",
             "voxel_share": "Share of voxels",
         },
     }.items()

@@ -13,7 +13,7 @@ from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
-from reports.words.volume_sources import OWN
+from reports.words.wording import OWN
 
 MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 

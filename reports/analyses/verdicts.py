@@ -14,8 +14,7 @@ from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import correction, worded
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value, shortened
-from reports.words.volume_sources import biomarker_in_words
-from reports.words.wording import level_in_words, variable_in_words
+from reports.words.wording import biomarker_in_words, level_in_words, variable_in_words
 
 CLEAR = 0.05  # below this, a corrected p is significant
 NAMED = 4  # regions named for each direction of a difference

@@ -23,8 +23,9 @@ from reports.page.tables import PageTable, page_table
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import TABLES
 from reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
-from reports.words.volume_sources import OWN, biomarker_in_words
 from reports.words.wording import (
+    OWN,
+    biomarker_in_words,
     contrast_in_words,
     covariates_in_words,
     level_in_words,
@@ -207,7 +208,7 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 class Analysis:
     """A section made of views."""
 
-    id: str  # see `reports.page.specification.Section`
+    id: str
     title: str
     short: str
     # Question and method in plain words; ``{horizon}``: the months within which MCI may convert

@@ -13,8 +13,7 @@ import pandas as pd
 from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.audit_cautions import AUDIT_CHECKS
-from reports.cautions.findings import Caution, Check, performance_estimate
-from reports.cautions.headline import in_words
+from reports.cautions.findings import Caution, Check, in_words, performance_estimate
 from reports.cautions.method_cautions import METHOD_CHECKS
 from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import outlying_scans, registered

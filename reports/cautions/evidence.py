@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from reports.analyses.verdicts import rows_where
-from reports.cautions.headline import Leaders, leaders, voxels_of
+from reports.cautions.findings import Leaders, leaders, voxels_of
 from reports.read.run_record import RunRecord
 from reports.words.numbers import fixed, interval, mid_sentence, signed
 

@@ -11,8 +11,7 @@ from atlases.templates import load_template
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.evaluation_verdict import lines_on
 from reports.analyses.planted_verdict import planted_leaders, shuffled_count
-from reports.cautions.findings import Caution, Check
-from reports.cautions.headline import small_regions
+from reports.cautions.findings import Caution, Check, small_regions
 from reports.read.leading_map import has_passed
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, number, percent

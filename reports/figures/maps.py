@@ -79,7 +79,9 @@ def draw_map_grid(
             for place, plan in enumerate(plans):
                 left, top = _LABEL + block * block_width + place * cell, bottom - _FILLED * cell
                 panel = under[place] if view is None else slices.with_map(under[place], plan, view, row.scale)
-                _paste(sheet, panel, round(top * density), round(left * density))
+                row_of, column_of = round(top * density), round(left * density)
+                part = sheet[row_of : row_of + panel.shape[0], column_of : column_of + panel.shape[1]]
+                part[:] = panel[: part.shape[0], : part.shape[1]]
                 write(left + 0.02, bottom - 0.02, slices.slice_name(plan.cut))
                 if plan.cut[0] != "sagittal":
                     write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
@@ -92,11 +94,6 @@ def draw_map_grid(
     axes.set_axis_off()
     axes.imshow(sheet, aspect="auto", interpolation="nearest")
     return figure
-
-
-def _paste(sheet: slices.Pixels, panel: slices.Pixels, row: int, column: int) -> None:
-    part = sheet[row : row + panel.shape[0], column : column + panel.shape[1]]
-    part[:] = panel[: part.shape[0], : part.shape[1]]
 
 
 def _anatomy(plan: slices.Plan, backdrop: slices.Backdrop | None) -> slices.Pixels:

@@ -28,8 +28,8 @@ def draw_regions(
     """Leading regions, best on top: boxes and points by class (left), mean and quartiles by outcome (right).
 
     `values`: one row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`. `metric`: column
-    drawn. `regions`: bilateral groups in the order to draw. `axis_title`: with units. Returns the second is the number
-    of extreme values that lie outside the axis.
+    drawn. `regions`: bilateral groups in the order to draw. `axis_title`: with units. Returns the figure
+    and the number of extreme values that lie outside the axis.
     """
     width, height = 9.2, 0.27 * len(regions) + 1.3
     figure = new_figure(width, height)

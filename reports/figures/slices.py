@@ -174,8 +174,8 @@ def slice_name(cut: Cut) -> str:
 class Plan:
     """Which points of a slice a panel shows."""
 
-    cut: Cut  # (plane, mm)
-    # Shape (pixels,); Position in mm of each column from left to right, and of each row from top to bottom
+    cut: Cut
+    # Position in mm of each column from left to right and of each row from top to bottom, shape (pixels,)
     across: NDArray[np.float64]
     up: NDArray[np.float64]
 
@@ -215,8 +215,7 @@ def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: Co
 def outlined_bodies(plan: Plan, labels: BrainImage, chosen: Mapping[int, int]) -> NDArray[np.int16]:
     """Which body each pixel of a panel belongs to, 0 for none.
 
-    `labels`: of whole numbers: the atlas. `chosen`: label number to the number of its body; labels of one number are
-    outlined as one.
+    `chosen` maps labels of the atlas to the number of their body; labels with the same number are outlined as one.
     """
     found = plan.sample(labels, order=0)
     bodies = np.zeros(int(max(found.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)

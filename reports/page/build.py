@@ -31,7 +31,7 @@ from reports.page.links import PAGES
 from reports.page.material import Material
 from reports.page.pages import Frame, NavigationEntry, render, template_files
 from reports.page.parts import FinishedSection, make_parts
-from reports.viewer.of_run import shared_data
+from reports.viewer.component import shared_data
 from reports.words.methods import methods_bibtex, methods_markdown
 from reports.words.numbers import is_missing, listing, shortened
 

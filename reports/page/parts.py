@@ -142,7 +142,7 @@ def make_part(layout: RunLayout, name: str) -> Made:
 def make_parts(material: Material, executor: Executor | None) -> Made:
     """Make all parts, in the workers where there are any.
 
-    Returns sections in the order of the report.
+    The sections are in the order of the report.
     """
     if executor is None:
         made = [part(material) for part in PARTS.values()]

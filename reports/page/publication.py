@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.work.progress import Progress
-from reports.content.relevance.group_maps import class_difference, group_map
+from reports.content.relevance.maps import class_difference, group_map
 from reports.figures.gallery import Gallery
 from reports.figures.style import house_style
 from reports.figures.surfaces import VIEWS, draw_group_maps

@@ -21,9 +21,9 @@ from reports.people.evidence import evidence_sentences
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.people.portrait import OUTLINED
 from reports.read.run_record import RunRecord
-from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, Look, ScoreRow, draw_fingerprint, draw_visits
+from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened, signed
-from reports.words.volume_sources import source_name
+from reports.words.wording import source_name
 
 SHOWN = 24  # regions of the fingerprint in the chart; the table has all
 
@@ -277,7 +277,8 @@ def _fingerprint(
         )
         for group, score, value in zip(shown["group"], shown["score"], shown["value"], strict=True)
     ]
-    look = _look(material, visits)
+    looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
+    look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
         f"{measure.title} ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
         f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
@@ -286,10 +287,6 @@ def _fingerprint(
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
     return Fingerprint(title, chart, _region_table(material, measure, table), text)
-
-
-def _look(material: Material, visits: pd.DataFrame) -> Look:
-    return {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}.get(str(visits["label"].iloc[0]), OTHER)
 
 
 def _region_table(material: Material, measure: Measure, rows: pd.DataFrame) -> PageTable:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
-from reports.cautions.headline import small_regions
+from reports.cautions.findings import small_regions
 from reports.figures.gallery import Picture, inlined
 from reports.page.material import Material
 from reports.people.portrait import CUTS, OUTLINED

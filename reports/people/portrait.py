@@ -25,7 +25,7 @@ def draw_portrait(
     """One row of slices per map over the person's own brain, the leading regions outlined and numbered.
 
     `brain`: in template space, background 0. `maps`: by map name, with the slices of `CUTS`. `groups`: bilateral groups
-    to outline; the first is number 1. Returns pNG; equal input gives equal bytes.
+    to outline; the first is number 1. Returns a PNG; equal input gives equal bytes.
     """
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0

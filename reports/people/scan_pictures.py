@@ -35,8 +35,7 @@ from reports.page.pages import TEMPLATES, Frame, render
 from reports.people.portrait import CUTS, OUTLINED, draw_portrait
 from reports.read.run_record import RunRecord
 from reports.viewer.atlas import ViewingSpace, atlas_component
-from reports.viewer.component import ViewerMap, viewer_component
-from reports.viewer.of_run import SCALE, viewing_space
+from reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
 
 STAGE = "scan-pictures"
 _TEMPLATES = (
@@ -150,9 +149,9 @@ def scan_page(
 ) -> str:
     """Page of one scan.
 
-    `brain`: shape of ``space.source``; In template space, background 0. `maps`: shape of ``space.source``; Relevance by
-    map name, in the order to show. `views`: of the same maps; their percentiles are what the colours are set on.
-    `units`: of the values of these maps. `cautions`: what to know before the maps are read.
+    `brain` (background 0) and `maps` (by name, in the order to show) lie on the grid ``space.source``.
+    `views`: of the same maps; their percentiles are what the colours are set on. `units`: of the values of these maps.
+    `cautions`: what to know before the maps are read.
     """
     caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
     shown = []
@@ -160,8 +159,7 @@ def scan_page(
         scale, unit = views[name].scale(PERSON_PERCENTILES), f"{units[name]} per voxel"
         shown.append(
             ViewerMap(
-                files.relevance_map(name), files.name, name, files.name, map_title(name), scale.low, scale.high,
-                scale.signed, unit, values,
+                files.relevance_map(name), files.name, name, files.name, map_title(name), scale, unit, values,
             )
         )  # fmt: skip
     viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", caption, {files.name: brain})

@@ -16,20 +16,18 @@ from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.evidence import difference_of, evidence_differences
-from reports.cautions.findings import Caution, summary_means
-from reports.cautions.headline import least_voxels, map_shares
+from reports.cautions.findings import Caution, least_voxels, map_shares, summary_means
 from reports.cautions.method_cautions import scaled_by_probability
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
-from reports.region_pages.picture import RegionPictures
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
-from reports.region_pages.viewer import RegionViewers
+from reports.region_pages.viewer import RegionPictures, RegionViewers
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
 from reports.words.numbers import count, fixed, listing, number, p_value, percent, sentence_case, shortened, signed
-from reports.words.volume_sources import OWN
+from reports.words.wording import OWN
 
 
 @dataclass(frozen=True)
@@ -183,8 +181,9 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
 def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
     """The difference of the classes in a row of tests, to follow its subject."""
     where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
-    said = where if row["p_fwe"] < CLEAR else "does not differ significantly between the classes"
-    return f"{said} (Hedges' g {fixed(row['hedges_g'])}, family-wise corrected {p_value(row['p_fwe'])})"
+    said = where if row["p_fwe"] < CLEAR else "is not significantly different between the classes"
+    size = f"Hedges' g of {run.positive} against {run.negative} {fixed(row['hedges_g'])}"
+    return f"{said} ({size}, family-wise corrected {p_value(row['p_fwe'])})"
 
 
 def _place(run: RunRecord, name: str, group: str) -> str:

@@ -1,4 +1,4 @@
-"""A viewer of the mean maps around one region, outlined: the part of the brain that a page of a region needs.
+"""The mean maps around one region: a picture with its outline on the template, and a viewer of a box around it.
 
 A whole brain with two maps would make each page a megabyte and a half; a box around the region is a tenth of that for
 most. Regions that span the brain are shown in voxels of twice the side.
@@ -14,18 +14,123 @@ from functools import cached_property
 import numpy as np
 import scipy.ndimage
 from numpy.typing import NDArray
+from PIL import Image
 
-from atlases.spaces import Grid
+from atlases.labels import load_atlas
+from atlases.spaces import Grid, template_grid
 from pipeline.regions.maps import read_map
+from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
+from reports.figures import slices
+from reports.figures.gallery import Picture, inlined
+from reports.figures.pictures import NIGHT, png, write
 from reports.figures.slices import GROUP_PERCENTILES, ColourScale
 from reports.page.components import Component
 from reports.page.material import Material
+from reports.people.portrait import GAP, HEAD, PIXELS, named
 from reports.viewer.atlas import ViewingSpace, atlas_component
-from reports.viewer.component import ViewerMap, viewer_component
-from reports.viewer.of_run import space_of
+from reports.viewer.component import ViewerMap, space_of, viewer_component
 from reports.viewer.volumes import block_mean
 from reports.words.numbers import shortened
+
+
+@dataclass(frozen=True)
+class MeanMap:
+    """One mean map and the scale on which its colours stand; without an image, the place of one that is lost."""
+
+    title: str
+    image: slices.BrainImage | None
+    scale: slices.ColourScale
+
+
+@dataclass(frozen=True)
+class RegionPictures:
+    """Images read once for the pictures of all regions."""
+
+    backdrop: slices.Backdrop
+    labels: slices.BrainImage
+    groups: Mapping[str, tuple[int, ...]]  # labels of each bilateral group
+    maps: Sequence[MeanMap]
+    caption: str
+
+    @cached_property
+    def boxes(self) -> list[tuple[slice, ...] | None]:
+        """The box around each label, by label number from 1."""
+        return list(scipy.ndimage.find_objects(self.labels.values))
+
+    @classmethod
+    def of(cls, material: Material) -> RegionPictures | None:
+        """None without the template, the atlas, or a mean map. The place of a map that is lost stays empty."""
+        run, backdrop = material.run, material.backdrop
+        if backdrop is None or not run.keeps_mean_maps:
+            return None
+        try:
+            atlas = load_atlas(run.config.regions.atlas, template_grid(run.config.registration.resolution_mm))
+        except HeatlasError:
+            return None
+        name = run.main_maps[0]
+        views = {label: material.group_view(label, name) for label in run.labels if material.expects_map(label)}
+        there = [view for view in views.values() if view is not None]
+        if not there:
+            return None
+        scale, maps = there[0].scale(slices.GROUP_PERCENTILES), []
+        for label, view in views.items():
+            image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
+            title = f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"
+            maps.append(MeanMap(title, image, scale))
+        caption = (
+            f"Outlined in white, on the template; slices through its middle. Colours as in the report: "
+            f"{'; '.join(shown.title for shown in maps)}. Left is left."
+        )
+        missing = material.missing_maps(views, [name])
+        caption += f" {missing}" if missing else ""
+        return cls(
+            backdrop,
+            slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine)),
+            atlas.regions.groups,
+            maps,
+            caption,
+        )
+
+    def draw(self, group: str) -> Picture | None:
+        """Three slices through the largest side of the region, one row per map; None if it has no voxel."""
+        cuts = self._cuts(group)
+        if cuts is None:
+            return None
+        chosen = dict.fromkeys(self.groups[group], 1)
+        width, height = 3 * (PIXELS + GAP), HEAD + PIXELS + GAP
+        sheet = Image.new("RGB", (len(self.maps) * width, height), NIGHT)
+        for block, shown in enumerate(self.maps):
+            write(sheet, (block * width + 4, 2), shown.title)
+        for column, cut in enumerate(cuts):
+            plan = slices.Plan.of(cut, PIXELS)
+            anatomy = slices.grey_panel(plan, self.backdrop.image, self.backdrop.ceiling)
+            bodies = slices.outlined_bodies(plan, self.labels, chosen)
+            for block, shown in enumerate(self.maps):
+                panel = anatomy
+                if shown.image is not None:
+                    panel = slices.with_map(anatomy, plan, shown.image, shown.scale)
+                picture = named(slices.with_outlines(panel, bodies), {}, cut)
+                sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
+        alt = f"{shortened(group)}, outlined on three slices of the template."
+        return Picture("", inlined(png(sheet), "png"), alt, self.caption, sheet.width, dark=True)
+
+    def _cuts(self, group: str) -> tuple[slices.Cut, ...] | None:
+        """Slices through the voxel of the region's larger side that is nearest to that side's middle."""
+        values, affine, found = self.labels.values, self.labels.affine, []
+        for label in self.groups.get(group, ()):
+            box = self.boxes[label - 1] if label <= len(self.boxes) else None
+            if box is not None:
+                found.append(np.argwhere(values[box] == label) + np.array([side.start for side in box]))
+        if not found:
+            return None
+        voxels = max(found, key=len)
+        nearest = voxels[np.argmin(((voxels - voxels.mean(axis=0)) ** 2).sum(axis=1))]
+        planes: tuple[slices.Plane, ...] = ("sagittal", "coronal", "axial")
+        return tuple(
+            (plane, round(float(affine[k, 3] + affine[k, k] * nearest[k]), 1)) for k, plane in enumerate(planes)
+        )
+
 
 MARGIN_MM = 20.0  # what is shown around the region on each side
 MOST_VOXELS = 150_000  # of the shown box; larger ones are shown in coarser voxels
@@ -42,7 +147,7 @@ class RegionViewers:
     space: ViewingSpace  # of the whole brain
     map_name: str
     scale: ColourScale  # as in the viewer of the index
-    blocks: Blocks  # shape of ``space.grid``; Mean map of each class
+    blocks: Blocks  # mean map of each class, on ``space.grid``
 
     @classmethod
     def of(cls, material: Material) -> RegionViewers | None:
@@ -71,7 +176,7 @@ class RegionViewers:
         """Data and viewer of a bilateral group; none if it has no voxel."""
         space, blocks = self.space, self.blocks
         box = region_box(space, group)
-        if box is not None and _voxels(box) > MOST_VOXELS:
+        if box is not None and math.prod(side.stop - side.start for side in box) > MOST_VOXELS:
             space, blocks = self._coarse
             box = region_box(space, group)
         if box is None:
@@ -81,8 +186,8 @@ class RegionViewers:
         maps = [
             ViewerMap(
                 self.material.run.layout.group_map(label, self.map_name), label, self.map_name,
-                f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale.low,
-                self.scale.high, self.scale.signed, f"{unit} per voxel", values[box],
+                f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale,
+                f"{unit} per voxel", values[box],
             )
             for label, values in blocks.items()
         ]  # fmt: skip
@@ -129,7 +234,3 @@ def part_of(space: ViewingSpace, box: Box) -> ViewingSpace:
         space.template, grid=grid, t1w=space.template.t1w[box], brain_mask=space.template.brain_mask[box]
     )
     return ViewingSpace(grid, 1, grid, template, atlas)
-
-
-def _voxels(box: Box) -> int:
-    return int(np.prod([side.stop - side.start for side in box]))

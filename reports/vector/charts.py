@@ -157,7 +157,7 @@ class Course:
 
     name: str  # with its unit
     values: Sequence[float]  # by visit; NaN where it is not known
-    bounds: tuple[float, float] | None = None  # (low, high); Of the scale, where the quantity has natural ones
+    bounds: tuple[float, float] | None = None  # ends of the scale, where the quantity has natural ones
     mark: float | None = None  # A value with a meaning, such as 0.5 of a probability
 
 

@@ -5,6 +5,7 @@ Why slices on a canvas and not a library: see ``docs/viewer.md``, with the measu
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.regions.maps import read_map
-from pipeline.run.errors import BadInputError
-from reports.figures.slices import HIPPOCAMPAL_CUTS
+from pipeline.run.errors import BadInputError, HeatlasError
+from pipeline.run.layout.map_names import map_title
+from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
+from reports.figures.style import OUTCOME_NAMES
 from reports.page.components import Component, embedded_json
+from reports.page.material import Material
 from reports.page.pages import render_part, template_text
-from reports.viewer.atlas import LIBRARY, ViewingSpace, brain_codes
+from reports.read.run_record import OUTCOMES, group_name
+from reports.viewer.atlas import LIBRARY, ViewingSpace, atlas_component, brain_codes
 from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
-from reports.words.numbers import number
+from reports.words.numbers import count, number
+
+SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
+
+
+@functools.lru_cache(maxsize=1)
+def viewing_space(resolution_mm: float, atlas: str) -> ViewingSpace | None:
+    """Space of a run, loaded once for all pages; None where the template's package or the atlas is not at hand."""
+    try:
+        return ViewingSpace.of(resolution_mm, atlas)
+    except HeatlasError:
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _shared(resolution_mm: float, atlas: str) -> Component | None:
+    space = viewing_space(resolution_mm, atlas)
+    return None if space is None else atlas_component(space)
+
+
+def space_of(material: Material) -> ViewingSpace | None:
+    """Viewing space of a run."""
+    config = material.run.config
+    return viewing_space(config.registration.resolution_mm, config.regions.atlas)
+
+
+def shared_data(material: Material) -> Component | None:
+    """Labels and brain that the viewers and explorers of a page read; every page that has one needs this once."""
+    config = material.run.config
+    return _shared(config.registration.resolution_mm, config.regions.atlas)
+
+
+def group_viewer(material: Material) -> Component | None:
+    """Mean maps: both classes by every method, the outcomes by the leading one, so that the page stays small.
+
+    None where no mean map was kept, or there is no template to show it on.
+    """
+    run, space = material.run, space_of(material)
+    if space is None or not run.keeps_mean_maps:
+        return None
+    views = material.group_views
+    wanted = [(group, name) for group in run.map_groups for name in run.ordered_maps]
+    wanted += [(group, run.main_maps[0]) for group in OUTCOMES]
+    there = [key for key in wanted if key in views]
+    maps = []
+    for group, name in there:
+        alike = [views[key] for key in there if key[1] == name]  # the positive class first, if it has a map
+        scale = alike[0].scale(GROUP_PERCENTILES, alike)
+        scans, people = run.group_sizes[group]
+        of = f"{count(scans, 'scan')} of {count(people, 'person', 'people')}"
+        maps.append(
+            ViewerMap(
+                run.layout.group_map(group, name), group, name,
+                f"{OUTCOME_NAMES[group].capitalize() if group in OUTCOMES else group_name(group)}, mean of {of}",
+                map_title(name), scale, f"{run.map_unit(name)} per voxel",
+            )
+        )  # fmt: skip
+    if not maps:
+        return None
+    missing = material.missing_maps(run.map_groups, run.map_names) or material.missing_maps(OUTCOMES, run.main_maps[:1])
+    whose = f"the absolute mean map of {group_name(run.map_groups[0])} by the method"
+    caption = SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
+    return viewer_component(space, maps, "Mean relevance maps", f"{caption} {missing}".strip())
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +101,9 @@ class ViewerMap:
     method: str
     group_title: str  # as a reader sees them, with the n of a mean
     method_title: str
-    low: float  # where its colours begin and saturate, in absolute value; `low` is the first threshold
-    high: float
-    signed: bool  # whether negative values matter, so that the colour bar has two sides
+    scale: ColourScale  # `low` is the first threshold
     unit: str
-    # Shape of the run's grid, optional; Of the image, where it was read before
+    # Of the image on the run's grid, where it was read before
     values: NDArray[np.float32] | None = None
 
 
@@ -55,9 +120,8 @@ def viewer_component(
     The page also needs `reports.viewer.atlas.atlas_component`, once.
 
     `maps`: the first one is shown first: at the left hippocampus as the figures are, or in the first outlined region.
-    `brains`: shape of ``space.source``; What lies under the maps of a group: a person's brain in template space,
-    background 0. The template where there is none. `outlined`: labels of the atlas with a line around them. Raises
-    BadInputError if there is no map, two share group and method, or one cannot be read.
+    `brains`: a person's brain in template space on ``space.source``, shown under the maps of a group in place of the
+    template. `outlined`: labels of the atlas with a line around them.
     """
     chosen = [(one.group, one.method) for one in maps]
     if not chosen or len(set(chosen)) < len(chosen):
@@ -67,7 +131,9 @@ def viewer_component(
         "start": start.tolist(),
         "outlined": [int(number) for number in outlined],
         "maps": [_payload(space, one) for one in maps],
-        "brains": {group: _packed_brain(space, brain) for group, brain in brains.items()},
+        "brains": {
+            group: packed(brain_codes(block_mean(brain, space.side)), zlib.Z_RLE) for group, brain in brains.items()
+        },
     }
     html = render_part(
         "components/viewer.html.j2",
@@ -81,16 +147,12 @@ def viewer_component(
     return Component(html, template_text("components/viewer.css"), (LIBRARY, template_text("components/viewer.js")))
 
 
-def _packed_brain(space: ViewingSpace, brain: NDArray[Any]) -> str:
-    return packed(brain_codes(block_mean(brain, space.side)), zlib.Z_RLE)
-
-
 def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
     values = read_map(one.path, space.source) if one.values is None else one.values
     coded = Coded.of(block_mean(values, space.side))
     return {
         "group": one.group, "method": one.method, "title": f"{one.group_title}, {one.method_title}", "unit": one.unit,
-        "low": one.low, "high": one.high, "signed": one.signed, "top": coded.top,
+        "low": one.scale.low, "high": one.scale.high, "signed": one.scale.signed, "top": coded.top,
         "data": packed(coded.codes, zlib.Z_RLE),
     }  # fmt: skip
 

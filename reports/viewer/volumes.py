@@ -54,7 +54,7 @@ def block_grid(grid: Grid, side: int) -> Grid:
 def block_mean(values: NDArray[Any], side: int) -> NDArray[np.float32]:
     """Mean over blocks, so that sums over regions stay what they were.
 
-    `values`: shape (x, y, z). Returns blocks that stick out are means over their voxels inside.
+    Blocks that stick out of the field of view are means over their voxels inside.
     """
     if side == 1:
         return np.asarray(values, dtype=np.float32)
@@ -74,7 +74,7 @@ def block_mean(values: NDArray[Any], side: int) -> NDArray[np.float32]:
 class Coded:
     """A map of one byte per voxel."""
 
-    codes: NDArray[np.int8]  # shape (x, y, z); -127 to 127
+    codes: NDArray[np.int8]  # -127 to 127, shape (x, y, z)
     top: float  # largest absolute value; 0 for an empty map
 
     @classmethod

@@ -21,23 +21,23 @@ class Term:
 
 GLOSSARY: Sequence[Term] = (
     Term("relevance", "Relevance", ("relevance",),
-         "How much a voxel speaks for {positive} in the eyes of the network, for one scan; negative, against it. It "
-         "says what the network used, not where disease is."),
+         "How much a voxel of a scan speaks for {positive} according to the network; negative values speak against it. "
+         "It shows what the network used, not where disease is."),
     Term("susceptibility", "Susceptibility", ("susceptibility",),
-         "What guided backpropagation gives in place of relevance: how strongly the output would react to a change of "
-         "a voxel, without a sign."),
+         "What guided backpropagation gives instead of relevance: how strongly the output reacts to a change of a "
+         "voxel, without a sign."),
     Term("lrp", "LRP", ("LRP",),
-         "Layer-wise relevance propagation: hands the output of the network down, layer by layer, to the voxels."),
+         "Layer-wise relevance propagation: distributes the output of the network, layer by layer, to the voxels."),
     Term("beta", "β", ("β",),
-         "The parameter of LRP that says how much what speaks against the class counts. With β = 0 only what speaks "
-         "for it is followed; the larger β, the more negative relevance a map holds."),
+         "The parameter of LRP that weighs evidence against the class. With β = 0 only evidence for the class is used; "
+         "the larger β, the more negative relevance a map has."),
     Term("start", "Start value", ("start value",),
-         "What LRP hands down; here the {start} of {positive}. A map adds up to about this number, so maps of people "
+         "What LRP distributes; here the {start} of {positive}. A map adds up to about this number, so maps of people "
          "whom the network calls {positive} are larger everywhere."),
     Term("sum", "Sum", ("relevance sum",), "All relevance inside a region."),
     Term("density", "Density", ("density", "densities", "densest"),
          "Sum divided by the number of voxels of the region: where relevance is concentrated. In a region of few "
-         "voxels it hangs on the registration of a few millimetres."),
+         "voxels it depends on small errors of the registration."),
     Term("share", "Share of the map", ("share of the map", "shares of the map"),
          "Sum of a region divided by the absolute sums of all regions of the same scan: where relevance lies, whatever "
          "its amount. Comparable between scans whose maps differ in scale."),
@@ -45,10 +45,9 @@ GLOSSARY: Sequence[Term] = (
          "Sum divided by the mean sum of {negative} scans of the same test fold; 1 means as much as in {negative}. Not "
          "known where that mean is not above 0."),
     Term("log-gain", "Log-gain, shrunken", ("log-gain",),
-         "Logarithm of the ratio of two groups' means, drawn towards the mean of its map as far as its uncertainty "
-         "asks."),
+         "Logarithm of the ratio of two groups' means; uncertain values are pulled to the mean of their map."),
     Term("fold", "Out-of-fold, test fold", ("out-of-fold", "test folds", "test fold"),
-         "The participants are dealt into folds; each fold is predicted and explained by a network trained on the "
+         "The participants are divided into folds; each fold is predicted and explained by a network trained on the "
          "others. A test that holds the fold compares people of the same fold, who share a network."),
     Term("outcome", "True positive, false negative …", ("true-positive", "true positives", "true positive"),
          "A true positive (TP) is a scan of {positive} called {positive}, a false negative (FN) one called {negative}; "
@@ -56,22 +55,22 @@ GLOSSARY: Sequence[Term] = (
     Term("balanced-accuracy", "Balanced accuracy", ("balanced accuracy",),
          "Mean of sensitivity and specificity; 0.5 is guessing, however unequal the classes are."),
     Term("corrected", "Corrected p", ("corrected p", "correction"),
-         "A p value that takes account of all tests asked at once: family-wise (the chance of one or more false finds) "
-         "by the largest statistic over permutations, or, where it says FDR, the share of false finds among the "
-         "finds (Benjamini and Hochberg). An uncorrected p is always called so."),
+         "A p value that accounts for all tests of a family: family-wise (the chance of any false positive) by "
+         "the largest statistic over permutations or, where it says FDR, the share of false positives among the "
+         "significant results (Benjamini and Hochberg). An uncorrected p is always called so."),
     Term("interval", "Interval", ("interval",),
-         "From drawing participants, with all their scans, again and again (bootstrap), unless the table says "
-         "otherwise; n/a where too few people or equal values allow none."),
+         "From resampling participants with all their scans (bootstrap), unless the table says otherwise; n/a where "
+         "there are too few people or all values are equal."),
     Term("hedges", "Hedges' g", ("Hedges' g",), "A difference of means in standard deviations, for small samples."),
     Term("w-score", "W-score", ("w-scores", "w-score"),
-         "How far a person lies from what their age, sex and further covariates let expect of {negative}, in standard "
-         "deviations."),
+         "Distance of a person from the value expected for {negative} of the same age, sex and further covariates, in "
+         "standard deviations."),
     Term("enrichment", "Enrichment", ("enrichment",),
          "Share of relevance in a place divided by its share of voxels; 1 is relevance spread evenly."),
     Term("concordance", "Concordance", ("concordance",),
          "Chance that of two people the one with the higher score converts first; 0.5 is guessing."),
     Term("combat", "ComBat, harmonisation", ("ComBat", "harmonisation"),
-         "Takes out of a measure what sites add to it (shift and scale), with parameters from training participants."),
+         "Removes effects of the site (shift and scale) from a measure, with parameters from training participants."),
 )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def _task(run: RunRecord) -> str:
 
 
 def _loss(run: RunRecord) -> str:
-    """The loss, and what the kept epoch is chosen by."""
+    """The loss of the training."""
     training = run.config.training
     if not run.task.is_number:
         return "cross-entropy" + (" weighted by class" if training.balance_classes else "")
@@ -161,7 +161,7 @@ def _registration(run: RunRecord) -> str:
     if "deepbet" in sources:
         parts.append(f"Brains were extracted with deepbet{_version(run, 'deepbet')} [@deepbet].")
     if "stripped" in sources:
-        parts.append("Scans that held nothing but the brain were taken as they were.")
+        parts.append("Scans without skull were used as they were.")
     if "given" in sources:
         parts.append("Brain masks that came with scans were used.")
     if "synthstrip" in sources:
@@ -176,8 +176,8 @@ def _registration(run: RunRecord) -> str:
     doubtful = int(run.tables["registration"]["flags"].notna().sum())
     if doubtful:
         parts.append(
-            "In doubt, beyond fixed limits or, in a cohort of ten and more, more than 3.5 robust standard deviations "
-            f"from its median: {count(doubtful, 'registration')}; what happened to each stands in the run's tables."
+            "Registrations were flagged beyond fixed limits or, among ten or more scans, more than 3.5 robust standard "
+            f"deviations from the median: {count(doubtful, 'registration')}; the run's tables say what was decided."
         )
     return " ".join(parts)
 
@@ -202,7 +202,7 @@ def _training(run: RunRecord) -> str:
         "was kept, among equals the one with the lowest validation loss, then the first."
     )
     if not run.task.is_number:
-        text += " With few validation participants many epochs reach the same accuracy, often 1, and the loss decides."
+        text += " With few validation participants many epochs have the same accuracy, and then the loss decides."
     if training.augmentation.is_on:
         text += " Images were augmented further with MONAI (settings in config.toml)."
     if training.repeats > 1:
@@ -226,8 +226,8 @@ def _attribution(run: RunRecord) -> str:
         betas = listing([f"{beta:g}" for beta in settings.betas])
         text += (
             f", with layer-wise relevance propagation [@lrp], β-rule with β = {betas}, starting from the {start} of "
-            f"{run.task.explained}{of_whom}. Batch normalisation was {norm}; biases take part in no rule; "
-            "what they absorb and what is lost is kept in a ledger"
+            f"{run.task.explained}{of_whom}. Batch normalisation was {norm}; biases are not part "
+            "of the rule; the relevance that they absorb and all other losses are recorded"
         )
     text += "."
     if GUIDED_MAP in run.map_names:
@@ -237,7 +237,8 @@ def _attribution(run: RunRecord) -> str:
             f" {listing([map_title(name) for name in run.evidence_maps])} {_verb(len(run.evidence_maps))} each scan "
             f"with up to {number(settings.reference_size)} controls of the training part of its network; the values of "
             f"such a map are evidence in {run.evidence_unit} and add up to the evidence of the scan"
-            f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an error that is reported."
+            f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an "
+            "error that is reported."
         )
     known = (*run.lrp_names, GUIDED_MAP, *run.evidence_maps)
     others = [map_title(name) for name in run.map_names if name not in known]
@@ -258,8 +259,8 @@ def _regions(run: RunRecord) -> str:
     return (
         f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
         f"right pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the "
-        f"mean sum of {run.negative} scans of the same test fold) follow the founding study [@founding]; a gain whose "
-        "denominator is not positive is not given."
+        f"mean sum of {run.negative} scans of the same test fold) follow the founding study [@founding]; gain is not "
+        "given where its denominator is not positive."
     )
 
 
@@ -269,7 +270,7 @@ def _statistics(run: RunRecord) -> str:
     settings = run.config.statistics
     text = (
         f"The participant is the unit of inference: intervals ({100 * settings.confidence:g} %; BCa [@bca] "
-        "where it can be had) come from "
+        "where possible) come from "
         f"{number(settings.bootstrap_samples)} bootstrap samples of participants"
     )
     if run.has("volume_association"):

@@ -13,7 +13,9 @@ from reports.words.wording import covariates_in_words
 def _curves(run: RunRecord) -> str:
     if not run.has("calibration"):
         return ""
-    return "Calibration was judged in bins of probability in which each participant counts once, with Wilson intervals."
+    return (
+        "Calibration was assessed in bins of probability in which each participant counts once, with Wilson intervals."
+    )
 
 
 def _associations(run: RunRecord) -> str:
@@ -57,7 +59,7 @@ def _progression(run: RunRecord) -> str:
     parts = []
     if run.has("progression"):
         parts.append(
-            "Participants with MCI were judged by networks that were never trained on them; conversion to AD was "
+            "Participants with MCI were predicted by networks that were never trained on them; conversion to AD was "
             "predicted from their first scan, with Harrell's concordance [@concordance]."
         )
     if run.has("cox"):
@@ -81,13 +83,13 @@ def _sites(run: RunRecord) -> str:
 
 
 def _beside_sites(run: RunRecord) -> str:
-    """What else is in the model while sites are estimated, and that nobody tested needs it known."""
+    """Covariates of the model by which effects of the site are estimated."""
     columns = run.config.statistics.harmonisation.training_covariates
     if not columns:
         return ""
     return (
-        f", with their {covariates_in_words(columns)} in the model so that it does not pass for a site (of the "
-        "participants tested it is not used)"
+        f", with their {covariates_in_words(columns)} in the model, so that their effects are not removed as "
+        "effects of the site (they are not used for the participants tested)"
     )
 
 

@@ -18,7 +18,7 @@ from pipeline.run.tables import read_table, write_table
 from reports.explorer.of_run import region_explorer
 from reports.page.material import Material
 from reports.page.pages import Frame, render
-from reports.viewer.of_run import group_viewer, shared_data
+from reports.viewer.component import group_viewer, shared_data
 
 HOSTILE_CLASS = '=C"N</script><b>'
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from component_pages import make_component_page
 
-from reports.content.relevance import group_maps
+from reports.content.relevance import maps as group_maps
 from reports.figures.style import new_figure
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -112,7 +112,7 @@ def test_choosing_a_metric_sorts_by_it_and_colours_the_brain(page, table):
     page.select_option(".explorer [name=metric]", "mean_gain")
     assert names(page) == wanted(table).sort_values("mean_gain", ascending=False, kind="stable")["name"].tolist()
     assert page.eval_on_selector(canvas, "one => one.toDataURL()") != before
-    assert page.inner_text(".explorer .unit").startswith("Gain")
+    assert page.inner_text(".explorer .unit").startswith("Mean gain")
 
 
 def test_filters_give_the_rows_of_the_table(page, table):

@@ -433,4 +433,4 @@ def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_pat
         assert sentence in logged
         assert sentence in page
     assert "Traceback" not in shown.out + shown.err
-    assert "Registration, scans to be looked at first." in page
+    assert "Registration of every scan, doubtful scans first." in page

@@ -32,7 +32,7 @@ def test_networks_of_folds_are_held_as_the_table_says(held, said):
 
 
 @pytest.mark.parametrize(("columns", "said"), [
-    ("label + age", "with their class, age in the model so that it does not pass for a site"),
+    ("label + age", "with their class, age in the model, so that their effects are not removed as effects of the site"),
     ("", "training participants of each fold, and applied"),
 ])  # fmt: skip
 def test_combat_uses_the_class_in_training_if_set_to(columns, said):
@@ -41,7 +41,7 @@ def test_combat_uses_the_class_in_training_if_set_to(columns, said):
     )
     text = methods_statistics._sites(run)
     assert said in text
-    assert ("of the participants tested it is not used" in text) == bool(columns)
+    assert ("they are not used for the participants tested" in text) == bool(columns)
 
 
 def test_covariates_are_in_words_and_named_once():

@@ -15,17 +15,18 @@ from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import ScanTable
 from reports.figures.pictures import NIGHT
-from reports.figures.registration_overview import (
+from reports.figures.slices import BrainImage
+from reports.page.build import build_report
+from reports.page.overviews import (
     BAR_PIXELS,
     MASK_COLOUR,
     MAX_BYTES,
     WHITE_COLOUR,
     _panel,
+    caption_lines,
     draw_overview,
+    draw_overviews,
 )
-from reports.figures.slices import BrainImage
-from reports.page.build import build_report
-from reports.page.overviews import caption_lines, draw_overviews
 
 TEMPLATE = load_template(4.0)
 

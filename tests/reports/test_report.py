@@ -416,7 +416,7 @@ def test_a_network_that_did_not_learn_is_pointed_out(tmp_path):
     description.write_text(description.read_text().replace("0.97", "0.5"))
     text = Page(build_report(layout)).text
     assert "A network did not learn. In 1 fold of 2 (fold 1)" in text
-    assert "measures and intervals come with the statistics" in text
+    assert "the statistics will add measures and intervals" in text
 
 
 def cautions_of(layout: RunLayout) -> dict[str, str]:

@@ -22,7 +22,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
 from pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, Controls
 from reports.cautions.all_cautions import find_cautions
-from reports.cautions.headline import small_regions
+from reports.cautions.findings import small_regions
 from reports.cautions.method_cautions import cautions_of_maps
 from reports.figures.slices import BrainImage, view_of
 from reports.page.build import build_report, report_inputs, written_files
@@ -34,7 +34,7 @@ from reports.people.scan_pictures import scan_page
 from reports.read.run_record import read_run
 from reports.read.written_tables import TABLES
 from reports.region_pages.page import RegionMaterial, region_content
-from reports.viewer.of_run import viewing_space
+from reports.viewer.component import viewing_space
 from reports.words.numbers import fixed, number, percent
 
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
@@ -145,7 +145,7 @@ def test_maps_of_a_missed_patient_do_not_show_what_misled_the_network(tmp_path):
     run = read_run(make_run(tmp_path / "run", plan))
     missed, alarm = _maps_of_mistakes(run, {"FN"}), _maps_of_mistakes(run, {"FP"})
     assert "start from the probability of AD" in missed
-    assert "what spoke for AD in spite of the decision, not why it was missed." in missed
+    assert "what spoke for AD, not why it was missed." in missed
     assert "misled" not in missed
     assert alarm == "The maps of a false positive show what misled the network, not where the disease is."
     assert _maps_of_mistakes(run, {"FP", "FN"}) == f"{alarm} {missed}"
@@ -153,7 +153,7 @@ def test_maps_of_a_missed_patient_do_not_show_what_misled_the_network(tmp_path):
 
 def test_one_scan_is_called_rightly_or_wrongly_and_several_are_counted():
     assert [_rightly(*case) for case in ((1, 1), (0, 1), (1, 2))] == [
-        "the one scan rightly", "the one scan wrongly", "1 of 2 scans rightly",
+        "predicts the only scan correctly", "predicts the only scan wrongly", "predicts 1 of 2 scans correctly",
     ]  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     page = text_of(run.root / "pages" / "region-hippocampus.html")
     effects = read_table(run.statistics("region_effects"))
     row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
-    assert f"Hedges' g {fixed(row['hedges_g'])}" in page
+    assert f"Hedges' g of AD against CN {fixed(row['hedges_g'])}" in page
     shares = read_table(run.statistics("group_comparisons")).query(
         "comparison == 'AD/CN' and map == 'lrpB000' and metric == 'share' and group == 'Hippocampus'"
     )
@@ -304,7 +304,7 @@ def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
     for kept, said in (
         (rows, "LRP β=0: dark voxels (1.8 times its share). In other maps: Guided backpropagation: fluid (5.9 times"),
         (rows[:1], "LRP β=0: nothing notable. In other maps: Guided backpropagation: fluid (5.9 times"),
-        (rows[1:], "LRP β=0: dark voxels (1.8 times its share). A mask"),
+        (rows[1:], "LRP β=0: dark voxels (1.8 times its share). The mask"),
     ):
         write_table(layout.statistics("shortcuts"), written("shortcuts", kept))
         found = [one.text for one in find_cautions(read_run(layout)) if one.section == "shortcuts"]

@@ -16,7 +16,7 @@ from run_factory import RunPlan, make_run
 
 from atlases.spaces import template_grid
 from pipeline.run.layout.run_layout import RunLayout
-from reports.content.relevance.group_maps import class_difference, group_map, surface_pictures
+from reports.content.relevance.maps import class_difference, group_map, surface_pictures
 from reports.figures.gallery import FORMATS, Gallery, rendered
 from reports.figures.slices import Backdrop, BrainImage, ColourScale, coloured
 from reports.figures.style import house_style, new_figure

@@ -100,4 +100,4 @@ def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path)
         section = page[page.rindex(f">{title}</h2>") :]
         assert said in section[: section.index("</section>")]
         assert said in warning
-    assert "Registration, scans to be looked at first." in page
+    assert "Registration of every scan, doubtful scans first." in page

@@ -18,8 +18,7 @@ from reports.analyses.columns import columns_of, worded
 from reports.analyses.verdicts import difference_in_words
 from reports.analyses.views import View, show_view
 from reports.cautions.audit_cautions import _gathered_outside
-from reports.cautions.findings import Estimate
-from reports.cautions.headline import leaders, map_shares, small_regions
+from reports.cautions.findings import Estimate, leaders, map_shares, small_regions
 from reports.cautions.method_cautions import _several_networks
 from reports.content.relevance.beta import _by_chance, _hippocampus
 from reports.content.run.cohort import _split
@@ -30,7 +29,7 @@ from reports.page.material import Material
 from reports.read.run_record import RunRecord
 from reports.region_pages.tables import associations_by_group
 from reports.words.glossary import GLOSSARY, as_page, linked
-from reports.words.volume_sources import OWN, hippocampal_source
+from reports.words.wording import OWN, hippocampal_source
 
 FOLDER = Path("nowhere")
 
@@ -116,7 +115,7 @@ def test_groups_differ_by_their_share_of_the_map_first():
     none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
     assert none.answer == "No difference survives correction."
     assert "0 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p" in none.grounds
-    assert "By density it would be 2 of 2" in none.grounds
+    assert "By density it is 2 of 2" in none.grounds
     some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
     assert some.answer == "Of the map of AD, more in hippocampus (g 1.50)."
     assert "15 participants of AD against 14 of CN" in some.grounds
@@ -321,7 +320,7 @@ def test_agreement_is_that_of_the_least_agreeing(w, word):
     found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
     assert found.answer == (
         f"{word} over all regions, least between values of β. Of the first 10 regions, networks of different folds "
-        "(LRP β=0) share 40 %, by chance 15 %."
+        "(LRP β=0) share 40 % (15 % by chance)."
     )
     assert "networks of different folds (LRP β=0) 0.93, W\xa0=\xa00.95, 4 rankings" in found.grounds
 
@@ -412,7 +411,7 @@ def test_whether_the_correlation_turns_with_beta_is_told(last, said):
     text = _hippocampus(record({"volume_association": rows}))
     assert text.startswith(said)
     assert "from −0.58 (β = 0) to" in text
-    assert "(β = 1). None of them survives correction (FDR)." in text
+    assert "(β = 1). None is significant after correction (FDR)." in text
     clear = _hippocampus(record({"volume_association": rows.assign(p_fdr=[0.2, 0.01])}))
     assert "survives" not in clear
 

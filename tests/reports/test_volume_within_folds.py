@@ -96,7 +96,7 @@ def test_agreement_with_atrophy_is_answered_by_what_survives_correction(run, hea
     assert card.more.count("within test folds") == 2
     for _, p_fdr in (headline, guided):
         assert f"{p_value(p_fdr)}, FDR-corrected over the maps)" in card.more
-    assert ("opposite ways" in card.more) == (headline[0] * guided[0] < 0)
+    assert ("disagree in the sign" in card.more) == (headline[0] * guided[0] < 0)
 
 
 @pytest.mark.parametrize(("g", "p", "told"), [(-1.82, 0.004, True), (-1.82, 0.4, False), (1.82, 0.004, False)])

@@ -85,7 +85,7 @@ def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
     require_declared(layout, NUMBER)
     page = layout.report.read_text(encoding="utf-8")
     assert "How well is the number predicted?" in page
-    assert "It compares two classes, and this run predicts a number." in page
+    assert "Not defined for a run that predicts a number, as they compare two classes: Performance, " in page
     assert "The run is not finished" not in page
     assert "not reached by this run" not in page
 

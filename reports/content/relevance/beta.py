@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.regions.ranking import METRICS
+from pipeline.run.layout.map_names import beta_of
 from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.findings import volume_estimate
 from reports.figures.charts import draw_overlap
@@ -24,17 +25,6 @@ def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
         if rows["overlap"].notna().any():
             result[str(metric)] = rows.pivot_table(index="a", columns="b", values="overlap")
     return result
-
-
-def beta_of(map_name: str) -> float:
-    """The number in the name of an LRP map.
-
-    Examples
-    --------
-    >>> beta_of("lrpB025")
-    0.25
-    """
-    return int(map_name.removeprefix("lrpB")) / 100
 
 
 def build(material: Material) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from pipeline.regions.ranking import top_groups
 from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.evidence import evidence_differences, leading_evidence
-from reports.cautions.headline import Leaders, leaders, ranking, voxels_of
+from reports.cautions.findings import Leaders, leaders, ranking, voxels_of
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions
 from reports.page.material import Material

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.spatial.distance import cosine
 
 from pipeline.run.layout.map_names import map_title
-from reports.cautions.headline import in_words, small_regions
+from reports.cautions.findings import in_words, small_regions
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid
@@ -43,6 +43,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
     larger = {name: profile.drop(small) for name, profile in every.items()}
     profiles, small = (larger, small) if len(larger[names[0]]) else (every, [])
     distance, candidates = pair["cosine_distance"].iloc[0], pair["n_candidates"].iloc[0]
+    left_out = f" Too small to be shown: {in_words(small)}." if small else ""
     figures = [_slices(material, map_name, people, names)]
     title, unit = map_title(map_name), f"{material.run.map_unit(map_name)} per voxel"
     figures.append(
@@ -51,7 +52,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             f"bohle2019-07b_fingerprints_{map_name}",
             f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
             f"{title}: fingerprints over the regions with the highest mean density, each person (n = 1 scan) "
-            f"relative to their own strongest region.{_left_out(small)}",
+            f"relative to their own strongest region.{left_out}",
         )
     )
     figures.append(
@@ -78,10 +79,6 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
     elif figures[0] is None:
         text += " Slices of their own maps are missing: a map is missing or damaged; see the top of the report."
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
-
-
-def _left_out(small: list[str]) -> str:
-    return f" Too small to be shown: {in_words(small)}." if small else ""
 
 
 def _name(row: pd.Series) -> str:

@@ -12,7 +12,7 @@ from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.evaluation_verdict import bench_sentence
 from reports.analyses.verdicts import rows_where
-from reports.cautions.headline import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
+from reports.cautions.findings import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
 from reports.content.relevance.evidence import evidence_block
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions

@@ -7,18 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import map_title
+from pipeline.run.layout.map_names import beta_of, map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
 from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR
 from reports.cautions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
-from reports.content.relevance.beta import beta_of
 from reports.figures.charts import draw_beta_curve, draw_volume_scatter
 from reports.figures.gallery import Picture
 from reports.page.material import Material
 from reports.page.tables import page_table
 from reports.read.run_record import RunRecord
-from reports.words import volume_sources
+from reports.words import wording as volume_sources
 from reports.words.numbers import count, fixed, interval, listing, number, p_value
 
 _LEAD = (
@@ -60,6 +59,7 @@ def build(material: Material) -> Mapping[str, Any]:
     shown = shown.assign(map=shown["map"].map(map_title), volume=shown["volume"].map(VOLUME_TITLES))
     primary = shown[(table["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
     columns = columns_of(run, "volume_association", _COLUMNS)
+    units = " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
     caption = _CAPTION + (", within test folds" if within == {True} else "")
     return {
@@ -74,12 +74,8 @@ def build(material: Material) -> Mapping[str, Any]:
         "table": page_table(primary.drop(columns="unit"), columns, f"{caption}, one point per participant.")
         if known
         else None,
-        "all": page_table(shown, columns, f"{caption}, every analysis. {_units(shown)}") if known else None,
+        "all": page_table(shown, columns, f"{caption}, every analysis. {units}") if known else None,
     }
-
-
-def _units(shown: pd.DataFrame) -> str:
-    return " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
 
 
 def _sources(run: RunRecord) -> str:
@@ -150,8 +146,8 @@ def _scatter(material: Material) -> Picture | None:
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
         "Relevance summed over both hippocampi against their volume, true positives, one point per "
         f"participant. Volumes: {source}. {'They are divided by intracranial volume. ' if adjusted else ''}"
-        f"{'The mean of the test fold is subtracted from both. ' if centred else ''}Corrected p "
-        "accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a least-squares fit.",
+        f"{'The mean of the test fold is subtracted from both; r is within test folds. ' if centred else ''}Corrected "
+        "p accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a linear fit.",
     )
 
 
@@ -168,7 +164,7 @@ def _curve(material: Material) -> Picture | None:
     n = int(curves["Pearson"]["n_participants"].max())
     within = ", within test folds" if all(curve["fold_held"].all() for curve in curves.values()) else ""
     return material.gallery.add(
-        draw_beta_curve([beta_of(name) for name in names], curves),
+        draw_beta_curve([beta_of(name) or 0.0 for name in names], curves),
         "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
         f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "

@@ -7,31 +7,17 @@ from typing import Any
 
 import pandas as pd
 
+from reports.analyses.columns import columns_of
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.read.run_record import KEYS, RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
 from reports.vector.flowchart import FlowBox, draw_flow
 from reports.words.numbers import LONGEST_TEXT, MISSING, count, fixed, is_missing, number, p_cell, percent, shortened
-from reports.words.volume_sources import hippocampal_source
+from reports.words.wording import hippocampal_source
 
-_DROPPED = (
-    Column("participant_id", "Participant"),
-    Column("session_id", "Session"),
-    Column("scan_id", "Scan"),
-    Column("diagnosis", "Diagnosis"),
-    Column("site", "Site"),
-    Column("reason", "Reason", remark),
-)
-_FAILED = (
-    Column("stage", "Stage"),
-    Column("unit", "Unit"),
-    Column("error", "Error"),
-    Column("message", "What happened, what to do", remark),
-    Column("traceback", "Details in"),
-)
-
-
+_DROPPED = ("participant_id", "session_id", "scan_id", "diagnosis", "site", "reason")
+_FAILED = ("stage", "unit", "error", "message", "traceback")
 _LOST = {
     "kept": "dropped", "labelled": "outside the contrast and not used for training",
     "registered": "failed in registration", "predicted": "in no test set, or their fold failed",
@@ -90,12 +76,20 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     scans = run.tables["scans"]
     dropped = scans[~scans["kept"].astype(bool)]
+    failed = columns_of(run, "failures", _FAILED, message="What happened, what to do", traceback="Details in")
     return {
         "flow": draw_flow(*flow(run)),
         "reasons": _reasons(scans),
-        "dropped": page_table(dropped, _DROPPED, "Every dropped scan.", 300) if len(dropped) else None,
+        "dropped": page_table(
+            dropped,
+            columns_of(run, "scans", _DROPPED, session_id="Session", scan_id="Scan"),
+            "Every dropped scan.",
+            300,
+        )
+        if len(dropped)
+        else None,
         "demographics": _demographics(run),
-        "failed": page_table(run.tables["failures"], _FAILED, "Units that failed.", 200)
+        "failed": page_table(run.tables["failures"], failed, "Units that failed.", 200)
         if run.has("failures")
         else None,
     }

@@ -24,7 +24,7 @@ from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
 from reports.words.numbers import count, fixed, interval, listing, number, p_value, shortened
-from reports.words.volume_sources import hippocampal_source
+from reports.words.wording import hippocampal_source
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,15 @@ from pipeline.run.layout.map_names import map_title
 from reports.analyses.evaluation_verdict import bench_sentence, evaluated
 from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.evidence import evidence_differences, leading_evidence, leading_in_words
-from reports.cautions.findings import summary_means
-from reports.cautions.headline import in_words, leaders, least_voxels, map_shares, overlap_in_words, small_regions
+from reports.cautions.findings import (
+    in_words,
+    leaders,
+    least_voxels,
+    map_shares,
+    overlap_in_words,
+    small_regions,
+    summary_means,
+)
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
 
