@@ -21,7 +21,8 @@ _SCAN_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
     "scan_id": "Identifier of the image in its source",
-    "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation",
+    "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation, "
+    "expectedGradients the default evidence map",
 }
 
 EVIDENCE = (
