@@ -206,7 +206,7 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, plant (default: the first two)",
+        help="of nulls, faithfulness, interactions, plant (default: the first two)",
     )  # fmt: skip
     evaluate.add_argument(
         "--plant", action="store_true",

@@ -105,7 +105,6 @@ def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
     for cohort, own in verdicts.groupby("cohort", sort=False):
         lines.append(f"On the {'scans of the run' if cohort == 'run' else 'controls with planted loss'}:")
         ordered = own.assign(order=own["passed"].fillna(False)).sort_values("order", ascending=False, kind="stable")
-        for row in ordered.itertuples():
-            mark = "n/a   " if pd.isna(row.passed) else "passed" if row.passed else "failed"
-            lines.append(f"  {mark} {row.map}: {row.verdict}")
+        for passed, name, verdict in zip(ordered["passed"], ordered["map"], ordered["verdict"], strict=True):
+            lines.append(f"  {'n/a   ' if passed is pd.NA else 'passed' if passed else 'failed'} {name}: {verdict}")
     return lines

@@ -13,8 +13,7 @@ import pandas as pd
 from pipeline.cohort.people.splits import SPLITS_TABLE
 from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from pipeline.cohort.records import SCANS_TABLE
-from pipeline.evaluation.bench.table import EVALUATION_TABLE
-from pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
+from pipeline.evaluation.bench.stage import BENCH_TABLES
 from pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
 from pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
 from pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_APPLIED_TABLE, EVIDENCE_TABLE
@@ -44,9 +43,9 @@ DECLARED = (
     PREDICTIONS_NUMBER_TABLE, PREDICTIONS_REPEATS_TABLE, RELEVANCE_TABLE, PREDICTIONS_APPLIED_TABLE,
     RELEVANCE_APPLIED_TABLE, CONSERVATION_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE, RELEVANCE_REGIONS_TABLE,
     RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE, PLANTED_EFFECTS_TABLE,
-    EVALUATION_TABLE, VERDICTS_TABLE, *STATISTICS_TABLES,
+    *STATISTICS_TABLES, *BENCH_TABLES,
 )  # fmt: skip
-"""All tables of a run."""
+"""All tables of a run and of what is made from it."""
 TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}
 """Those the report is made from, by the name its sections use."""
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
 from pipeline.evaluation.bench.table import Rows
+from pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
 from pipeline.evaluation.nulls.networks import (
     REAL,
     UNTRAINED,
@@ -31,7 +33,7 @@ from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.run.work.seeds import derived_seed
 
-STAGE = "judging"
+STAGE, SIDES_STAGE = "judging", "sides"
 CASCADE_STEPS = 4
 """Networks of the cascade, from the head alone to all layers."""
 
@@ -45,13 +47,16 @@ class Extent:
     shuffles : int
         Swaps of labels, each with networks of its own.
     nulls : bool
-        Whether untrained networks and cascades are asked.
+        Whether untrained networks and cascades are asked, in one positive scan per fold.
+    untrained : bool
+        Whether untrained networks are asked in every scan.
     faithful : bool
         Whether faithfulness is measured, in one positive scan per fold.
     """
 
     shuffles: int
     nulls: bool
+    untrained: bool
     faithful: bool
 
 
@@ -93,11 +98,11 @@ class Judge:
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
         networks += [NullNetwork(name, self._network(scan, name)) for name in names]
-        if self.extent.nulls:
-            seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", real.network.fold)
+        seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", real.network.fold)
+        if self.extent.untrained or (self.extent.nulls and thorough):
             networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
-            if thorough:
-                networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
+        if self.extent.nulls and thorough:
+            networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
         truth = cohort.truth
         known = truth is not None and scan.label == cohort.config.cohort.positive
         groups = cohort.atlas.regions.groups
@@ -138,6 +143,22 @@ class Judge:
             controls.append(ReferenceScan(own, digest))
         return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
 
+    def sides(self) -> list[Job]:
+        """One unit per positive scan: its regions with two sides, each side and both taken away."""
+        jobs = []
+        for scan in self.cohort.positive:
+            files, network = self._files(scan), self._network(scan, REAL)
+            task = ScanOfSides(
+                files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
+            )
+            inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+            inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
+            facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
+            outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
+            unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
+            jobs.append(Job(SIDES_STAGE, unit, key, outputs, score_sides, (task,)))
+        return jobs
+
 
 def judged_rows(
     cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, executor: Executor, digests: DigestCache
@@ -154,7 +175,9 @@ _TITLES = {"run": "run", PLANTED: "planted copies"}
 def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:
     """Read the rows and sums of all scans, the sums pooled over both sides."""
     groups = cohort.atlas.regions.groups
-    frames, sums = [], {}
+    frames: list[pd.DataFrame] = []
+    sums: dict[tuple[str, str], dict[str, NDArray[np.float64]]] = {}
+    intensity: dict[str, NDArray[np.float64]] = {}
     n_voxels = np.zeros(len(groups))
     for outcome in outcomes:
         scan: Scan = outcome.job.arguments[0].scan
@@ -163,8 +186,10 @@ def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence
             numbers = file["numbers"].tolist()
             pooled = np.array([[number in members for number in numbers] for members in groups.values()], float)
             n_voxels = pooled @ file["n_voxels"]
+            with np.errstate(invalid="ignore"):
+                intensity[scan.scan_id] = (pooled @ file["image"]) / n_voxels
             for name, values in zip(file["names"].tolist(), file["sums"] @ pooled.T, strict=True):
                 network, _, of = str(name).partition("|")
                 sums.setdefault((network, of), {})[scan.scan_id] = values
     methods = {name: asked.entry.name for asked in explanations for name in asked.names}
-    return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods)
+    return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods, intensity)

@@ -118,4 +118,4 @@ def similarity(a: Values, b: Values) -> float:
     scaled = [one / np.abs(one).max() for one in (a, b)]
     if min(a.shape) < 7:
         return float("nan")
-    return float(structural_similarity(*scaled, data_range=2.0))
+    return float(structural_similarity(*scaled, data_range=2.0))  # type: ignore[no-untyped-call]

@@ -139,7 +139,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
         values = None if one.values is None else one.values.cpu().numpy()
         structure = one.network.startswith(("cascade", "untrained"))
         row = map_row(values, places, of_real.get(one.name) if one.network != REAL else None, structure)
-        if one.network == REAL and values is not None and task.networks[1:]:
+        if one.network == REAL and values is not None and not row["undefined"]:
             of_real[one.name] = values
         if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
             scores = _faithfulness(one.values, task, volume, labels, device)
@@ -150,7 +150,10 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             sums.append(device_region_sums(one.values[None], layout)[0].cpu().numpy())
     write_table(outputs["scores"], pd.DataFrame(rows))
     with outputs["sums"].open("wb") as handle:
-        np.savez(handle, names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers)
+        np.savez(
+            handle, names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers,
+            image=device_region_sums(volume[0], layout)[0].cpu().numpy(),
+        )  # fmt: skip
     return {"maps": len(rows)}
 
 

@@ -18,7 +18,8 @@ from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import PLANTED, RUN, Judged, truth_of_input
-from pipeline.evaluation.bench.judging import Extent, judged_rows
+from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
+from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
 from pipeline.evaluation.planting.copies import (
     Person,
@@ -39,7 +40,7 @@ from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import write_table
+from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Outcome, run_jobs
 from pipeline.training.checkpoints import remove_checkpoint
@@ -47,7 +48,13 @@ from pipeline.training.stage import fold_job, registered_versions
 
 log = logging.getLogger("heatlas")
 
-PARTS = ("nulls", "faithfulness", "plant")
+BENCH_TABLES = (
+    table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
+    sources.SOURCES_TABLE,
+)  # fmt: skip
+"""Tables of ``heatlas evaluate``; a run has none of them."""
+
+PARTS = ("nulls", "faithfulness", "interactions", "plant")
 USUAL_PARTS = PARTS[:2]
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
@@ -68,7 +75,7 @@ class Request:
     parts : tuple of str
         Of `PARTS`.
     quick : bool
-        One swap of labels instead of three, and no networks drawn anew beside the cascade.
+        One swap of labels instead of three, and untrained networks in one scan per fold only.
     """
 
     methods: tuple[str, ...] = ()
@@ -77,7 +84,8 @@ class Request:
 
     def extent(self, shuffles: int = SHUFFLES) -> Extent:
         nulls = "nulls" in self.parts
-        return Extent(min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0, nulls, "faithfulness" in self.parts)
+        swaps = min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0
+        return Extent(swaps, nulls, nulls and not self.quick, "faithfulness" in self.parts)
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,8 @@ class Bench:
         for cohort, extent in cohorts:
             rows, judged = judged_rows(cohort, self._explanations(cohort.config), extent, self.executor, self.digests)
             outcomes += judged
+            if "interactions" in self.request.parts and cohort is cohorts[0][0]:
+                outcomes += self._interactions(cohort, extent, rows)
             evaluation.append(table.evaluation_table(cohort, rows))
             marked.append(distractors.distractor_table(cohort, rows))
         return self._written(pd.concat(evaluation), pd.concat(marked), outcomes)
@@ -151,6 +161,17 @@ class Bench:
         write_table(self.layout.distractors, marked, distractors.COLUMNS)
         write_table(self.layout.verdicts, said, verdicts.COLUMNS)
         return Evaluated(evaluation, said, tuple(outcomes))
+
+    def _interactions(self, cohort: Judged, extent: Extent, rows: table.Rows) -> list[Outcome]:
+        """Sides of regions together, and what evidence goes with; of the first cohort."""
+        explanations = self._explanations(cohort.config)
+        jobs = Judge(cohort, explanations, extent, self.digests).sides()
+        outcomes = run_jobs(self.layout, jobs, self.executor, "sides of regions")
+        write_table(self.layout.interactions, sides.interaction_table(cohort, outcomes), sides.COLUMNS)
+        volumes = read_table(self.layout.volumes) if cohort.name == RUN and self.layout.volumes.is_file() else None
+        maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
+        write_table(self.layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
+        return outcomes
 
     def _require_two_classes(self) -> None:
         task = task_of(self.config.cohort)
@@ -163,12 +184,12 @@ class Bench:
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
     def _of_run(self, truth_json: Path) -> Judged:
-        """The scans of the run that a network of the run may explain."""
-        tested = []
+        """Scans of the run that a network of the run may explain: of each participant and class the first."""
+        tested: dict[tuple[str, str | None], Scan] = {}
         for scan in self.scans:
             fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None
             if fold is not None and self.layout.fold(fold.index).weights.is_file():
-                tested.append(scan)
+                tested.setdefault((scan.participant_id, scan.label), scan)
         if not tested:
             raise BadInputError(
                 f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
@@ -177,11 +198,12 @@ class Bench:
         truth = truth_of_input(truth_json, list(packed.regions.groups))
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
-        return Judged(RUN, self.layout, tuple(tested), self.split, self.config, packed, truth)
+        return Judged(RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth)
 
     def _train_nulls(self, cohort: Judged, extent: Extent) -> list[Outcome]:
         """Train networks on labels that say nothing."""
-        jobs = shuffled_jobs(cohort, cohort.scans, range(1, extent.shuffles + 1), self.digests)
+        scans = cohort.scans if cohort.name == PLANTED else [scan for scan in self.scans if scan.label is not None]
+        jobs = shuffled_jobs(cohort, scans, range(1, extent.shuffles + 1), self.digests)
         self.digests.save()
         return self._trained(jobs, "training on shuffled labels")
 

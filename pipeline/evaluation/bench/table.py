@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import gammaln
 
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
@@ -91,6 +92,8 @@ class Rows:
     groups : tuple of str
     methods : mapping of str to str
         Method by map.
+    intensity : mapping of str to array
+        By scan id: mean intensity of each group, as networks see it.
     """
 
     scores: pd.DataFrame
@@ -98,6 +101,7 @@ class Rows:
     n_voxels: Floats
     groups: tuple[str, ...]
     methods: Mapping[str, str] = field(default_factory=dict)
+    intensity: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
@@ -221,9 +225,8 @@ def ranked(values: Floats, planted: Flags, by: str) -> dict[str, object]:
 def standardised_difference(values: Floats, is_positive: Flags, fold: NDArray[np.intp]) -> Floats:
     """Hedges' g of each column, positive class minus the other, between participants of the same fold.
 
-    The difference is the mean of those of the folds, weighted as in a regression with the fold as a factor, over the
-    standard deviation within classes and folds. NaN where a column does not vary or fewer than two degrees of freedom
-    are left.
+    The regression coefficient of the class beside the fold, over the residual standard deviation, with Hedges' exact
+    correction for small samples. NaN where a column does not vary or fewer than two degrees of freedom are left.
 
     Parameters
     ----------
@@ -236,25 +239,21 @@ def standardised_difference(values: Floats, is_positive: Flags, fold: NDArray[np
     --------
     >>> values = np.array([[1.0], [3.0], [6.0], [8.0]])
     >>> g = standardised_difference(values, np.array([False, False, True, True]), np.zeros(4, int))
-    >>> round(float(g[0]), 4)  # 5 / sqrt(2), times 1 - 3 / 7
-    2.0203
+    >>> round(float(g[0]), 4)  # 5 / sqrt(2), times the correction for two degrees of freedom, 0.5642
+    1.9947
     """
-    above, below, squares, freedom = np.zeros(values.shape[1]), 0.0, np.zeros(values.shape[1]), 0
+    centred, side = values.astype(np.float64), is_positive.astype(np.float64)
     for one in np.unique(fold):
-        sides = [values[(fold == one) & side] for side in (is_positive, ~is_positive)]
-        if not (len(sides[0]) and len(sides[1])):
-            continue
-        weight = len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1]))
-        above += weight * (sides[0].mean(axis=0) - sides[1].mean(axis=0))
-        below += weight
-        squares += sum(((side - side.mean(axis=0)) ** 2).sum(axis=0) for side in sides)
-        freedom += len(sides[0]) + len(sides[1]) - 2
-    if freedom < 2 or below == 0:
+        centred[fold == one] -= centred[fold == one].mean(axis=0)
+        side[fold == one] -= side[fold == one].mean()
+    freedom = len(fold) - len(np.unique(fold)) - 1
+    if freedom < 2 or not side.any():
         return np.full(values.shape[1], np.nan)
-    spread = np.sqrt(squares / freedom)
+    difference = side @ centred / (side @ side)
+    spread = np.sqrt(((centred - side[:, None] * difference) ** 2).sum(axis=0) / freedom)
+    correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
     enough = spread > 1e-6 * np.abs(values).max(axis=0, initial=0)
-    correction = 1 - 3 / (4 * freedom - 1)
-    g: Floats = np.divide(correction * above / below, spread, out=np.full(len(spread), np.nan), where=enough)
+    g: Floats = np.divide(correction * difference, spread, out=np.full(len(spread), np.nan), where=enough)
     return g
 
 

@@ -72,9 +72,8 @@ def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:
 
 def _verdict(own: pd.DataFrame) -> dict[str, object]:
     """The verdict on one map, from its rows by all networks."""
-    by_network = own.set_index("network")
-    needs_network = NO_NETWORK not in by_network.index
-    real = by_network.loc[REAL if needs_network else NO_NETWORK]
+    needs_network = NO_NETWORK not in set(own["network"])
+    real = own[own["network"] == (REAL if needs_network else NO_NETWORK)].iloc[0]
     shuffled = own[own["network"].str.startswith(f"{SHUFFLED}-")]
     row: dict[str, object] = {
         name: real[name] for name in ("cohort", "map", "method", "n_planted", "unused_ratio", "rim")
@@ -86,8 +85,8 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
             "shuffled_hits": shuffled["hits_difference"].mean(),
             "shuffled_auroc": shuffled["auroc_difference"].mean(),
             "shuffled_spearman": shuffled["spearman_real"].mean(),
-            "untrained_spearman": _of(by_network, UNTRAINED),
-            "head_spearman": _of(by_network, f"{CASCADE}-1"),
+            "untrained_spearman": _likeness(own, UNTRAINED),
+            "head_spearman": _likeness(own, f"{CASCADE}-1"),
         }
         row["tells_labels"] = _tells_labels(row)
         row["follows_parameters"] = _answer(row["untrained_spearman"], lambda value: value < MOST_ALIKE)
@@ -125,8 +124,9 @@ def _answer(value: object, holds: Callable[[float], bool]) -> str:
     return UNKNOWN if np.isnan(number) else YES if holds(number) else NO
 
 
-def _of(by_network: pd.DataFrame, network: str) -> float:
-    return float(by_network.loc[network, "spearman_real"]) if network in by_network.index else float("nan")
+def _likeness(own: pd.DataFrame, network: str) -> float:
+    """Rank correlation of the maps by a null network with those by the true one; NaN without such a network."""
+    return float(own.loc[own["network"] == network, "spearman_real"].mean())
 
 
 def sentence(row: dict[str, object], needs_network: bool) -> str:

@@ -122,11 +122,6 @@ class RunLayout(GroupFiles):
         return self.evaluation / "evidence_sources.tsv"
 
     @property
-    def retrained(self) -> Path:
-        """One row per map and share of regions removed before training again."""
-        return self.evaluation / "retrained.tsv"
-
-    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
@@ -250,6 +245,10 @@ class EvaluationLayout(RunLayout):
     def scores_of_scan(self, cohort: str, name: str) -> Path:
         """Scores of each map of one scan, one row per network and map (TSV)."""
         return self.evaluation / "scans" / cohort / f"{name}_scores.tsv"
+
+    def sides_of_scan(self, cohort: str, name: str) -> Path:
+        """What each side of a region, and both, are worth in one scan (TSV)."""
+        return self.evaluation / "scans" / cohort / f"{name}_sides.tsv"
 
     def sums_of_scan(self, cohort: str, name: str) -> Path:
         """Sums over regions of each map of one scan (NPZ)."""

@@ -1,0 +1,151 @@
+"""``interactions.tsv``: what the left and the right side of a region hold together and not alone.
+
+A side *alone* is worth the evidence that is lost when it takes the mean tissue of the controls. Both sides together are
+worth what is lost when both do. If that is more than the sum of the two, either side suffices (redundancy); if it is
+less, the network needs both, and without one the other is worth little (synergy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import masked_scores
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.explaining.networks import Network
+from pipeline.models.device import chosen_device
+from pipeline.models.inputs import read_network_volume
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import TrainingConfig
+from pipeline.run.declared import Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.jobs import Outcome
+from pipeline.run.work.seeds import generator
+
+DRAWS = 2000
+BATCH = 6
+SCAN_COLUMNS = {
+    "group": "Bilateral group with a region on either side",
+    "left": "Evidence lost when the left side takes the mean tissue of the controls",
+    "right": "The same of the right side",
+    "both": "The same of both sides together",
+}
+"""Columns of the table of one scan."""
+COLUMNS = {
+    "cohort": "run or planted, as in evaluation.tsv",
+    "group": SCAN_COLUMNS["group"],
+    "n_participants": "Participants of the positive class, one scan each",
+    "left": f"{SCAN_COLUMNS['left']}; mean, in logits",
+    "right": f"{SCAN_COLUMNS['right']}; mean, in logits",
+    "both": f"{SCAN_COLUMNS['both']}; mean, in logits",
+    "interaction": "both - left - right: above 0 redundancy (either side suffices), below 0 synergy (the network needs "
+    "both sides)",
+    "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
+    "ci_high": "Upper bound",
+}
+"""Columns of ``interactions.tsv``."""
+INTERACTIONS_TABLE = Table(
+    "interactions_of_sides", COLUMNS, "cohort and bilateral group",
+    "Does the network need both sides of a region, or does either suffice?", stage="evaluation", place="interactions",
+    filled=("cohort", "group", "n_participants"), on_pages=False, forms={"cohort": Form.CODE, "group": Form.TEXT},
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScanOfSides:
+    """All that a worker needs: one scan, its network with the controls of its fold, and the explained class."""
+
+    files: ScanFiles
+    network: Network
+    target: str
+    training: TrainingConfig
+    atlas: PackedAtlas
+
+
+def sided_groups(atlas: PackedAtlas) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Label numbers of the left and of the right side, by group; groups without two sides are left out."""
+    sides: dict[str, dict[str, list[int]]] = {}
+    for region in atlas.regions.regions:
+        sides.setdefault(region.group, {"left": [], "right": [], "both": []})[region.hemisphere].append(region.number)
+    return {
+        name: (tuple(own["left"]), tuple(own["right"])) for name, own in sides.items() if own["left"] and own["right"]
+    }
+
+
+def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
+    """Write the table of one scan; the function of a `Job`.
+
+    Raises
+    ------
+    BadInputError
+        If the fold has no control.
+    """
+    device = chosen_device(task.training)
+    loaded, reference = task.network.load(device), task.network.reference(device)
+    if reference is None:
+        raise BadInputError(f"{task.network.files.description}: no control to take the tissue from.")
+    volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None].to(device)
+    labels = torch.from_numpy(task.atlas.labels_in(loaded.input.box)).to(device)
+    groups = sided_groups(task.atlas)
+    target = loaded.classes.index(task.target)
+    with explaining(loaded.model, volume, target, 0, "evidence") as view, torch.no_grad():
+        whole = float(view.score(view.features)[0])
+        hidden = reference.mean.expand_as(view.features)
+        found = [scores for _, scores in masked_scores(view, 0, _keeps(labels, groups), hidden, BATCH)]
+    lost = whole - torch.cat(found).double().cpu().numpy().reshape(len(groups), 3)
+    frame = pd.DataFrame(lost, columns=["left", "right", "both"]).assign(group=list(groups))
+    write_table(outputs["sides"], frame[list(SCAN_COLUMNS)])
+
+
+def _keeps(labels: Tensor, groups: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[Tensor]:
+    """Masks without the left side, without the right one and without both, group by group."""
+    for left, right in groups.values():
+        for numbers in (left, right, left + right):
+            yield ~torch.isin(labels, torch.tensor(numbers, device=labels.device))
+
+
+def interaction(
+    left: NDArray[np.float64], right: NDArray[np.float64], both: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``both - left - right``: 0 of a score that adds up, above 0 where either suffices, below 0 where both are needed.
+
+    Examples
+    --------
+    >>> one = np.array([1.0])
+    >>> interaction(one, one, 2 * one).tolist(), interaction(0 * one, 0 * one, one).tolist()
+    ([0.0], [1.0])
+    """
+    return both - left - right
+
+
+def interaction_table(cohort: Judged, outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Means over participants, from the tables of all scans that succeeded."""
+    frames = [read_table(one.job.outputs["sides"], list(SCAN_COLUMNS), ["group"]) for one in outcomes if one.ok]
+    if not frames:
+        return pd.DataFrame(columns=list(COLUMNS))
+    random = generator(cohort.config.seed, "interactions")
+    drawn = random.integers(len(frames), size=(DRAWS, len(frames)))
+    values = np.stack([frame[["left", "right", "both"]].to_numpy(float) for frame in frames])
+    together = interaction(values[..., 0], values[..., 1], values[..., 2])
+    low, high = np.quantile(together[drawn].mean(axis=1), [0.025, 0.975], axis=0)
+    if len(frames) < 3:
+        low = high = np.full(together.shape[1], np.nan)
+    left, right, both = values.mean(axis=0).T
+    table = pd.DataFrame(
+        {
+            "cohort": cohort.name, "group": frames[0]["group"], "n_participants": len(frames), "left": left,
+            "right": right, "both": both, "interaction": together.mean(axis=0), "ci_low": low, "ci_high": high,
+        }
+    )  # fmt: skip
+    return table[list(COLUMNS)]

@@ -1,0 +1,172 @@
+"""Rows and verdicts of the bench from sums over regions that are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
+from pipeline.evaluation.bench.distractors import distractor_table
+from pipeline.evaluation.bench.map_row import Places, map_row, rank_correlation
+from pipeline.evaluation.bench.table import Rows, evaluation_table, standardised_difference
+from pipeline.evaluation.bench.verdicts import verdict_table
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.statistics.groups.members import hedges_g
+
+GROUPS = tuple(f"group {letter}" for letter in "abcdefghijklmnopqrst")
+PLANTED = GROUPS[:2]
+UNUSED = GROUPS[2]
+PEOPLE = tuple((f"sub-{i:02d}", "AD" if i % 2 else "CN", i // 6) for i in range(12))
+
+
+def cohort(truth: Truth | None) -> Judged:
+    scans = tuple(Scan(name, None, f"I{name[4:]}", None, label=label) for name, label, _ in PEOPLE)
+    folds = []
+    for index in (0, 1):
+        test = tuple(name for name, _, fold in PEOPLE if fold == index)
+        folds.append(Fold(index, tuple(name for name, _, fold in PEOPLE if fold != index), (), test))
+    layout = EvaluationLayout(Path("run"))
+    return Judged("run", layout, scans, Split(tuple(folds)), load_config(), None, truth)  # type: ignore[arg-type]
+
+
+def rows(values: dict[tuple[str, str], dict[str, np.ndarray]], **columns: float) -> Rows:
+    """Sums by (network, map) and class; a class that is missing has no map."""
+    scores, sums = [], {}
+    random = np.random.default_rng(1)
+    for (network, name), by_class in values.items():
+        for person, label, fold in PEOPLE:
+            scan = f"I{person[4:]}"
+            known = label in by_class
+            row = {"network": network, "map": name, "scan_id": scan, "fold": fold, "undefined": not known}
+            logit = np.nan if network == "none" else 1.0 if label == "AD" else -1.0
+            scores.append({**row, "logit": logit, "rim": 0.5, "marker": np.nan, "spearman_real": 0.0} | columns)
+            if known:
+                noise = 0.01 * random.standard_normal(len(GROUPS))
+                sums.setdefault((network, name), {})[scan] = by_class[label] + noise
+    return Rows(pd.DataFrame(scores), sums, np.full(len(GROUPS), 2.0), GROUPS, {"m": "method-m"})
+
+
+def at(names: tuple[str, ...], value: float = 1.0) -> np.ndarray:
+    return value * np.isin(GROUPS, names).astype(float)
+
+
+NOTHING = at(())
+TRUTH = Truth(
+    PLANTED, {f"I{i:02d}": float(i) for i in range(12)}, (Distractor("unused", "both classes", UNUSED, frozenset()),)
+)
+FINDS = {"AD": at(PLANTED), "CN": NOTHING}
+
+
+def test_a_map_that_finds_what_was_planted_passes() -> None:
+    found = rows({("real", "m"): FINDS, ("shuffled-1", "m"): {"AD": NOTHING, "CN": NOTHING}, ("untrained", "m"): FINDS})
+    table = evaluation_table(cohort(TRUTH), found)
+    real = table[table["network"] == "real"].iloc[0]
+    assert (real["hits_difference"], real["auroc_difference"], real["n_planted"]) == (2.0, 1.0, 2)
+    assert real["balanced_accuracy"] == 1.0
+    assert real["places_difference"] in ("1 2", "2 1")
+    verdict = verdict_table(table).iloc[0]
+    assert (verdict["finds"], verdict["follows_parameters"], verdict["marks_unused"]) == ("yes", "yes", "no")
+    assert "2 of 2 in the first 10, AUROC 1.00" in verdict["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("shuffled", "told"),
+    [({"AD": NOTHING, "CN": NOTHING}, "yes"), (FINDS, "no")],
+    ids=["nothing with shuffled labels", "the same with shuffled labels"],
+)
+def test_what_is_found_with_labels_that_say_nothing_fails(shuffled, told) -> None:
+    apart = at(GROUPS[5:17], 0.01)  # whatever a shuffled network shows differs in groups that were not planted
+    shuffled = {label: values + (apart if told == "yes" and label == "AD" else 0) for label, values in shuffled.items()}
+    found = rows({("real", "m"): FINDS, ("shuffled-1", "m"): shuffled, ("untrained", "m"): FINDS})
+    assert verdict_table(evaluation_table(cohort(TRUTH), found)).iloc[0]["tells_labels"] == told
+
+
+def test_a_map_without_a_network_tells_no_labels_and_follows_no_parameters() -> None:
+    verdict = verdict_table(evaluation_table(cohort(TRUTH), rows({("none", "scanDifference"): FINDS}))).iloc[0]
+    assert (verdict["finds"], verdict["tells_labels"], verdict["follows_parameters"]) == ("yes", "no", "no")
+    assert not verdict["passed"]
+
+
+@pytest.mark.parametrize(("unused", "marked"), [(0.2, False), (0.8, True)])
+def test_a_change_that_both_classes_have_is_not_to_be_marked(unused, marked) -> None:
+    both = {label: values + at((UNUSED,), unused) for label, values in FINDS.items()}
+    found = rows({("real", "m"): both})
+    table = evaluation_table(cohort(TRUTH), found)
+    assert table["unused_ratio"].iloc[0] == pytest.approx(unused, abs=0.05)
+    assert verdict_table(table).iloc[0]["marks_unused"] == ("yes" if marked else "no")
+    distractors = distractor_table(cohort(TRUTH), found).set_index("kind")
+    assert distractors.loc["both classes", "marked"] == marked
+    assert not distractors.loc["rim", "marked"]
+
+
+def test_scans_without_a_map_are_counted_and_not_dropped() -> None:
+    table = evaluation_table(cohort(TRUTH), rows({("real", "m"): {"AD": at(PLANTED)}})).iloc[0]
+    assert (table["n_scans"], table["n_undefined"]) == (12, 6)
+    assert table["hits_difference"] == 2.0  # controls count with 0 everywhere
+
+
+def test_without_a_truth_labels_are_judged_by_the_likeness_of_maps() -> None:
+    found = rows({("real", "m"): FINDS, ("shuffled-1", "m"): FINDS, ("untrained", "m"): FINDS}, spearman_real=0.9)
+    verdict = verdict_table(evaluation_table(cohort(None), found)).iloc[0]
+    assert (verdict["finds"], verdict["tells_labels"], verdict["follows_parameters"]) == ("not known", "no", "no")
+
+
+def test_a_map_that_is_even_everywhere_ranks_as_chance() -> None:
+    found = rows({("none", "uniform"): {"AD": NOTHING + 2, "CN": NOTHING + 2}})
+    for sums in found.sums.values():
+        for scan in sums:
+            sums[scan] = np.full(len(GROUPS), 2.0)  # type: ignore[index]
+    row = evaluation_table(cohort(TRUTH), found).iloc[0]
+    assert np.isnan(row["auroc_difference"])
+    assert (row["auroc_mean"], row["hits_mean"]) == (0.5, 1.0)
+
+
+def test_every_row_has_the_same_columns_whatever_the_network() -> None:
+    found = rows({("real", "m"): FINDS, ("shuffled-1", "m"): FINDS, ("none", "edges"): FINDS})
+    table = evaluation_table(cohort(TRUTH), found)
+    assert len(table) == 3
+    assert table[["hits_difference", "auroc_mean", "rim", "n_scans"]].notna().all(axis=None)
+
+
+def test_class_differences_are_hedges_g_with_fold_held() -> None:
+    random = np.random.default_rng(4)
+    values, fold = random.standard_normal((20, 6)), np.repeat([0, 1], 10)
+    values[fold == 1] *= 3
+    positive = np.tile([True, False, False, True, False], 4)
+    assert standardised_difference(values, positive, fold) == pytest.approx(hedges_g(values, positive, fold), rel=1e-10)
+
+
+def test_scores_of_one_map_by_hand() -> None:
+    brain = np.zeros((10, 10, 10), bool)
+    brain[1:9, 1:9, 1:9] = True
+    labels = np.zeros(brain.shape, int)
+    labels[4:6, 4:6, 4:6] = 7
+    places = Places.of(brain, labels, (7,), 3.0)
+    inside = np.where(labels == 7, 2.0, 0.0).astype(np.float32)
+    row = map_row(inside, places, inside, structure=True)
+    assert (row["undefined"], row["auroc_voxels"], row["energy"], row["rim"], row["outside"]) == (False, 1, 1, 0, 0)
+    assert (row["spearman_real"], row["ssim_real"]) == (pytest.approx(1), pytest.approx(1))
+    even = map_row(np.ones(brain.shape, np.float32), places, None, structure=False)
+    assert (even["auroc_voxels"], even["rim"]) == (0.5, pytest.approx(1))
+    assert even["energy"] == pytest.approx(8 / 512)
+    assert even["outside"] == pytest.approx(1 - 512 / 1000)
+
+
+@pytest.mark.parametrize("broken", [0.0, np.nan, np.inf], ids=["zero", "NaN", "infinite"])
+def test_a_map_of_nothing_is_undefined(broken) -> None:
+    brain = np.ones((7, 7, 7), bool)
+    row = map_row(
+        np.full(brain.shape, broken, np.float32), Places.of(brain, np.ones(brain.shape, int), (), 2.0), None, False
+    )
+    assert row["undefined"] is True
+    assert all(np.isnan(value) for name, value in row.items() if name != "undefined")
+
+
+def test_rank_correlation_of_a_constant_is_not_known() -> None:
+    assert np.isnan(rank_correlation(np.ones(5), np.arange(5.0)))

@@ -1,0 +1,114 @@
+"""Labels that say nothing, networks with parameters drawn anew, and maps without a network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.cohort.people.splits import Fold
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAPS, UNIFORM, image_maps
+from pipeline.evaluation.nulls.labels import swapped, with_swapped_labels
+from pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.inputs import NetworkInput
+from pipeline.models.storage import LoadedModel
+from pipeline.run.config.settings import CohortConfig
+
+
+def people(first: int, second: int) -> tuple[list[str], list[str]]:
+    return [f"sub-c{i}" for i in range(first)], [f"sub-a{i}" for i in range(second)]
+
+
+@pytest.mark.parametrize(("first", "second"), [(8, 8), (3, 9), (20, 5), (2, 2), (9, 10)])
+def test_swapped_labels_say_nothing(first, second) -> None:
+    controls, patients = people(first, second)
+    chosen = swapped(controls, patients, seed=3)
+    kept = [len(chosen & set(controls)), len(chosen & set(patients))]
+    assert kept[0] == kept[1] >= 1
+    shares = np.array([kept[0] / first, 1 - kept[1] / second])  # of AD among true controls, among true patients
+    assert abs(shares[0] - shares[1]) <= 0.5 / first + 0.5 / second + 1e-12
+    assert swapped(controls, patients, seed=3) == chosen != swapped(controls, patients, seed=4) or first + second < 8
+
+
+def scans(labels: dict[str, tuple[str, ...]]) -> list[Scan]:
+    return [
+        Scan(who, f"ses-{n}", f"{who}-{n}", None, label=one) for who, own in labels.items() for n, one in enumerate(own)
+    ]
+
+
+def test_labels_change_places_within_each_part_and_never_in_the_test_part() -> None:
+    labels = {f"sub-{part}{i}": ("AD" if i % 2 else "CN",) for part in "tvx" for i in range(4)}
+    names = {part: tuple(name for name in labels if name[4] == part) for part in "tvx"}
+    fold = Fold(0, names["t"], names["v"], names["x"])
+    before = scans(labels)
+    after = with_swapped_labels(before, fold, CohortConfig(), seed=1)
+    for part in "tv":
+        old, new = ([one.label for one in group if one.participant_id in names[part]] for group in (before, after))
+        assert sorted(old) == sorted(new)
+        assert old != new
+    assert [one for one in before if one.participant_id in names["x"]] == [
+        one for one in after if one.participant_id in names["x"]
+    ]
+
+
+def test_people_with_both_classes_exchange_their_own_labels() -> None:
+    labels = {f"sub-{i}": ("untouched", "planted") for i in range(6)}
+    fold = Fold(0, tuple(labels), (), ())
+    after = with_swapped_labels(scans(labels), fold, CohortConfig(negative="untouched", positive="planted"), seed=1)
+    firsts = [one.label for one in after if one.session_id == "ses-0"]
+    assert sorted(firsts) == ["planted"] * 3 + ["untouched"] * 3
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    torch.manual_seed(0)
+    model = FoundingCNN((12, 14, 12), channels=(2, 3), pools=(2, 2), hidden_units=4).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm3d):
+            module.running_mean.fill_(0.3)
+    spec = NetworkInput(2.0, None)
+    return LoadedModel(model, _Shaped(spec), ("CN", "AD"), {})  # type: ignore[arg-type]
+
+
+class _Shaped:
+    """An input of a small grid."""
+
+    def __init__(self, spec: NetworkInput) -> None:
+        self.resolution_mm, self.box, self.shape = spec.resolution_mm, None, (12, 14, 12)
+
+
+def test_the_cascade_draws_the_last_layers_anew(loaded) -> None:
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    layers = layers_with_parameters(loaded.model)
+    assert len(layers) == 6  # two convolutions, two normalisations, two linear layers
+    for count in (1, 2, len(layers)):
+        after = randomised(loaded, count, seed=5).model
+        changed = {name for name, value in after.state_dict().items() if not torch.equal(value, before[name])}
+        with_weights = {name for name in layers[-count:] if f"{name}.weight" in changed}
+        assert {name.rpartition(".")[0] for name in changed} <= set(layers[-count:])
+        assert layers[-1] in with_weights
+        assert not any("running" in name for name in changed)
+        assert not after.training
+    assert all(torch.equal(value, before[name]) for name, value in loaded.model.state_dict().items())
+
+
+def test_an_untrained_network_keeps_nothing(loaded) -> None:
+    after = randomised(loaded, None, seed=5).model.state_dict()
+    assert float(after["_stages.0.1.running_mean"].abs().max()) == 0
+    again = randomised(loaded, None, seed=5).model.state_dict()
+    assert all(torch.equal(after[name], again[name]) for name in after)
+    assert not torch.equal(after["_stages.0.0.weight"], loaded.model.state_dict()["_stages.0.0.weight"])
+
+
+def test_maps_without_a_network() -> None:
+    volume = np.zeros((4, 5, 6), np.float32)
+    volume[2:] = 1
+    maps = image_maps(volume, np.full_like(volume, 0.25), 1, "sub-1")
+    assert list(maps) == list(IMAGE_MAPS)
+    assert (maps[UNIFORM].min(), maps[UNIFORM].max(), maps[FAKE_CAM].sum()) == (1, 1, volume.size - 1)
+    assert (maps[DIFFERENCE][0, 0, 0], maps[DIFFERENCE][3, 0, 0]) == (0.25, 0.75)
+    assert np.argmax(maps["edges"][:, 2, 3]) in (1, 2)
+    assert DIFFERENCE not in image_maps(volume, None, 1, "sub-1")
+    assert not np.array_equal(maps["random"], image_maps(volume, None, 1, "sub-2")["random"])

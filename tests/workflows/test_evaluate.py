@@ -1,0 +1,110 @@
+"""``heatlas evaluate`` on a whole run of seconds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.evaluation.bench import distractors, table, verdicts
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import read_table
+from tests.declared_tables import require_as_declared
+from tests.workflows.template_cohort import write_config, write_template_cohort
+from workflows.command_line import main
+
+METHODS = ["deeplift", "gradient"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    write_template_cohort(folder / "input", participants=24)
+    config = write_config(folder / "config.toml")
+    command = ["run", str(folder / "input"), str(folder / "out"), "--config", str(config), "--n-procs", "1"]
+    assert main([*command, "--stop-after", "training"]) == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def evaluated(run) -> EvaluationLayout:
+    before = files_of(run)
+    assert main(["evaluate", str(run), "--quick", "--plant", "--methods", ",".join(METHODS), "--n-procs", "1"]) == 0
+    after = files_of(run)
+    assert {name: value for name, value in after.items() if not name.startswith(("evaluation/", "logs/digests"))} == {
+        name: value for name, value in before.items() if not name.startswith("logs/digests")
+    }
+    return EvaluationLayout(run)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_tables_are_as_declared(evaluated) -> None:
+    for one in (table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE):
+        require_as_declared(evaluated, one)
+
+
+def test_every_map_has_a_row_by_every_network_and_a_verdict(evaluated) -> None:
+    rows = read_table(evaluated.evaluation_scores)
+    whole = rows[rows["severity"] == "all"]
+    networks = whole.groupby(["cohort", "map"])["network"].agg(set)
+    for cohort in ("run", "planted"):
+        for method in METHODS:
+            found = networks[cohort, method]
+            assert {"real", "shuffled-1", "untrained", "cascade-1"} <= found
+        assert networks[cohort, "scanDifference"] == {"none"}
+    said = read_table(evaluated.verdicts)
+    assert len(said) == 2 * (len(METHODS) + 5)
+    assert set(said.loc[said["map"] == "scanDifference", "tells_labels"]) == {"no"}
+    assert set(rows.loc[rows["cohort"] == "planted", "severity"]) == {"all", "0.5", "1", "2"}
+
+
+def test_evidence_adds_up_and_the_image_alone_follows_no_network(evaluated) -> None:
+    rows = read_table(evaluated.evaluation_scores).query("network == 'real' and severity == 'all'").set_index("map")
+    assert (rows.loc["deeplift", "completeness_error"] < 1e-3).all()
+    assert rows.loc["deeplift", "insertion_regions"].notna().all()
+
+
+def test_a_second_call_does_nothing_and_writes_the_same_bytes(evaluated, capsys) -> None:
+    def tables() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in evaluated.evaluation.glob("*.tsv")}
+
+    before = tables()
+    receipts = {path: path.stat().st_mtime_ns for path in (evaluated.evaluation / "receipts").rglob("*.json")}
+    assert main(["evaluate", str(evaluated.root), "--quick", "--plant", "--methods", *METHODS, "--n-procs", "1"]) == 0
+    assert tables() == before
+    assert {path: path.stat().st_mtime_ns for path in receipts} == receipts
+    said = capsys.readouterr().out
+    assert "On the scans of the run:" in said and "On the controls with planted loss:" in said  # noqa: PT018
+    assert "tells real from shuffled labels" in said
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--methods", "no-such-method"], "--methods no-such-method: unknown"),
+        (["--methods", "cam"], "cam is not defined for networks of the family founding"),
+        (["--parts", "nothing"], "--parts nothing: unknown; known are nulls"),
+    ],
+)
+def test_what_does_not_exist_is_refused_by_name(run, capsys, extra, message) -> None:
+    assert main(["evaluate", str(run), *extra]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys) -> None:
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "not a Heatlas run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["splits.tsv", "models"])
+def test_a_run_without_networks_is_refused_with_the_remedy(run, tmp_path, capsys, missing) -> None:
+    copy = tmp_path / "out"
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("evaluation", missing))
+    (copy / "config.toml").write_text((run / "config.toml").read_text().replace("../input", str(run.parent / "input")))
+    (copy / "logs" / "settings.toml").unlink()
+    assert main(["evaluate", str(copy), "--n-procs", "1"]) == 65
+    assert "heatlas run" in capsys.readouterr().err
