@@ -8,7 +8,7 @@ from pipeline.evaluation.planted import TOP
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where
-from reports.cautions.evidence import evidence_differences
+from reports.cautions.evidence import place_of
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
 
@@ -85,10 +85,10 @@ def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, int]] | No
         return None
     if not run.leads_with_evidence:
         return int(rows["hits"].iloc[0]), int(rows["n_planted"].iloc[0]), int(rows["top"].iloc[0]), {}
-    order = [str(group) for group in evidence_differences(run, name).index]
-    if not order or not run.planted:
+    ranked = {group: place_of(run, name, group) for group in run.planted}
+    places = {group: place[0] for group, place in ranked.items() if place is not None}
+    if not places:
         return None
-    places = {group: order.index(group) + 1 for group in run.planted if group in order}
     return sum(place <= TOP for place in places.values()), len(run.planted), TOP, places
 
 

@@ -6,6 +6,8 @@ this difference. The statistics compare densities; a density times the voxels of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from reports.analyses.verdicts import rows_where
@@ -42,10 +44,16 @@ def difference_of(run: RunRecord, row: pd.Series) -> str:
     return f"{signed(row['difference'])} {run.evidence_unit}, {bounds}"
 
 
-def leading_in_words(run: RunRecord, map_name: str, regions: tuple[str, ...]) -> list[str]:
+def place_of(run: RunRecord, map_name: str, group: str) -> tuple[int, int] | None:
+    """The place of a region by Hedges' g, and the number of regions ranked; None for a region without a g."""
+    order = list(evidence_differences(run, map_name).index)
+    return (order.index(group) + 1, len(order)) if group in order else None
+
+
+def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:
     """Regions with their difference between the classes."""
-    rows = evidence_differences(run, map_name)
+    rows = evidence_differences(run, map_name).loc[list(regions)]
     return [
-        f"{mid_sentence(region)} (g {fixed(rows.loc[region, 'hedges_g'])}, {difference_of(run, rows.loc[region])})"
-        for region in regions
+        f"{mid_sentence(region)} (g {fixed(row['hedges_g'])}, {difference_of(run, row)})"
+        for region, row in rows.iterrows()
     ]

@@ -15,7 +15,7 @@ from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
 from reports.analyses.verdicts import CLEAR, rows_where
-from reports.cautions.evidence import difference_of, evidence_differences
+from reports.cautions.evidence import difference_of, evidence_differences, place_of
 from reports.cautions.findings import Caution, least_voxels, map_shares, summary_means
 from reports.cautions.method_cautions import scaled_by_probability
 from reports.content.relevance.regions import MEANING, axis_title
@@ -166,15 +166,16 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
     """Whether the classes differ here in evidence, in logits, and the place of the region by this difference."""
     rows = evidence_differences(run, run.leading_map)
     title = map_title(run.leading_map)
-    if group not in rows.index or pd.isna(rows.loc[group, "p_fwe"]):
+    place = place_of(run, run.leading_map, group)
+    row = rows.loc[[group]].iloc[0] if place is not None else pd.Series({"p_fwe": None})
+    if place is None or pd.isna(row["p_fwe"]):
         return f"{title}: no difference of evidence between the classes could be tested here."
-    row, place = rows.loc[group], list(rows.index).index(group) + 1
     means = [f"{signed(row[column])} logits in {label}" for column, label in
              zip(("mean_first", "mean_second"), run.labels, strict=True)]  # fmt: skip
     return (
         f"{title}: evidence here {_difference(run, row, 'larger')}: {difference_of(run, row)}; mean {listing(means)}, "
         f"{count(int(row['n_first']), 'participant')} of {run.positive} and {number(row['n_second'])} of "
-        f"{run.negative}. By g it is number {number(place)} of {number(len(rows))} regions."
+        f"{run.negative}. By g it is number {number(place[0])} of {number(place[1])} regions."
     )
 
 
@@ -225,11 +226,13 @@ def _planted(run: RunRecord, group: str) -> str:
     said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
     name = run.leading_map
     if run.leads_with_evidence:
-        order = list(evidence_differences(run, name).index)
-        if group not in order:
+        ranked = place_of(run, name, group)
+        if ranked is None:
             return f"{said}."
-        place = f"number {number(order.index(group) + 1)} of {number(len(order))}"
-        return f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is {place}."
+        return (
+            f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is number "
+            f"{number(ranked[0])} of {number(ranked[1])}."
+        )
     density = summary_means(run, name, "density", "TP")
     if group not in density:
         return f"{said}."

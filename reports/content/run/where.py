@@ -45,7 +45,7 @@ def where_it_looks(run: RunRecord) -> Answer:
     if not found.regions:
         return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
     tested = evidence_differences(run, name)
-    first = tested.loc[found.regions[0]]
+    first = tested.loc[[found.regions[0]]].iloc[0]
     text = (
         f"The evidence for {run.positive} differs most between {count(int(first['n_first']), 'participant')} of "
         f"{run.positive} and {number(first['n_second'])} of {run.negative} in "
