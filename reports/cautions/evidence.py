@@ -51,9 +51,10 @@ def place_of(run: RunRecord, map_name: str, group: str) -> tuple[int, int] | Non
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:
-    """Regions with their difference between the classes."""
+    """Regions with the difference of the classes; its interval and Hedges' g in brackets."""
     rows = evidence_differences(run, map_name).loc[list(regions)]
     return [
-        f"{mid_sentence(region)} (g {fixed(row['hedges_g'])}, {difference_of(run, row)})"
+        f"{mid_sentence(region)} {signed(row['difference'])} ({fixed(row['ci_low'])} to {fixed(row['ci_high'])}; g "
+        f"{fixed(row['hedges_g'])})"
         for region, row in rows.iterrows()
     ]

@@ -101,8 +101,10 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
     for group in rows.index[:5]:
         row = rows.loc[group]
         low, high = (fixed(VOXELS * row[name]) for name in ("ci_low", "ci_high"))
-        said = f"{group.lower()} (g {fixed(row['hedges_g'])}, {signed(VOXELS * row['difference'])} logits"
-        assert f"{said}, 95 % interval {low} to {high})" in answer.text
+        said = f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {fixed(row['hedges_g'])})"
+        assert said in answer.text
+    assert "in logits:" in answer.text
+    assert "95 % interval and Hedges' g" in answer.text
     assert answer.figure == f"{signed(VOXELS * rows['difference'].iloc[0])} logits"
     assert answer.more.startswith(NOT_EVALUATED)
     assert "relevance (LRP β=0) is densest in" in answer.more

@@ -59,7 +59,8 @@ def build(material: Material) -> Mapping[str, Any]:
         "bench": bench_sentence(run, lrp) if lrp is not None else "",
         "blocks": blocks if founding else [], "maps": listing(titles), "rule": rule(run),
         "table": leading_table(material, founding) if founding else None,
-        "whole": [whole_table(material, name) for name in founding], "undefined": undefined * bool(founding),
+        "whole": [whole_table(material, name) for name in founding if run.leads_with_evidence],
+        "undefined": undefined * bool(founding),
     }  # fmt: skip
 
 

@@ -45,12 +45,14 @@ def where_it_looks(run: RunRecord) -> Answer:
     if not found.regions:
         return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
     tested = evidence_differences(run, name)
+    level = 100 * run.config.statistics.confidence
     first = tested.loc[[found.regions[0]]].iloc[0]
     text = (
         f"The evidence for {run.positive} differs most between {count(int(first['n_first']), 'participant')} of "
-        f"{run.positive} and {number(first['n_second'])} of {run.negative} in "
-        f"{listing(leading_in_words(run, name, found.regions))}. Map: {mid_sentence(map_title(name))}, which compares "
-        f"each scan with controls of its network's training part; g is Hedges' g.{evaluated(run, name)}"
+        f"{run.positive} and {number(first['n_second'])} of {run.negative} in these regions, in {run.evidence_unit}: "
+        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval and Hedges' g. "
+        f"Map: {mid_sentence(map_title(name))}, which compares each scan with controls that its network was trained "
+        f"with.{evaluated(run, name)}"
     )
     more = f"{found.sentence.strip()} " if found.sentence else ""
     founding = next((one for one in run.main_maps if one in run.lrp_names), None)
