@@ -33,13 +33,14 @@ class Branches(nn.Module):
         torch.manual_seed(12)
         self.first = nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.BatchNorm3d(4), activation)
         self.second = nn.Conv3d(4, 4, 3, padding=1, bias=False)
-        self.pool, self.mean = nn.MaxPool3d(3, 2, padding=1), nn.AvgPool3d(2)
+        self.pool, self.other = nn.MaxPool3d(3, 2, padding=1), nn.MaxPool3d(3, 2, padding=1)
+        self.mean = nn.AvgPool3d(2)
         self.third = nn.Sequential(nn.BatchNorm3d(8), type(activation)(), nn.Conv3d(8, 5, 2))
         self.most, self.head = nn.AdaptiveMaxPool3d((1, 2, 1)), nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         a = self.first(x)
-        a = torch.cat([self.pool(a + self.second(a)), self.pool(a)], dim=1)
+        a = torch.cat([self.pool(a + self.second(a)), self.other(a)], dim=1)
         return self.head(self.most(self.third(self.mean(a))).flatten(1))  # type: ignore[no-any-return]
 
 

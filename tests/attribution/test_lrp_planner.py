@@ -182,7 +182,7 @@ def test_refuses_to_fold_a_normalisation_that_follows_no_convolution() -> None:
         ({"volumes": torch.full((2, 1, 9, 13, 11), torch.nan).double()}, BadInputError, "volume 0 of the batch"),
         ({"target": 3}, UsageError, "target 3 does not exist: the model has outputs 0 to 2"),
         ({"target": -1}, UsageError, "target -1"),
-        ({"start": "softmax"}, UsageError, "'logit' and 'probability'"),
+        ({"start": "softmax"}, UsageError, "'logit', 'probability' and 'evidence'"),
         ({"betas": []}, UsageError, "at least one"),
         ({"betas": [0.5, float("inf")]}, UsageError, "finite"),
         ({"batch_norm": "merge"}, UsageError, "'fold' and 'identity'"),

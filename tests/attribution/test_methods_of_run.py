@@ -137,7 +137,7 @@ def test_names_in_settings_are_those_of_the_maps(config: Config) -> None:
 CHANGED = {
     "pipeline.attribution.lrp.rules": {"lrp"},
     "pipeline.attribution.lrp.propagation": {"lrp"},
-    "pipeline.attribution.graph.tape": {"lrp", "guided-backpropagation"},
+    "pipeline.attribution.graph.tape": {"lrp", "guided-backpropagation", "deeplift"},
     "pipeline.attribution.gradient.guided_backprop": {"guided-backpropagation"},
     "pipeline.attribution.perturbation.rise": {"rise"},
     "pipeline.attribution.perturbation.lime": {"lime"},

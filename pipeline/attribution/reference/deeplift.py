@@ -111,14 +111,18 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
     pool = None if module is None else max_pool(module)
     if pool is None and not isinstance(module, ACTIVATIONS):
         value = own.run(operation)
-    else:
-        x, r = own[operation.inputs[0]], theirs[operation.inputs[0]]
-        rule, argument = (Rescaled, module) if pool is None else (RescaledMaxPool, pool)
-        value = rule.apply(x, r, argument)  # type: ignore[no-untyped-call]
-        own.give(operation.value, value)
-        own.used(operation.inputs[0])
+        with torch.no_grad():
+            return value, theirs.run(operation)
+    (name,) = operation.inputs
+    x, r = own[name], theirs[name]
     with torch.no_grad():
-        return value, theirs.run(operation)
+        s, *of_r = [torch.as_tensor(module(r))] if pool is None else pool.apply(r)  # type: ignore[misc]
+    rule, settings = (Rescaled, module) if pool is None else (RescaledMaxPool, pool)
+    value = rule.apply(x, r, s, *of_r, settings)  # type: ignore[no-untyped-call]
+    for values, given in ((own, value), (theirs, s)):
+        values.give(operation.value, given)
+        values.used(name)
+    return value, s
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ complete add up to the evidence of the volume less that of its reference.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,10 +58,10 @@ class Reference:
     def __repr__(self) -> str:
         return f"Reference({', '.join(self.people)})"
 
-    @property
+    @cached_property
     def mean(self) -> Tensor:
-        """The mean volume, (1, 1, D, H, W); summed in float64."""
-        return self.volumes.mean(0, keepdim=True, dtype=torch.float64).to(self.volumes.dtype)
+        """The mean volume, (1, 1, D, H, W)."""
+        return self.volumes.mean(0, keepdim=True)
 
 
 def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:
@@ -80,6 +81,8 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
         raise BadInputError(
             f"{method}: the reference volumes have the grid {own}, the volumes {grid}; bring both to one grid."
         )
+    if reference.volumes.dtype == volumes.dtype and reference.volumes.device == volumes.device:
+        return reference
     return Reference(
         reference.volumes.to(volumes),
         reference.people,

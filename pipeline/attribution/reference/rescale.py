@@ -34,53 +34,59 @@ def chord_slope(function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, shor
     >>> chord_slope(torch.relu, torch.tensor([2.0, -1.0, 3.0]), torch.tensor([-2.0, -2.0, 3.0])).tolist()
     [0.5, 0.0, 1.0]
     """
+    return _slope(function, x, r, function(x), function(r), shortest)
+
+
+def _slope(function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, y: Tensor, s: Tensor, shortest: float) -> Tensor:
+    """As `chord_slope`, with ``y = function(x)`` and ``s = function(r)``."""
     difference = x - r
-    short = difference.abs() <= shortest
-    slope = (function(x) - function(r)) / torch.where(short, torch.ones_like(difference), difference)
-    if bool(short.any()):
+    short = difference == 0 if shortest == 0 else difference.abs() <= shortest
+    if isinstance(function, nn.ReLU) or function is torch.relu:
+        middle = (x > 0).to(x.dtype)  # where x and r are the same
+    else:
         with torch.inference_mode(False), torch.enable_grad():
-            middle = ((x[short] + r.expand_as(x)[short]) / 2).clone().requires_grad_()
-            (derivative,) = torch.autograd.grad(function(middle).sum(), middle)
-        slope[short] = derivative
-    return slope
+            halfway = torch.lerp(x, r.expand_as(x), 0.5).clone().requires_grad_()
+            (middle,) = torch.autograd.grad(function(halfway).sum(), halfway)
+    return torch.where(short, middle, (y - s).div_(difference))
 
 
 class Rescaled(torch.autograd.Function):
-    """An activation of x whose backward pass has the slope of the chord from r."""
+    """An activation of x, given that of r, ``s``; its backward pass has the slope of the chord from r."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, r: Tensor, module: nn.Module) -> Tensor:
+    def forward(ctx: Any, x: Tensor, r: Tensor, s: Tensor, module: nn.Module) -> Tensor:
         shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(module, SMOOTH) else 0.0
-        ctx.save_for_backward(chord_slope(module, x, r, shortest))
-        return torch.as_tensor(module(x))
+        y = torch.as_tensor(module(x))
+        ctx.save_for_backward(_slope(module, x, r, y, s, shortest))
+        return y
 
     @staticmethod
-    def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None]:
         (slope,) = ctx.saved_tensors
-        return multiplier * slope, None, None
+        return multiplier * slope, None, None, None
 
 
 class RescaledMaxPool(torch.autograd.Function):
     """A max-pooling of x whose backward pass accounts for winners that differ between x and r.
 
-    With ``top`` the larger of both outputs, ``top - s`` (s, the output of r) is what x's winner added, and ``y - top``
-    (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel. The same rule as
-    captum's.
+    The output of r, `s`, and its winners, `of_r`, are given.
+
+    With ``top`` the larger of both outputs, ``top - s`` is what x's winner added, and ``y - top``
+    (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel, as in captum.
+    Both parts have the multiplier of x, so that they add up to ``y - s`` in every window.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, r: Tensor, pool: MaxPool | AdaptiveMaxPool) -> Tensor:
-        r = r.expand_as(x)
-        (y, of_x), (s, of_r) = pool.apply(x), pool.apply(r)
-        ctx.save_for_backward(x - r, y, s, of_x, of_r)
+    def forward(ctx: Any, x: Tensor, r: Tensor, s: Tensor, of_r: Tensor, pool: MaxPool | AdaptiveMaxPool) -> Tensor:
+        y, of_x = pool.apply(x)
+        ctx.save_for_backward(x - r, y, s.expand_as(y), of_x, of_r.expand_as(of_x))
         return y
 
     @staticmethod
-    def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None, None]:
         difference, y, s, of_x, of_r = ctx.saved_tensors
         top = torch.maximum(y, s)
         moved = scatter(multiplier * (top - s), of_x, difference.shape)
         moved += scatter(multiplier * (y - top), of_r, difference.shape)
-        same = difference == 0
         plain = scatter(multiplier, of_x, difference.shape)
-        return torch.where(same, plain, moved / torch.where(same, torch.ones_like(moved), difference)), None, None
+        return torch.where(difference == 0, plain, moved.div_(difference)), None, None, None, None
