@@ -51,10 +51,10 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
         clear_stale_scratch(layout)
         atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
         split = Split.read(layout.splits) if layout.splits.is_file() else Split(())
-        bench = Bench(
-            layout, request, registered_scans(layout, config), split, config, atlas, executor,
-            DigestCache(layout.digests),
-        )  # fmt: skip
+        scans, missing = registered_scans(layout, config)
+        for name in missing:
+            log.warning("%s is not registered and is left out", name)
+        bench = Bench(layout, request, scans, split, config, atlas, executor, DigestCache(layout.digests))
         evaluated = bench.evaluate(source.input / PLANTED)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
@@ -87,16 +87,24 @@ def _listed(texts: list[str]) -> tuple[str, ...]:
     return tuple(name for text in texts for name in text.split(",") if name)
 
 
-def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[Scan, ...]:
-    """Kept scans whose registered image and mask are there."""
-    found = []
+def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """Kept scans whose registered image and mask are there, and the names of the others.
+
+    Raises
+    ------
+    BadInputError
+        If no scan is registered.
+    """
+    found, missing = [], []
     for scan in ScanTable.read(layout.scans).kept:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         if files.t1w.is_file() and files.brain_mask.is_file():
             found.append(scan)
+        else:
+            missing.append(scan.name)
     if not found:
         raise BadInputError(f"{layout.root}: no scan is registered. Finish the run with heatlas run.")
-    return tuple(found)
+    return tuple(found), tuple(missing)
 
 
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:

@@ -77,6 +77,15 @@ def test_nothing_outside_the_brain_changes_and_no_copy_is_without_interpolation(
     assert 0 < np.abs(plain - volume)[mask].mean() < 0.1 * volume[mask].mean()
 
 
+def test_every_copy_has_the_range_of_its_scan(brain, site) -> None:
+    volume, mask = brain
+    spiky = np.where(mask, volume, 0).astype(np.float32)
+    spiky[tuple(np.argwhere(mask)[500])] = 3 * volume.max()  # a bright vessel, which interpolation would smooth away
+    for severity in (0.0, 3.0):
+        copied = planted_copy(spiky, mask, site, [severity] * len(site.rates), np.random.default_rng(2))
+        assert (copied[mask].min(), copied[mask].max()) == (spiky[mask].min(), spiky[mask].max())
+
+
 def test_a_marker_is_seen_and_lies_outside_the_brain(brain) -> None:
     volume, mask = brain
     cube = marker(volume.shape, (1, 1, 1))

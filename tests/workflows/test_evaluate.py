@@ -59,7 +59,7 @@ def test_every_map_has_a_row_by_every_network_and_a_verdict(evaluated) -> None:
     said = read_table(evaluated.verdicts)
     assert len(said) == 2 * (len(METHODS) + 5)
     assert set(said.loc[said["map"] == "scanDifference", "tells_labels"]) == {"no"}
-    assert set(rows.loc[rows["cohort"] == "planted", "severity"]) == {"all", "0.5", "1", "2"}
+    assert set(rows.loc[rows["cohort"] == "planted", "severity"]) == {"all", "1", "2", "3"}
 
 
 def test_evidence_adds_up_and_the_image_alone_follows_no_network(evaluated) -> None:

@@ -75,7 +75,9 @@ class Judge:
         self, cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
     ) -> None:
         self.cohort, self.explanations, self.extent, self.digests = cohort, explanations, extent, digests
-        self._controls: Controls = controls_of(cohort.scans, cohort.split, cohort.config)
+        negative = [scan for scan in cohort.scans if scan.label == cohort.config.cohort.negative]
+        scans = negative if cohort.name == PLANTED else cohort.scans  # who has two copies is still a control
+        self._controls: Controls = controls_of(scans, cohort.split, cohort.config)
         firsts: dict[int, Scan] = {}
         for scan in cohort.positive:
             firsts.setdefault(cohort.fold_of(scan), scan)

@@ -194,6 +194,12 @@ class Bench:
             raise BadInputError(
                 f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
             )
+        for label in self.config.cohort.labels:
+            if not any(own == label for _, own in tested):
+                raise BadInputError(
+                    f"{self.layout.root}: no scan of {label} has a network that has not seen it, and regions are "
+                    "ranked by the difference between the classes. Finish the run with heatlas run."
+                )
         packed = PackedAtlas.of(self.atlas)
         truth = truth_of_input(truth_json, list(packed.regions.groups))
         if truth is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import gammaln
 
-from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
 from pipeline.evaluation.bench.scan_job import FAITHFUL
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
@@ -110,7 +110,7 @@ def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
     for (network, name), own in rows.scores.groupby(["network", "map"], sort=False):
         made.append(_row(cohort, rows, str(network), str(name), own, ALL))
-        if cohort.name == "planted" and network in (REAL, NO_NETWORK):
+        if cohort.name == PLANTED and network in (REAL, NO_NETWORK):
             for severity in severities:
                 scans = _at_severity(cohort, severity)
                 made.append(
@@ -159,7 +159,11 @@ def _of_regions(
     values = table.to_numpy(float)
     is_positive = table.index.get_level_values("positive").to_numpy(bool)
     fold = table.index.get_level_values("fold").to_numpy(int)
-    difference, mean = standardised_difference(values, is_positive, fold), values[is_positive].mean(axis=0)
+    people = pd.factorize(table.index.get_level_values("participant_id"))[0]
+    block = (
+        people if cohort.name == PLANTED else fold
+    )  # a planted copy is compared with the untouched one of its person
+    difference, mean = standardised_difference(values, is_positive, block), values[is_positive].mean(axis=0)
     order = np.argsort(-np.where(np.isnan(difference), -np.inf, difference), kind="stable")
     known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
     found: dict[str, object] = {
@@ -222,18 +226,18 @@ def ranked(values: Floats, planted: Flags, by: str) -> dict[str, object]:
     return found
 
 
-def standardised_difference(values: Floats, is_positive: Flags, fold: NDArray[np.intp]) -> Floats:
-    """Hedges' g of each column, positive class minus the other, between participants of the same fold.
+def standardised_difference(values: Floats, is_positive: Flags, block: NDArray[np.intp]) -> Floats:
+    """Hedges' g of each column, positive class minus the other, within blocks: folds, or people with both classes.
 
-    The regression coefficient of the class beside the fold, over the residual standard deviation, with Hedges' exact
+    The regression coefficient of the class beside the block, over the residual standard deviation, with Hedges' exact
     correction for small samples. NaN where a column does not vary or fewer than two degrees of freedom are left.
 
     Parameters
     ----------
     values : array, shape (participants, columns)
     is_positive : array of bool, shape (participants,)
-    fold : array of int, shape (participants,)
-        Maps of one fold are made by one network and are on one scale.
+    block : array of int, shape (participants,)
+        Maps of one fold are made by one network and are on one scale; a person's two copies share their anatomy.
 
     Examples
     --------
@@ -243,10 +247,10 @@ def standardised_difference(values: Floats, is_positive: Flags, fold: NDArray[np
     1.9947
     """
     centred, side = values.astype(np.float64), is_positive.astype(np.float64)
-    for one in np.unique(fold):
-        centred[fold == one] -= centred[fold == one].mean(axis=0)
-        side[fold == one] -= side[fold == one].mean()
-    freedom = len(fold) - len(np.unique(fold)) - 1
+    for one in np.unique(block):
+        centred[block == one] -= centred[block == one].mean(axis=0)
+        side[block == one] -= side[block == one].mean()
+    freedom = len(block) - len(np.unique(block)) - 1
     if freedom < 2 or not side.any():
         return np.full(values.shape[1], np.nan)
     difference = side @ centred / (side @ side)

@@ -36,8 +36,9 @@ from pipeline.run.work.seeds import generator
 
 STAGE = "planting"
 UNTOUCHED, WITH_LOSS = "untouched", "planted"
-SEVERITIES = (0.5, 1.0, 2.0)
-"""In units of the demo's disease: 1 is the mean difference of patients and controls in published volumetry."""
+SEVERITIES = (1.0, 2.0, 3.0)
+"""In units of the demo's disease: 1 is the mean difference of patients and controls in published volumetry. A network
+that has two dozen scans to learn from needs a strong effect (`pipeline.cohort.demo.disease`)."""
 BOTH_CLASSES = PlantedChange("Putamen", "putamen", -0.27, tissue=True)
 """The unused change: as large as in the hippocampus, in both copies of every third person."""
 EVERY = 3

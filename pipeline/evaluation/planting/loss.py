@@ -29,7 +29,9 @@ MARKER_VOXELS = 3
 MARKER_OFFSET = 2
 """A cube of bright voxels this far from the corner of what networks see."""
 FLUID_GROUP = "Lateral ventricle"
-FLUID_PERCENTILE = 2.0
+FLUID_PERCENTILE = 10.0
+"""Of the intensities where the atlas has ventricles: where they are slits, most of its voxels hold tissue."""
+BRAIN_PERCENTILE = 2.0
 """Of the intensities of the brain: fluid, where the atlas has no ventricles."""
 
 
@@ -48,7 +50,7 @@ class PlantingSite:
     rates : array, shape (changes,)
         -log of the tissue that is left in place at severity 1.
     fluid : array of bool, shape of the grid
-        Voxels whose median intensity is taken as that of fluid.
+        Voxels of the ventricles, by which the intensity of fluid is measured.
     origin : array, shape (3,)
         Template coordinates (mm) of the first point of the 3 mm grid.
     """
@@ -129,13 +131,29 @@ def planted_copy(
     remaining = np.exp(-sample(lost, points))
     level = fluid_level(volume, brain, site.fluid)
     changed: Array = copied - (1 - remaining) * np.maximum(copied - level, 0)
-    return np.where(brain, changed, volume).astype(np.float32)
+    return with_range_of(volume, np.where(brain, changed, volume).astype(np.float32), brain)
+
+
+def with_range_of(volume: Array, changed: Array, brain: NDArray[np.bool_]) -> Array:
+    """A changed volume with the lowest and highest intensity of the brain as they were, at their voxels.
+
+    Networks see intensities between these two. Interpolation smooths the brightest voxel of a scan, and by that alone
+    all others would change by a tenth, in one copy more than in the other.
+    """
+    places = np.flatnonzero(brain)
+    inside = volume.reshape(-1)[places]
+    kept = np.clip(changed, inside.min(), inside.max()).reshape(-1)
+    kept[places[[inside.argmin(), inside.argmax()]]] = inside.min(), inside.max()
+    result: Array = np.where(brain, kept.reshape(volume.shape), changed)
+    return result
 
 
 def fluid_level(volume: Array, brain: NDArray[np.bool_], fluid: NDArray[np.bool_]) -> np.float32:
-    """Intensity of fluid: the median of the ventricles, or a low percentile of the brain without any."""
+    """Intensity of fluid: a low percentile of the ventricles, or of the brain without any."""
     inside = volume[brain & fluid]
-    return np.float32(np.median(inside) if inside.size else np.percentile(volume[brain], FLUID_PERCENTILE))
+    return np.float32(
+        np.percentile(inside, FLUID_PERCENTILE) if inside.size else np.percentile(volume[brain], BRAIN_PERCENTILE)
+    )
 
 
 def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
