@@ -67,13 +67,14 @@ def comparisons(run: RunRecord) -> Verdict | None:
         return None
     clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
+    what = " evidence" if run.leads_with_evidence else ""
     said = [
-        f"{word} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
+        f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
-    whole = f"Compared with {run.negative}, evidence for" if run.leads_with_evidence else "Of the map of"
-    answer = f"{whole} {run.positive}, {'; '.join(said)}." if said else "No difference survives correction."
+    start = f"Scans of {run.positive} have" if run.leads_with_evidence else f"Of the map of {run.positive},"
+    answer = f"{start} {'; '.join(said)}." if said else "No difference survives correction."
     first = tested.iloc[0]
     if run.leads_with_evidence:
         return Verdict(
