@@ -53,6 +53,8 @@ def evaluated(run: RunRecord, name: str) -> str:
     lines = lines_on(run, name)
     if not lines:
         return f" The evaluation of this run did not cover {map_title(name)}."
+    if has_passed(run.tables["verdicts"], name) is False:
+        return " This map did not pass the evaluation of this run; the warnings say why."
     return f" In the evaluation of this run, this map {_passed_in_words(run, name)}: {'. '.join(lines)}."
 
 

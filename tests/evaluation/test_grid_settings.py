@@ -204,7 +204,7 @@ class Places(nn.Module):
 
 def test_gridpg_of_a_network_for_one_size_is_refused_and_difull_is_not() -> None:
     model = StagedModel([Places(), *pooled().stages]).eval()
-    with pytest.raises(UsageError, match="cannot take .* DiFull is defined"):
+    with pytest.raises(UsageError, match=r"cannot take .* DiFull is defined"):
         grid_map(model, LAYOUT, scans(), 1, 0, Gradient(), 0, "GridPG")
     assert LAYOUT.shares(grid_map(model, LAYOUT, scans(), 1, 0, Gradient(), 0, "DiFull"))[0] == 1
 

@@ -260,6 +260,8 @@ def test_the_report_leads_with_what_passed(run, record):
     assert evaluated.main_maps == ("lrpB000", "gb")
     none = evaluate(run, finds="none")
     assert none.leading_map == EVIDENCE
+    answer = next(one for one in summarise(none).answers if one.question == "Where does it look?")
+    assert answer.text.endswith("This map did not pass the evaluation of this run; the warnings say why.")
     found = next(one for one in find_cautions(none) if one.section == "evaluation")
     assert (found.level, found.title) == ("serious", "The leading map did not pass the evaluation.")
     assert found.text.startswith("Expected gradients: scans of the run: finds planted disease: no (1 of 5")
