@@ -27,7 +27,7 @@ test-slow: $(VENV)/.installed   ## whole runs, killed and continued
 	$(BIN)/pytest -m slow
 
 test-oracle: $(VENV)/.installed   ## against independent libraries
-	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 captum==0.9.0 torchcam==0.5.0  # zennit asks for torchvision; the tests stub it
+	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 captum==0.9.0 torchcam==0.5.0 quantus==0.6.0 opencv-python-headless  # zennit asks for torchvision; the tests stub it
 	$(BIN)/pytest -m oracle
 
 coverage: $(VENV)/.installed   ## which lines the default tests reach; writes htmlcov/index.html

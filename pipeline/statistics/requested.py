@@ -1,7 +1,7 @@
 """Whether the names in ``[statistics]`` are those of columns, regions and maps that the run will have.
 
-A misspelt name would cost an analysis its answer, hours later and in one row of a table, so names are checked as soon
-as the cohort is read. A clinical column that the program knows but this cohort lacks is no mistake; its rows say so.
+Names are checked as soon as the cohort is read, since a misspelt one would only show hours later, in a row of a table.
+A clinical column that the program knows but this cohort lacks is not an error; its rows give the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import map_names
 from pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
-from pipeline.statistics.data.everyone import with_facts
+from pipeline.statistics.data.all_scans import with_facts
 from pipeline.statistics.groups.levels import COURSE
 from pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
 
@@ -29,7 +29,7 @@ _WORDS = ("fold", "predicted", "outcome", "control")
 
 
 def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | None, groups: Collection[str]) -> None:
-    """Refuse settings that name a column, site, region or map that the run will not have, or a formula of no use.
+    """Refuse settings that name a column, site, region or map that the run will not have, or an unusable formula.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
 
 
 def _frame(scans: Sequence[Scan], clinical: Clinical | None) -> pd.DataFrame:
-    """A row per scan with the columns that analyses will see; what networks will say is made up."""
+    """One row per scan with the columns that analyses will see; predictions are placeholders."""
     frame = pd.DataFrame({"scan_id": [scan.scan_id for scan in scans]})
     turns = np.arange(len(frame)) % 2
     frame = frame.assign(**{name: 0.25 + 0.5 * turns for name in _NUMBERS})
@@ -93,8 +93,8 @@ def _require_formulas(config: Config, frame: pd.DataFrame) -> None:
             if setting in blind:
                 refuse_class(formula, config.cohort.contrast_column, columns, setting)
         except BadInputError as error:
-            told = str(error)
-            raise BadInputError(told if told.startswith(setting) else f"{setting}: {told}") from error
+            message = str(error)
+            raise BadInputError(message if message.startswith(setting) else f"{setting}: {message}") from error
 
 
 def _require_biomarker(name: str, frame: pd.DataFrame, known: Collection[str], groups: Collection[str]) -> None:

@@ -49,14 +49,9 @@ from pipeline.statistics.performance.demographics import (
 )
 from pipeline.statistics.performance.number import PERFORMANCE_NUMBER_TABLE, number_tables
 from pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
-from pipeline.statistics.performance.several_classes import (
-    CONFUSION_TABLE,
-    PERFORMANCE_CLASSES_TABLE,
-    classes_tables,
-)
+from pipeline.statistics.performance.several_classes import CONFUSION_TABLE, PERFORMANCE_CLASSES_TABLE, classes_tables
 from pipeline.statistics.progression.cox import COX_TABLE
-from pipeline.statistics.progression.prediction import PROGRESSION_TABLE
-from pipeline.statistics.progression.tables import progression_tables
+from pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
 from pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
 from pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut_table
 from pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table

@@ -15,7 +15,7 @@ import pandas as pd
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
 from pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
-from pipeline.statistics.performance.classification import ALL_FOLDS
+from pipeline.statistics.performance.intervals import ALL_FOLDS
 from reports.analyses.verdicts import rows_where
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened

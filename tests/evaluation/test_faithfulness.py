@@ -214,10 +214,13 @@ def test_sets_are_of_whole_parts_and_never_outside() -> None:
 
 
 def test_max_sensitivity_written_out() -> None:
+    inside = SCAN > 0.4
+
     def explain(x: Tensor) -> Tensor:
+        assert torch.equal(x[~inside], SCAN[~inside])
+        assert float((x - SCAN).abs().max()) <= 0.1
         return x**2
 
-    inside = SCAN > 0.4
     found = max_sensitivity(explain, SCAN, explain(SCAN), inside, samples=6, radius=0.1)
     bound = float(torch.linalg.vector_norm((0.2 * SCAN + 0.01) * inside) / torch.linalg.vector_norm(SCAN**2))
     assert 0 < found < bound

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline.evaluation.scores.dose_response import COLUMNS, dose_response
+from pipeline.evaluation.scores.hits import hits_in_first
 from pipeline.evaluation.scores.region_scores import REGION_SCORES, region_scores
 from pipeline.run.errors import BadInputError
 
@@ -28,7 +29,7 @@ def test_even_values_are_chance_and_the_truth_is_perfect() -> None:
 
 def test_a_random_order_has_the_expected_hits_on_average() -> None:
     rng = np.random.default_rng(5)
-    hits = [region_scores(rng.permutation(REGIONS) + 1.0, PLANTED)["region_hits"] for _ in range(800)]
+    hits = [hits_in_first(rng.permutation(REGIONS) + 1.0, PLANTED, 10) for _ in range(800)]
     assert np.mean(hits) == pytest.approx(50 / REGIONS, abs=4 * np.std(hits) / np.sqrt(800))
 
 

@@ -87,7 +87,7 @@ def test_someone_in_both_outcomes_is_left_out_and_counted():
     table = table_of(inputs)
     row = hippocampus(table)
     assert (row["n_first"], row["n_second"], row["n_both"]) == (2, 3, 1)
-    assert "1 participants with scans of both groups left out" in row["note"]
+    assert "1 participant with scans of both groups left out" in row["note"]
     assert "fold: left out: too few participants (4 in 1 folds of two or more)" in row["note"]
     assert not row["fold_held"]
     assert bool(row["exact"])
@@ -106,7 +106,7 @@ def test_someone_of_both_classes_is_a_patient_by_those_scans():
     assert set(twice[1:]) <= set(two.rows)
     row = hippocampus(table_of(inputs))
     assert (row["n_first"], row["n_second"], row["n_both"]) == (6, 6, 1)
-    assert "count as AD, by those scans" in row["note"]
+    assert "counted as AD, by those scans" in row["note"]
     reverse = TwoGroups.of(inputs, "negative", "positive")
     np.testing.assert_array_equal(reverse.rows, two.rows)
     np.testing.assert_array_equal(reverse.is_first, ~two.is_first)
@@ -129,7 +129,7 @@ def test_a_group_of_one_has_rows_that_say_so():
     predictions = predictions_of(people(6), wrong=("sub-004",))
     table = table_of(inputs_of(people(6), only("FP/TN"), predictions=predictions))
     assert len(table) == 12
-    assert table["note"].eq("1 participants of FP; at least 2 are needed").all()
+    assert table["note"].eq("1 participant of FP; at least 2 are needed").all()
     assert table["p"].isna().all()
     assert table["mean_second"].notna().all()
 

@@ -18,10 +18,7 @@ from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.harmonisation.fold_wise import fold_model
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.harmonisation.spread_effect import spread_test
-from pipeline.statistics.harmonisation.tables import (
-    HARMONISATION_TABLES,
-    harmonisation_tables,
-)
+from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.linear.design import design_of
 
@@ -156,7 +153,7 @@ def test_a_site_of_one_participant_stays_as_it_is_and_is_named():
     assert own["note"].eq("site lonely has no parameters of its own in this fold: unchanged").all()
     treatment = made["harmonisation_models"].query("site == 'lonely'")["treatment"]
     assert treatment.eq("unchanged").all()
-    assert made["site_effects"]["note"].eq("1 participants of small sites left out").all()
+    assert made["site_effects"]["note"].eq("1 participant of small sites left out").all()
 
 
 @pytest.mark.parametrize("setting", ["unseen_site", "small_site"])
@@ -212,7 +209,7 @@ def test_a_scan_without_site_or_covariate_is_named():
     assert found.loc[["sub-005", "sub-006"], "harmonised"].isna().all()
     assert found.drop(index=["sub-005", "sub-006"])["harmonised"].notna().all()
     notes = made["harmonisation_models"].query("source == 'gb' and fold == '2'")["note"]
-    assert notes.eq("1 participants left out: age is n/a; 1 participants left out: site is n/a").all()
+    assert notes.eq("1 participant left out: age is n/a; 1 participant left out: site is n/a").all()
 
 
 def test_one_fold_only_leaves_nobody_to_fit_on():
@@ -339,7 +336,7 @@ def test_spread_is_not_told_from_location_and_needs_ten_people_at_two_sites():
     assert (found[0].p[[0, 2]] > 0.05).all()
     np.testing.assert_allclose(found[0].p, found[1].p)
     np.testing.assert_allclose(found[0].statistic, found[1].statistic)
-    with pytest.raises(BadInputError, match="1 sites with 10 or more participants"):
+    with pytest.raises(BadInputError, match="1 site with 10 or more participants"):
         site_effect("scale", values[:20], list(site[:20]), "age", frame[:20], 9, np.random.default_rng(0))
 
 

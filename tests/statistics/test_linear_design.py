@@ -130,7 +130,7 @@ def test_levels_with_one_participant():
     assert design.nuisance.sum(axis=0).tolist() in ([24, 8, 12], [24, 12, 8], [24, 12, 4], [24, 8, 4])
     frame["site"] = np.repeat(list("aaaabbbbbbbx"), 2)
     design = design_of("age + site", "age", frame)
-    assert design.dropped == {"site=x": "one participant only; their 2 rows are left out"}
+    assert design.dropped == {"site=x": "one participant only; 2 rows left out"}
     assert design.rows.tolist() == list(range(22))
     frame["site"] = frame["participant_id"]
     design = design_of("age + site", "age", frame)

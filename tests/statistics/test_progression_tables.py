@@ -19,8 +19,7 @@ from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
-from pipeline.statistics.progression.prediction import progression_table
-from pipeline.statistics.progression.tables import progression_tables
+from pipeline.statistics.progression.prediction import progression_table, progression_tables
 
 NONE = np.zeros((40, 0))
 

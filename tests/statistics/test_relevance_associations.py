@@ -63,7 +63,7 @@ def test_correlations_are_those_of_participant_means():
     mmse = table["biomarker"] == "mmse"  # one participant has none
     assert table.loc[mmse, "n_participants"].eq(19).all()
     assert table.loc[~mmse, "n_participants"].eq(20).all()
-    assert table.loc[mmse, "note"].str.contains("1 rows without mmse").all()
+    assert table.loc[mmse, "note"].str.contains("1 row without mmse").all()
 
 
 def test_partial_correlation_is_that_of_residuals():

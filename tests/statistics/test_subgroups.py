@@ -250,7 +250,7 @@ def test_unfairness_is_found_and_class_mix_is_not_taken_for_it():
     women = tuple(dict.fromkeys(s.participant_id for s in scans if s.sex == "F"))
     unfair = fairness(inputs_of(scans, only("sex"), predictions=predictions_of(scans, wrong=women)))
     assert unfair.loc[unfair["metric"] == "balanced_accuracy", "p"].eq(1 / 200).all()
-    # Everyone is classified alike; sites differ in how many patients they have.
+    # AllScans is classified alike; sites differ in how many patients they have.
     scans = [dataclasses.replace(s, site="A" if int(s.participant_id[-3:]) < 16 or s.label == "AD" else "B")
              for s in people(14)]  # fmt: skip
     fair = fairness(inputs_of(scans, only("site"), predictions=predictions_of(scans, wrong=())))

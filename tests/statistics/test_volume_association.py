@@ -118,7 +118,7 @@ def test_partly_known_volumes_and_mixed_sources_are_said():
     _, table = associate(scans, relevance_of(people()))
     row = table.loc[("gb", "hippocampus_mm3", "participant", "pearson")]
     assert row["n_scans"] == 12
-    assert "1 true-positive scans without a known volume" in row["note"]
+    assert "1 true-positive scan without a known volume" in row["note"]
     assert "FreeSurfer, warp" in row["note"]
 
 

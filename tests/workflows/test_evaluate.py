@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.evaluation.bench import distractors, table, verdicts
+from pipeline.evaluation.bench.stage import BENCH_TABLES
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table
 from tests.declared_tables import require_as_declared
@@ -15,12 +15,13 @@ from tests.workflows.template_cohort import write_config, write_template_cohort
 from workflows.command_line import main
 
 METHODS = ["deeplift", "gradient"]
+ASKED = ["--quick", "--plant", "--parts", "nulls,faithfulness", "interactions", "--n-procs", "1"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
-    write_template_cohort(folder / "input", participants=24)
+    write_template_cohort(folder / "input", participants=18)
     config = write_config(folder / "config.toml")
     command = ["run", str(folder / "input"), str(folder / "out"), "--config", str(config), "--n-procs", "1"]
     assert main([*command, "--stop-after", "training"]) == 0
@@ -30,7 +31,7 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def evaluated(run) -> EvaluationLayout:
     before = files_of(run)
-    assert main(["evaluate", str(run), "--quick", "--plant", "--methods", ",".join(METHODS), "--n-procs", "1"]) == 0
+    assert main(["evaluate", str(run), *ASKED, "--methods", ",".join(METHODS)]) == 0
     after = files_of(run)
     assert {name: value for name, value in after.items() if not name.startswith(("evaluation/", "logs/digests"))} == {
         name: value for name, value in before.items() if not name.startswith("logs/digests")
@@ -43,7 +44,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_tables_are_as_declared(evaluated) -> None:
-    for one in (table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE):
+    for one in BENCH_TABLES:
         require_as_declared(evaluated, one)
 
 
@@ -74,7 +75,7 @@ def test_a_second_call_does_nothing_and_writes_the_same_bytes(evaluated, capsys)
 
     before = tables()
     receipts = {path: path.stat().st_mtime_ns for path in (evaluated.evaluation / "receipts").rglob("*.json")}
-    assert main(["evaluate", str(evaluated.root), "--quick", "--plant", "--methods", *METHODS, "--n-procs", "1"]) == 0
+    assert main(["evaluate", str(evaluated.root), *ASKED, "--methods", *METHODS]) == 0
     assert tables() == before
     assert {path: path.stat().st_mtime_ns for path in receipts} == receipts
     said = capsys.readouterr().out

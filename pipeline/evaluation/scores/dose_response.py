@@ -7,21 +7,17 @@ averaged). The interval draws participants.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
+from pipeline.evaluation.scores.intervals import Floats, participant_interval
 from pipeline.run.errors import BadInputError
 
-Floats = NDArray[np.float64]
 COLUMNS = ("participant_id", "severity", "evidence")
-FEWEST = 3
-"""Participants below which there is no interval."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ def _within(table: pd.DataFrame, draws: int, seed: int, confidence: float) -> Do
     each = np.array(list(found.values()))
     undefined = int(np.isnan(each).sum())
     counted = np.nan_to_num(each)
-    low, high = _interval((counted,), np.mean, draws, seed, confidence)
+    low, high = participant_interval((counted,), np.mean, draws, seed, confidence)
     return DoseResponse(float(counted.mean()), low, high, True, len(each), undefined, found)
 
 
@@ -104,7 +100,7 @@ def _across(table: pd.DataFrame, draws: int, seed: int, confidence: float) -> Do
     present = evidence[~missing]
     lowest = present.min() - 1 if present.size else 0.0
     counted = np.where(missing, lowest, evidence)
-    low, high = _interval((dose, counted), spearman, draws, seed, confidence)
+    low, high = participant_interval((dose, counted), spearman, draws, seed, confidence)
     per = dict(zip(map(str, means.index), map(float, evidence), strict=True))
     return DoseResponse(spearman(dose, counted), low, high, False, len(dose), int(missing.sum()), per)
 
@@ -120,32 +116,6 @@ def spearman(a: Floats, b: Floats) -> float:
     if not (np.isfinite(a).all() and np.isfinite(b).all()) or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
     return float(np.clip(stats.spearmanr(a, b).statistic, -1, 1))
-
-
-def _interval(
-    samples: tuple[Floats, ...], statistic: object, draws: int, seed: int, confidence: float
-) -> tuple[float, float]:
-    """Interval of a statistic over participants, by `scipy.stats.bootstrap`; one row per participant is what it is for.
-
-    Draws in which the statistic does not exist (one severity only) are given as 0.
-    """
-    if len(samples[0]) < FEWEST:
-        return float("nan"), float("nan")
-
-    def defined(*drawn: Floats) -> float:
-        value = float(statistic(*drawn))  # type: ignore[operator]
-        return 0.0 if np.isnan(value) else value
-
-    for method in ("BCa", "percentile"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # degenerate draws: the interval is NaN and is told by that
-            interval = stats.bootstrap(
-                samples, defined, n_resamples=draws, paired=len(samples) > 1, vectorized=False,
-                confidence_level=confidence, method=method, random_state=np.random.default_rng(seed),
-            ).confidence_interval  # fmt: skip
-        if np.isfinite(interval).all() and interval.low < interval.high:
-            return float(interval.low), float(interval.high)
-    return float("nan"), float("nan")
 
 
 def _require(table: pd.DataFrame) -> None:

@@ -21,11 +21,12 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.design import Design
@@ -35,8 +36,6 @@ from pipeline.statistics.linear.freedman_lane import PermutationTest
 from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-
-Floats = NDArray[np.float64]
 
 METHODS: Mapping[str, Method] = {
     "pearson": "pearson",
@@ -135,11 +134,7 @@ def _of_biomarker(
     blocks: list[pd.DataFrame] = []
     known: dict[str, Points] = {}  # of the same covariates
     for estimator in METHODS if settings.covariates.strip() else ("pearson", "spearman"):
-        base = {
-            "biomarker": biomarker.name,
-            "scan_group": label_of(inputs, scan_group),
-            "estimator": estimator,
-        }
+        base = {"biomarker": biomarker.name, "scan_group": label_of(inputs, scan_group), "estimator": estimator}
         covariates = settings.covariates if estimator in PARTIAL else ""
         try:
             points = known[covariates] = known.get(covariates) or _points(
@@ -177,7 +172,7 @@ def _points(
     frame = inputs.frame[members].assign(_biomarker=complete).reset_index(drop=True)
     n_known = frame.loc[frame["_biomarker"].notna(), "participant_id"].nunique()
     if n_known < MIN_PARTICIPANTS:
-        raise BadInputError(f"{n_known} participants with a value; at least {MIN_PARTICIPANTS} are needed.")
+        raise BadInputError(f"{so_many(n_known, 'participant')} with a value; at least {MIN_PARTICIPANTS} are needed.")
     others = [term.strip() for term in covariates.split("+") if term.strip() not in ("", biomarker.name)]
     model = model_within_folds(
         " + ".join([*others, "_biomarker"]), "_biomarker", frame, inputs.config.statistics.fold_effect

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 NO_SPREAD = 1e-12
 """Variance, relative to that of all rows, below which a draw counts as constant."""

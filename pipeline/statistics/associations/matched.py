@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
-
-Floats = NDArray[np.float64]
 
 CHUNK = 1_000
 """Permutations worked on together; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""

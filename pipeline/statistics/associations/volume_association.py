@@ -30,17 +30,16 @@ from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
 from pipeline.statistics.linear.sign_flip import sign_flip_test
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
-
-Floats = NDArray[np.float64]
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"
@@ -193,10 +192,7 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
     table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
-    return {
-        "volume_points": inputs.as_named(points),
-        "volume_association": table,
-    }
+    return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 
 def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[Points, str | None]:
@@ -216,7 +212,7 @@ def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool)
         return joined(f"no true-positive scan has a known {missing}", *sorted(set(own["hippocampus_source"].dropna())))
     said = []
     if len(known) < len(own):
-        said.append(f"{len(own) - len(known)} true-positive scans without a known volume left out")
+        said.append(f"{so_many(len(own) - len(known), 'true-positive scan')} without a known volume left out")
     sources = sorted(set(known["hippocampus_source"].dropna()))
     if len(sources) > 1:
         said.append(f"volumes of several sources are mixed: {', '.join(sources)}")

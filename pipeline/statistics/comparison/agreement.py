@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import p_value
-
-Floats = NDArray[np.float64]
 
 AT_ONCE = 500
 """Permutations held at a time; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""

@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.layout.map_names import beta_of
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 METRICS = ("sum", "density")
 
@@ -141,12 +139,12 @@ def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str,
         "n_participants": rankings.n_participants, "n_scans": rankings.n_scans, "note": rankings.note,
     }  # fmt: skip
     if len(rankings.values) < 2:
-        return row | {"note": f"{len(rankings.values)} ranking; two are needed"}
+        return row | {"note": f"{so_many(len(rankings.values), 'ranking')}; two are needed"}
     stacked = np.stack(list(rankings.values.values()))
     complete = stacked[:, ~np.isnan(stacked).any(axis=0)]
     row |= {"n_regions": complete.shape[1]}
     if complete.shape[1] < 3:
-        return row | {"note": f"{complete.shape[1]} regions with a value in every ranking; three are needed"}
+        return row | {"note": f"{so_many(complete.shape[1], 'region')} with a value in every ranking; three are needed"}
     top = min(settings.comparison.top, complete.shape[1])
     names = (rankings.between, rankings.map or "", rankings.metric, rankings.scans)
     found = agreement(complete, top, settings.permutations, generator(seed, "statistics", "agreement", *names))

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
@@ -23,6 +21,7 @@ from pipeline.cohort.people.persons import name_of_person
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
 from pipeline.statistics.data.inputs import renamed
 from pipeline.statistics.data.notes import joined, so_many
@@ -33,8 +32,6 @@ MIN_PARTICIPANTS = 2
 """Fewer shared ones are refused: a single participant tests nothing, and their regions rank no cohort."""
 ALIKE = "both are right and wrong about the same participants"
 
-Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 MCNEMAR_COLUMNS = {
     "run_a": "First run",
@@ -118,8 +115,8 @@ def common_scans(runs: Sequence[Run]) -> list[str]:
             (r.config.cohort.contrast_column, r.config.cohort.negative, r.config.cohort.positive) for r in runs
         ]
         if len(set(contrasts)) > 1:
-            told = "; ".join(f"{r.name}: {c} {n} against {p}" for r, (c, n, p) in zip(runs, contrasts, strict=True))
-            raise BadInputError(f"compare: runs that tell different things apart cannot be compared ({told}).")
+            named = "; ".join(f"{r.name}: {c} {n} against {p}" for r, (c, n, p) in zip(runs, contrasts, strict=True))
+            raise BadInputError(f"compare: runs that tell different things apart cannot be compared ({named}).")
         both = first.predictions.merge(run.predictions, on="scan_id", suffixes=("_a", "_b"))
         for column in ("participant_id", "target"):
             if column == "target" and "shuffled labels" in (first.control + run.control):
@@ -205,14 +202,14 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
 def too_few(participants: int) -> str | None:
     """Whether so few take part that the test cannot come out below 0.05, whatever the runs do."""
     least = min(1.0, 2 * 0.5**participants)
-    return f"{participants} participants: p cannot be below {least:.3g}" if least > 0.05 else None
+    return f"{so_many(participants, 'participant')}: p cannot be below {least:.3g}" if least > 0.05 else None
 
 
 def atlases_note(runs: Sequence[Run]) -> str | None:
     """What to know of rankings where the runs have different atlases; None where they have one."""
-    told = [f"{run.name}: {run.config.regions.atlas}" for run in runs]
+    named = [f"{run.name}: {run.config.regions.atlas}" for run in runs]
     several = len({run.config.regions.atlas for run in runs}) > 1
-    return f"different atlases, whose regions are matched by name ({'; '.join(told)})" if several else None
+    return f"different atlases, whose regions are matched by name ({'; '.join(named)})" if several else None
 
 
 def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
@@ -226,7 +223,7 @@ def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
     maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
     groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
     lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
-    note = joined(atlases_note(runs), f"{lost} regions that not every run has are left out" if lost else None)
+    note = joined(atlases_note(runs), f"{so_many(lost, 'region')} missing in a run left out" if lost else None)
     for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
         own = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
         ids, people = set(own["scan_id"]), own["participant_id"].nunique()

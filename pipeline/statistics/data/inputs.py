@@ -21,7 +21,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.plain_text import listed
 from pipeline.run.tables import read_table
-from pipeline.statistics.data.everyone import Everyone, scan_frame
+from pipeline.statistics.data.all_scans import AllScans, with_facts
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
@@ -54,7 +54,7 @@ class AppliedScans:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """As `StatisticsInputs.frame`, for the rows of this record's `values`."""
-        return scan_frame(self.values, self.scans, self.clinical)
+        return with_facts(self.values.scans, self.scans, self.clinical)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +111,13 @@ class StatisticsInputs:
 
         Columns of ``scans.tsv`` win over equally named ones of ``clinical.tsv``. Unknown values are NaN or None.
         """
-        return scan_frame(self.values, self.scans, self.clinical)
+        return with_facts(self.values.scans, self.scans, self.clinical)
 
     @cached_property
-    def everyone(self) -> Everyone:
+    def all_scans(self) -> AllScans:
         """Scans of the contrast and, below them, those that the networks were only applied to."""
         more = None if self.applied is None else (self.applied.frame, self.applied.values)
-        return Everyone.of(self.frame, self.values, more)
+        return AllScans.of(self.frame, self.values, more)
 
     def as_named(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table with one row per scan (and map, group ...), its participants named as in the input."""

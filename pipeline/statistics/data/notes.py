@@ -1,10 +1,10 @@
-"""Remarks of a table row: several become one sentence, none becomes an empty cell."""
+"""Text of the note column: remarks joined by semicolons, and counts with their nouns."""
 
 from __future__ import annotations
 
 
 def joined(*parts: object) -> str | None:
-    """Join what is text; None and NaN (pandas' missing text) are nothing.
+    """Join remarks; None and NaN (pandas' missing text) are skipped, and None is returned if nothing is left.
 
     Examples
     --------

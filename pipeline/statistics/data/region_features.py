@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import RelevanceValues
 from pipeline.statistics.data.visits import first_visits
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 VOLUME = "volume"
@@ -72,16 +72,14 @@ class FoldedScans:
     @classmethod
     def of(cls, inputs: StatisticsInputs) -> FoldedScans:
         """All scans of a run that have relevance."""
-        everyone = inputs.everyone
-        frame, labelled = everyone.frame, everyone.labelled
+        scans = inputs.all_scans
+        frame, labelled = scans.frame, scans.labelled
         own = frame[labelled]
         fold_of = {person: str(int(fold)) for person, fold in zip(own["participant_id"], own["fold"], strict=True)}
         fold_of |= {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
         fold_names = tuple(fold_of.get(person, NO_FOLD) for person in frame["participant_id"])
         first = frame["scan_id"].isin(first_visits(own)["scan_id"]).to_numpy(bool)
-        return cls(
-            frame, fold_names, labelled, labelled & first, tuple(region_features(everyone.values, inputs.volumes))
-        )
+        return cls(frame, fold_names, labelled, labelled & first, tuple(region_features(scans.values, inputs.volumes)))
 
     @property
     def folds(self) -> list[str]:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.values import RelevanceValues
-
-Floats = NDArray[np.float64]
 
 METRIC_MEANINGS: Mapping[str, str] = {
     "density": "relevance per voxel",

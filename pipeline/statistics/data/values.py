@@ -10,10 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +58,9 @@ class RelevanceValues:
         scan, scan_ids = pd.factorize(relevance["scan_id"])
         map_, maps = pd.factorize(relevance["map"])
         group, groups = pd.factorize(relevance["group"])
-        lonely = sorted(set(scan_ids) - set(predictions["scan_id"]))
-        if lonely:
-            raise BadInputError(f"{predicted_in}: scan {lonely[0]} of {relevance_in} has no row. Run training again.")
+        lacking = sorted(set(scan_ids) - set(predictions["scan_id"]))
+        if lacking:
+            raise BadInputError(f"{predicted_in}: scan {lacking[0]} of {relevance_in} has no row. Run training again.")
 
         def spread(column: str) -> Floats:
             values = np.full((len(scan_ids), len(maps), len(groups)), np.nan)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
-
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 YEARS = "years_since_first_scan"
 CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"

@@ -24,8 +24,9 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
@@ -34,8 +35,6 @@ from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
-
-Floats = NDArray[np.float64]
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for a gain"
@@ -168,7 +167,7 @@ def compare(
         table[f"n_{name}"], table[f"n_scans_{name}"] = n, int(scans.sum())
         table[f"mean_{name}"] = means[people].mean(axis=0) if n else np.nan
         if n < MIN_PER_GROUP:
-            few.append(f"{n} participants of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed")
+            few.append(f"{so_many(n, 'participant')} of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed")
     table["difference"] = table["mean_first"] - table["mean_second"]
     if few:
         return Compared(table.assign(note=joined(*few, two.note)), means, of_first, False)

@@ -1,4 +1,4 @@
-"""Does the classifier serve everyone alike? Its performance in each subgroup, and against everyone else.
+"""Performance of the classifier in each subgroup and its difference from all other participants.
 
 Everything is over scans, each participant counted with all of theirs, as in ``performance.tsv``. The difference between
 a subgroup and the rest is tested by exchanging membership between participants of the same class, so that a subgroup
@@ -18,8 +18,9 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.linear.exchangeability import two_sided_p
@@ -27,8 +28,7 @@ from pipeline.statistics.performance.classification import weighted_auc
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-
-Floats = NDArray[np.float64]
+from pipeline.statistics.resampling.weighted import ratio
 
 PERMUTATIONS_AT_ONCE = 500
 """Bounds memory (500 permutations x 1,000 scans: 4 MB for each of a dozen arrays)."""
@@ -93,14 +93,16 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         members = levels.members(level)
         n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
         if n_participants < minimum:
-            note = f"suppressed: {n_participants} participants, fewer than {minimum}"
+            note = f"suppressed: {so_many(n_participants, 'participant')}, fewer than {minimum}"
             block = _blank(variable, level, note)
         else:
             # One stream per variable: of two subgroups, each is the mirror of the other.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
             block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
             block = block.assign(variable=variable, level=level)
-            unknown = f"{levels.n_unknown} scans without {variable} in no subgroup" if levels.n_unknown else None
+            unknown = (
+                f"{so_many(levels.n_unknown, 'scan')} without {variable} in no subgroup" if levels.n_unknown else None
+            )
             block["note"] = [joined(note, unknown) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)
@@ -123,8 +125,8 @@ def _of_level(
     def of_weights(weights: Floats) -> Floats:
         """Metrics of participants that count several times, shape (draws, metrics)."""
         of_scans = weights[:, codes]
-        sensitivity = _share(of_scans, right * target, target)
-        specificity = _share(of_scans, right * (1 - target), 1 - target)
+        sensitivity = ratio(of_scans @ (right * target), of_scans @ target)
+        specificity = ratio(of_scans @ (right * (1 - target)), of_scans @ (1 - target))
         auc = weighted_auc(target, probability, of_scans)
         return np.stack([(sensitivity + specificity) / 2, sensitivity, specificity, auc], axis=1)
 
@@ -133,8 +135,8 @@ def _of_level(
         own, rest = of_weights(weights * is_inside), of_weights(weights * (1 - is_inside))
         return np.concatenate([own, own - rest], axis=1)
 
-    everyone, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
-    estimate = both(everyone, is_inside)[0]
+    once, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
+    estimate = both(once, is_inside)[0]
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
     moved = inside[_exchanges(has[1].astype(np.intp), settings.permutations, rng)]
     strata = [0] * len(names)
@@ -143,7 +145,7 @@ def _of_level(
     )
     k = len(FAIRNESS_METRICS)
     starts = range(0, len(moved), PERMUTATIONS_AT_ONCE)
-    null = np.concatenate([both(everyone, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
+    null = np.concatenate([both(once, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
     scored = np.where(np.isnan(estimate[k:]), np.nan, two_sided_p(estimate[k:], np.nan_to_num(null, nan=np.inf), False))
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
@@ -164,13 +166,6 @@ def _of_level(
         }
     )  # fmt: skip
     return _suppressed(table, counts, settings.subgroups.minimum_participants)
-
-
-def _share(weights: Floats, part: Floats, whole: Floats) -> Floats:
-    """Weighted part of a weighted whole; NaN where the whole has no weight."""
-    below = weights @ whole
-    share: Floats = np.divide(weights @ part, below, out=np.full(len(weights), np.nan), where=below > 0)
-    return share
 
 
 def _exchanges(strata: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:

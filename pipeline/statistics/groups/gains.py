@@ -7,12 +7,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import drawn_means
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals, participant_draws
-
-Floats = NDArray[np.float64]
 
 ERROR_DRAWS = 200
 """Draws for standard errors; enough for those (Efron & Tibshirani 1993, section 6.4)."""

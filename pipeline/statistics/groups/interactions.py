@@ -1,4 +1,4 @@
-"""Does the difference between the classes differ between subgroups? One test, not a comparison of p values.
+"""Interaction of class and subgroup: one test of whether the class difference differs between subgroups.
 
 The interaction of class and subgroup in a linear model of relevance over participants, main effects, covariates
 and the test fold held, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are taken as they

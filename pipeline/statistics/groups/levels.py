@@ -80,12 +80,12 @@ class Levels:
 
 
 def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
-    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.everyone`: contrast first.
+    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.all_scans`: contrast first.
 
     Raises as `levels_of`.
     """
-    everyone = inputs.everyone
-    return levels_of(variable, everyone.frame, inputs.config.statistics.subgroups, everyone.labelled)
+    scans = inputs.all_scans
+    return levels_of(variable, scans.frame, inputs.config.statistics.subgroups, scans.labelled)
 
 
 def levels_of(

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.fold_effect import centred_within
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Indices = NDArray[np.intp]
 
 CLASSES = ("positive", "negative")
 MIN_FREEDOM_OF_G = 8
@@ -23,7 +20,7 @@ NO_SPREAD = 1e-9
 """Pooled standard deviation, relative to the largest value, that is rounding."""
 
 
-def members_of(inputs: StatisticsInputs, scan_group: str) -> NDArray[np.bool_]:
+def members_of(inputs: StatisticsInputs, scan_group: str) -> Flags:
     """Which scans belong to ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
     if scan_group == "all":
         return np.ones(len(inputs.values.scans), bool)
@@ -51,8 +48,8 @@ class TwoGroups:
         What happened to them.
     """
 
-    rows: NDArray[np.intp]
-    is_first: NDArray[np.bool_]
+    rows: Indices
+    is_first: Flags
     n_both: int
     note: str | None
 
@@ -69,16 +66,18 @@ class TwoGroups:
             used = in_positive | (in_negative & ~of_both)
             if both:
                 label = label_of(inputs, CLASSES[0])
-                note = f"{len(both)} participants with scans of both classes count as {label}, by those scans"
+                note = (
+                    f"{so_many(len(both), 'participant')} with scans of both classes counted as {label}, by those scans"
+                )
         else:
             used = (in_first | in_second) & ~of_both
             if both:
-                note = f"{len(both)} participants with scans of both groups left out"
+                note = f"{so_many(len(both), 'participant')} with scans of both groups left out"
         rows = np.flatnonzero(used)
         return cls(rows.astype(np.intp), in_first[rows], len(both), note)
 
 
-def drawn_means(means: Floats, of_first: NDArray[np.bool_], weights: Floats) -> tuple[Floats, Floats]:
+def drawn_means(means: Floats, of_first: Flags, weights: Floats) -> tuple[Floats, Floats]:
     """Means of both groups in draws of participants, each of shape (draws, columns)."""
     sides = [(weights[:, side], means[side]) for side in (of_first, ~of_first)]
     first, second = (part @ own / part.sum(axis=1, keepdims=True) for part, own in sides)

@@ -10,11 +10,10 @@ from pipeline.run.config.settings import CohortConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import CLASSES, Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
-from pipeline.statistics.resampling.bootstrap import Intervals, bootstrap_intervals
-
-Floats = NDArray[np.float64]
+from pipeline.statistics.resampling.bootstrap import mean_intervals
 
 SUMMARY_COLUMNS = {
     "map": "Relevance map",
@@ -84,7 +83,7 @@ def _block(
     )
     scan_sums = _mean(values.sums[members])
     shape = (len(values.maps), len(values.groups))
-    intervals = _intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
+    intervals = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
     mean_density = _mean(densities)
     spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
     columns = {
@@ -120,15 +119,3 @@ def _mean(values: Floats) -> Floats:
     means = np.full(values.shape[1:], np.nan)
     np.divide(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0), out=means, where=known.any(axis=0))
     return means
-
-
-def _intervals(densities: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
-    """Interval of the mean of each column of an array of shape (participants, columns)."""
-    if not len(densities):
-        return Intervals.absent(densities.shape[1])
-
-    def mean(weights: Floats) -> Floats:
-        result: Floats = (weights @ densities) / weights.sum(axis=1, keepdims=True)
-        return result
-
-    return bootstrap_intervals(mean, [0] * len(densities), settings.bootstrap_samples, settings.confidence, rng)

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
 from pipeline.statistics.linear.fold_effect import fold_of_participants
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
-
-Floats = NDArray[np.float64]
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, mean_intervals
 
 SUBGROUPS_COLUMNS = {
     "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
@@ -59,8 +57,8 @@ SUBGROUPS_TABLE = Table(
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     settings = inputs.config.statistics
-    everyone = inputs.everyone
-    frame, densities = everyone.frame, everyone.values.densities.reshape(len(everyone.frame), -1)
+    scans = inputs.all_scans
+    frame, densities = scans.frame, scans.values.densities.reshape(len(scans.frame), -1)
     blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
     for variable in settings.subgroups.variables:
         try:
@@ -88,7 +86,7 @@ def _of_level(
     n_participants, n_scans = own["participant_id"].nunique(), len(own)
     counts = {"n_participants": n_participants, "n_scans": n_scans}
     if n_participants < minimum:
-        note = f"suppressed: {n_participants} participants, fewer than {minimum}"
+        note = f"suppressed: {so_many(n_participants, 'participant')}, fewer than {minimum}"
         return _blank(levels.variable, level, note).assign(**counts)
     codes, _ = participant_codes(own["participant_id"].tolist())
     means = participant_means(values, codes)
@@ -96,7 +94,7 @@ def _of_level(
         [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
     ).assign(variable=levels.variable, level=level, **counts)
     rng = generator(inputs.seed, "statistics", "subgroups", levels.variable, level)
-    found = _mean_intervals(means, settings, rng)
+    found = mean_intervals(means, settings, rng)
     table = table.assign(
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
@@ -104,21 +102,15 @@ def _of_level(
         ci_high=found.high,
         interval=found.method.tolist(),
     )
-    unknown = f"{levels.n_unknown} scans without {levels.variable} in no subgroup" if levels.n_unknown else None
+    unknown = (
+        f"{so_many(levels.n_unknown, 'scan')} without {levels.variable} in no subgroup" if levels.n_unknown else None
+    )
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
     table["note"] = [
         joined(unknown, "the group has no voxel on this grid" if none else flat)
         for none, flat in zip(empty, found.notes, strict=True)
     ]
     return _with_class_difference(table, own, values, settings, rng)
-
-
-def _mean_intervals(means: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
-    def mean(weights: Floats) -> Floats:
-        result: Floats = (weights @ means) / weights.sum(axis=1, keepdims=True)
-        return result
-
-    return bootstrap_intervals(mean, [0] * len(means), settings.bootstrap_samples, settings.confidence, rng)
 
 
 def _with_class_difference(

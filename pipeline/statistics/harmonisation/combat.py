@@ -20,11 +20,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
-
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 POOL = "pooled"
 """Name of the site that small ones are joined to."""

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.harmonisation.combat import POOL, ComBatModel, WhatWithSmall, as_columns
 from pipeline.statistics.harmonisation.empirical_bayes import posterior
-
-Floats = NDArray[np.float64]
 
 CONSTANT = 1e-12
 """Residual variance, relative to the mean square, below which a feature has no spread."""
@@ -50,7 +50,7 @@ class _TrainingRows:
         sites = tuple(sorted(set(names)))
         if len(sites) < 2:
             raise BadInputError(
-                f"harmonisation: {len(sites)} site to compare ({', '.join(sites)}); two or more are needed."
+                f"harmonisation: {so_many(len(sites), 'site')} to compare ({', '.join(sites)}); two or more are needed."
             )
         if reference is not None and reference not in sites:
             raise BadInputError(

@@ -7,9 +7,8 @@ features are drawn towards the site's mean over features, the more the fewer peo
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 TOLERANCE = 1e-12
 """Change per step, in units of the feature's spread, at which the iteration has converged."""

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.config.statistics import HarmonisationConfig
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.region_features import VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.harmonisation.combat import ComBatModel
 from pipeline.statistics.harmonisation.combat_fit import fit
 from pipeline.statistics.linear.covariates import CovariateColumns
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

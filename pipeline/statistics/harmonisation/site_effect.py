@@ -1,4 +1,4 @@
-"""What is left of site: F tests of where values lie and of how far they spread, over participants.
+"""F tests of the effect of site on mean and spread, over participants.
 
 Location: participants' values on site beside the covariates, Freedman-Lane; the null hypothesis is that site has no
 part in the values. Scale: `pipeline.statistics.harmonisation.spread_effect`, over sites with participants enough. Of
@@ -12,14 +12,14 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size, spread_test
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
-Floats = NDArray[np.float64]
 Effect = Literal["location", "scale"]
 
 SITE = "site_tested"
@@ -73,8 +73,8 @@ def site_effect(
     chosen = np.flatnonzero(of_some_size(site))
     table = table.iloc[chosen].reset_index(drop=True)
     if table[SITE].nunique() < 2:
-        large = table[SITE].nunique()
-        raise BadInputError(f"spread not compared: {large} sites with {FEWEST} or more participants; two are needed.")
+        large = so_many(table[SITE].nunique(), "site")
+        raise BadInputError(f"spread not compared: {large} with {FEWEST} or more participants; two are needed.")
     model = model_within_folds(formula, SITE, table, hold_fold)
     design, rows = model.design, model.design.rows
     columns = np.column_stack([design.nuisance, design.tested])

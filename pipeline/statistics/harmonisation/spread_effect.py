@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.linear.compiled import compiled, in_order_of_cells
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, p_value
 from pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest
 from pipeline.statistics.linear.homoscedastic import plain_counts
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-
-Floats = NDArray[np.float64]
 
 FEWEST = 10
 """Participants of a site that can be compared in spread."""

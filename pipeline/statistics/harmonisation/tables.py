@@ -18,6 +18,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined as joined_notes
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.region_features import VOLUME, FoldedScans
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
@@ -187,7 +188,7 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         combat, groups = model.combat, done.features.groups
         tested = scans.frame[column][scans.tested(fold)].dropna().map(code_text)
         tested_here = Counter(tested)
-        said = [f"{n} participants left out: {reason}" for reason, n in model.left_out.items()]
+        said = [f"{so_many(n, 'participant')} left out: {reason}" for reason, n in model.left_out.items()]
         said += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
         said += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
@@ -245,8 +246,8 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     enough = (joined != POOL) | (int((joined == POOL).sum()) >= settings.min_participants)
     keep = enough.to_numpy(bool)
     frame, site, rows = frame[keep].reset_index(drop=True), joined[keep].tolist(), rows[keep]
-    said = [f"{len(small)} small sites count as one"] if POOL in site else []
-    said += [f"{int((~keep).sum())} participants of small sites left out"] if not keep.all() else []
+    said = [f"{so_many(len(small), 'small site')} pooled"] if POOL in site else []
+    said += [f"{so_many(int((~keep).sum()), 'participant')} of small sites left out"] if not keep.all() else []
     said += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
     formula = " + ".join(
         part for part in (covariates_of(done.features, settings), settings.training_covariates) if part
@@ -254,7 +255,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     tables = []
     for effect in get_args(Effect):
         part = of_some_size(site) if effect == "scale" else np.ones(len(site), bool)
-        own = [*said, f"{int((~part).sum())} participants of sites with fewer than {FEWEST} left out"]
+        own = [*said, f"{so_many(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out"]
         own = own if not part.all() else said
         try:
             table = _tested(done, effect, rows, site, formula, frame, config)

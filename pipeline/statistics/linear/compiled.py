@@ -2,8 +2,8 @@
 
 Sums over cells: rows of a model that agree in all their factors (sex, field strength, site) form a cell. What a
 permuted column of residuals has along directions that are constant in each cell follows from its sums over the cells,
-and these take one addition per row, however many directions there are. The additions wait for memory, so they are made
-in 16-bit integers.
+and these take one addition per row, however many directions there are. Memory bandwidth limits the
+additions, so they use 16-bit integers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def compiled(function: Callable[..., Any], fast: bool = False) -> Callable[..., 
 
 @compiled
 def shuffle_rows(orders: Any, draws: Any) -> None:
-    """Shuffle each row (Fisher & Yates) by 32-bit draws of the same shape; rows in turn, so that none is waited for."""
+    """Shuffle each row (Fisher & Yates) with 32-bit draws of the same shape, eight rows interleaved for speed."""
     for first in range(0, orders.shape[0], 8):
         end = min(first + 8, orders.shape[0])
         for last in range(orders.shape[1] - 1, 0, -1):
@@ -106,7 +106,7 @@ squares_along = compiled(_squares_along, fast=True)
 
 @compiled
 def maximum(values: Any) -> Any:
-    """Of numbers in single precision that are not negative: their bits are in the same order, and quicker compared."""
+    """Maximum of non-negative single-precision numbers, by their bits, which have the same order and compare faster."""
     bits, largest = values.view(np.int32), np.int32(0)
     for j in range(len(bits)):
         largest = max(largest, bits[j])

@@ -15,14 +15,12 @@ import numpy as np
 import pandas as pd
 from formulaic import Formula
 from formulaic.errors import FormulaicError
-from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
-
-Floats = NDArray[np.float64]
 
 TELL_THE_CLASS = (
     "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
@@ -143,10 +141,10 @@ def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], set
     BadInputError
         Naming the setting and the column.
     """
-    told = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
-    if told:
+    leaking = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
+    if leaking:
         raise BadInputError(
-            f"{setting} = '{formula}': {told[0]} tells the class of the participants tested, and what is applied to "
+            f"{setting} = '{formula}': {leaking[0]} tells the class of the participants tested, and what is applied to "
             "them must not know it. Take it out of the formula."
         )
 

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats, Indices
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")
@@ -69,7 +68,7 @@ class Design:
     @property
     def note(self) -> str | None:
         """One sentence per loss, for a table; None if nothing was lost."""
-        said = [f"{n} rows without {column}" for column, n in self.missing.items() if n]
+        said = [f"{so_many(n, 'row')} without {column}" for column, n in self.missing.items() if n]
         said += [f"{name}: {reason}" for name, reason in self.dropped.items()]
         return "; ".join(said) or None
 
@@ -185,7 +184,7 @@ def _merge_rare_levels(
         elif len(rare) == 1 or name in NEVER_POOLED:
             own = table[name].isin(rare).to_numpy(bool)
             dropped[f"{name}={', '.join(map(str, rare))}"] = (
-                f"one participant {'only' if len(rare) == 1 else 'each'}; their {int(own.sum())} rows are left out"
+                f"one participant {'only' if len(rare) == 1 else 'each'}; {so_many(int(own.sum()), 'row')} left out"
             )
             lost |= own
         else:
@@ -234,7 +233,7 @@ def _full_rank(
     names = tuple(str(name) for name in tested.columns if str(name) in kept)
     if not names:
         why = "; ".join(f"{name} {reasons[str(name)].removesuffix('; left out')}" for name in tested.columns)
-        raise BadInputError(f"term {term}: cannot be tested: {why or 'one level only'} ({len(rows)} rows).")
+        raise BadInputError(f"term {term}: cannot be tested: {why or 'one level only'} ({so_many(len(rows), 'row')}).")
     covariates = tuple(str(name) for name in nuisance.columns if str(name) in kept)
     return Design(
         np.column_stack([kept[name] for name in names]),

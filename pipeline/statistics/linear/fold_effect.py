@@ -18,15 +18,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.data.values import participant_means
 from pipeline.statistics.linear.design import PARTICIPANT, Design, design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 FOLD = "fold"
 MIN_FREEDOM = 5

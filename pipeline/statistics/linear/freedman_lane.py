@@ -28,13 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.design import Design, new_direction
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 from pipeline.statistics.linear.studentised import StudentisedModel
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-
-Floats = NDArray[np.float64]
 
 CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; near that of a core's cache is fastest."""

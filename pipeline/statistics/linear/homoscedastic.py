@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.compiled import (
     along_pairs,
     in_order_of_cells,
@@ -25,7 +26,6 @@ from pipeline.statistics.linear.compiled import (
     squares_along,
 )
 
-Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 UNIT = 2.0**-24

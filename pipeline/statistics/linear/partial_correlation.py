@@ -12,15 +12,14 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, permutation_test
 
-Floats = NDArray[np.float64]
 Method = Literal["pearson", "spearman"]
 
 

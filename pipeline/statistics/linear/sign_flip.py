@@ -16,11 +16,9 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import two_sided_p
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

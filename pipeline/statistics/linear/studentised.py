@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.homoscedastic import plain_counts
-
-Floats = NDArray[np.float64]
 
 NO_SPREAD = 1e-12
 """Variance within a group, relative to that of all, below which it counts as zero."""

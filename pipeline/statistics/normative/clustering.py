@@ -1,4 +1,4 @@
-"""How many groups, which, and how firmly: gap statistic, consensus and stability of Ward's clustering.
+"""Ward's clustering: number of groups (gap statistic), membership (consensus) and stability.
 
 Ward's tree needs no starting values and holds the groups for every number at once, so a resample costs one tree. Trees
 are scipy's; scikit-learn's AgglomerativeClustering makes the same tree and cuts it once per fit. Considered:
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
+
 Labels = NDArray[np.intp]
 
 SUBSAMPLE = 0.8

@@ -1,4 +1,4 @@
-"""Controls whom one person is compared with: whom to choose, and where the person lies among them."""
+"""Controls that a person is compared with: their selection, and the position of the person among them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 FEWEST_CONTROLS = 5
-"""Controls without whom a person is compared with nobody."""
+"""With fewer controls no comparison is made."""
 CONTROLS_OF_A_FOLD = 10
-"""Controls of the person's own fold from which they are enough to be compared with."""
+"""With at least this many controls in the person's fold, only these are used."""
 BAND = (0.05, 0.25, 0.75, 0.95)
 """Quantiles of the controls that a fingerprint shows."""
 
@@ -76,7 +76,7 @@ def comparable_controls(
     fold : object
         Of the person; None where no fold tests them.
     themselves : str
-        The person, who is not compared with themselves.
+        The person, excluded from the controls.
     label : str
         Name of the class of the controls.
     """

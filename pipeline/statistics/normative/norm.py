@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 NO_SPREAD = 1e-12
 """Residual variance, relative to the mean square, below which controls do not differ."""

@@ -1,4 +1,4 @@
-"""Subtypes of patients by their fingerprints: how many, who, how firmly, and whether they are more than severity.
+"""Subtypes of patients by their fingerprints: number, members, stability, and whether they reflect more than severity.
 
 One group is an answer. The number is the gap statistic's; groups come from the consensus of subsamples; a number with a
 group smaller than the settings allow is outliers and counts as one group.
@@ -19,26 +19,18 @@ from pipeline.run.config.statistics import NormativeConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.region_features import VOLUME
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.linear.design import design_of
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.normative.clustering import (
-    Consensus,
-    Gap,
-    adjusted_rand,
-    consensus,
-    gap_statistic,
-    stability,
-)
+from pipeline.statistics.normative.clustering import Consensus, Gap, adjusted_rand, consensus, gap_statistic, stability
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
-Floats = NDArray[np.float64]
-
 MIN_PARTICIPANTS = 10
-"""Fewer patients are not searched for subtypes."""
+"""With fewer patients no subtypes are sought."""
 COMPARED = (
     "level", "mmse", "cdr", "cdrsb", "adas11", "adas13", "moca", "faq", "hippocampus_mm3", "hippocampus/tiv", "tiv_mm3",
     "age", "education", "apoe4", "abeta", "tau", "ptau", "probability",
@@ -196,7 +188,7 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
 
 
 def _pattern(points: Floats, folds: Sequence[str], source: str, settings: NormativeConfig) -> Floats:
-    """Fingerprints without what is no pattern of a patient.
+    """Fingerprints without the mean of the fold and, by the settings, the mean of the patient.
 
     Those explained by one network share its habits, and would be grouped by test fold: the mean over the patients of a
     fold is taken out of relevance. So is, by the settings, each patient's own mean over regions.

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import CLASSES, Table
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.normative.norm import Norm, fit_norm
-
-Floats = NDArray[np.float64]
 
 _SCAN = {
     "participant_id": "BIDS participant, with the prefix sub-",

@@ -1,16 +1,14 @@
-"""Whether probabilities mean what they say, and precision against recall, of out-of-fold predictions."""
+"""Calibration and precision-recall curve of out-of-fold predictions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.metrics import precision_recall_curve
 
 from pipeline.run.declared import Table
-
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the bins of probability: narrow at the ends, where networks put most scans."""

@@ -7,25 +7,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import participant_codes
-from pipeline.statistics.performance.calibration import (
-    calibration_table,
-    precision_recall_table,
-)
+from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
+from pipeline.statistics.performance.intervals import by_fold
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-
-Floats = NDArray[np.float64]
-
-ALL_FOLDS = "all"
+from pipeline.statistics.resampling.weighted import ratio
 
 PERFORMANCE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
@@ -81,7 +76,7 @@ def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
     negative = np.add.reduceat((weights * (1 - target))[:, order], starts, axis=1)
     below = np.cumsum(negative, axis=1) - negative
     wins = (positive * (below + negative / 2)).sum(axis=1)
-    return _ratio(wins, positive.sum(axis=1) * negative.sum(axis=1))
+    return ratio(wins, positive.sum(axis=1) * negative.sum(axis=1))
 
 
 def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
@@ -102,8 +97,8 @@ def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
     positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
     called = np.cumsum(np.add.reduceat(weights[:, order], starts, axis=1), axis=1)
-    precision = np.nan_to_num(_ratio(np.cumsum(positive, axis=1), called))
-    return _ratio((positive * precision).sum(axis=1), positive.sum(axis=1))
+    precision = np.nan_to_num(ratio(np.cumsum(positive, axis=1), called))
+    return ratio((positive * precision).sum(axis=1), positive.sum(axis=1))
 
 
 def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Floats) -> dict[str, Floats]:
@@ -122,23 +117,17 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
         NaN where a class that the metric needs has no weight.
     """
     right = (target == predicted).astype(float)
-    sensitivity = _ratio(weights @ (right * target), weights @ target)
-    specificity = _ratio(weights @ (right * (1 - target)), weights @ (1 - target))
+    sensitivity = ratio(weights @ (right * target), weights @ target)
+    specificity = ratio(weights @ (right * (1 - target)), weights @ (1 - target))
     return {
         "balanced_accuracy": (sensitivity + specificity) / 2,
         "sensitivity": sensitivity,
         "specificity": specificity,
-        "accuracy": _ratio(weights @ right, weights.sum(axis=1)),
+        "accuracy": ratio(weights @ right, weights.sum(axis=1)),
         "auc": weighted_auc(target, probability, weights),
         "average_precision": weighted_average_precision(target, probability, weights),
-        "brier": _ratio(weights @ (probability - target) ** 2, weights.sum(axis=1)),
+        "brier": ratio(weights @ (probability - target) ** 2, weights.sum(axis=1)),
     }
-
-
-def _ratio(a: Floats, b: Floats) -> Floats:
-    result = np.full(np.shape(a), np.nan)
-    np.divide(a, b, out=result, where=b > 0)
-    return result
 
 
 def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
@@ -157,7 +146,7 @@ def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, see
         Columns of `PERFORMANCE_COLUMNS`.
     """
     rows = []
-    for fold, frame in _by_fold(predictions).items():
+    for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
     return pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
 
@@ -165,7 +154,7 @@ def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, see
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
     """Points of the ROC curves; none where a class is missing."""
     blocks = [pd.DataFrame(columns=list(ROC_COLUMNS))]
-    for fold, frame in _by_fold(predictions).items():
+    for fold, frame in by_fold(predictions).items():
         if frame["target"].nunique() == 2:
             fpr, tpr, threshold = roc_curve(frame["target"].to_numpy(int), frame["probability"].to_numpy(float))
             threshold = np.where(np.isinf(threshold), np.nan, threshold)
@@ -183,11 +172,6 @@ def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
         "precision_recall": precision_recall_table(predictions),
         "calibration": calibration_table(predictions, settings.confidence),
     }
-
-
-def _by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    folds = {str(fold): frame for fold, frame in predictions.groupby("fold", sort=True)}
-    return {ALL_FOLDS: predictions, **folds}
 
 
 def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> list[dict[str, Any]]:

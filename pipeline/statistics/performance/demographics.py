@@ -1,4 +1,4 @@
-"""Who the analysed participants are, by class."""
+"""Demographics of the analysed participants, by class, and tests of their differences."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 
-Floats = NDArray[np.float64]
 Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 
 ALL_FOLDS = "all"

@@ -6,23 +6,21 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_by_fold
 from pipeline.statistics.resampling.weighted import weighted_mean, weighted_slope
-
-Floats = NDArray[np.float64]
 
 NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: mae (mean absolute error), mae_of_mean (of predicting the mean of the target over these "
     "scans: what a network must beat), r (Pearson, predicted with true), r2 (share of the target's variance explained; "
     "below 0 it is worse than the mean), mean_gap (predicted minus true), gap_slope (change of the gap per unit of the "
     "target), corrected_mae (of the corrected gap, which uses the true value, so it is no measure of prediction) or "
-    "corrected_gap_slope (0 where the correction works)",
+    "corrected_gap_slope (0 where the correction works)"
 }
 """Columns of ``performance_number.tsv``."""
 PERFORMANCE_NUMBER_TABLE = Table(

@@ -6,19 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.declared import CLASSES, Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
 
-Floats = NDArray[np.float64]
-
 CLASSES_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: balanced_accuracy (macro: mean of the recalls of all classes), accuracy, or recall of CLASS "
-    "(share of its scans that are recognised)",
+    "(share of its scans that are recognised)"
 }
 """Columns of ``performance_classes.tsv``."""
 PERFORMANCE_CLASSES_TABLE = Table(

@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Pairs = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
+
+Pairs = Floats
 
 CHANCE = 0.5
 

@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import AppliedScans
 from pipeline.statistics.data.visits import (
     CONVERTED,
@@ -31,8 +32,6 @@ from pipeline.statistics.data.visits import (
     log_odds,
     networks_of,
 )
-
-Floats = NDArray[np.float64]
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")

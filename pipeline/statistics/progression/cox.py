@@ -3,8 +3,8 @@
 Each predictor has two models: alone, and adjusted for age, sex and MMSE. A model with fewer conversions per variable
 than the settings ask for is not fitted; between that and twice as many it is, and says so. Hazard ratios are per
 standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
-participants they were fitted on; what a fitted model would be worth for others is not told here. The concordance is
-that of the predictor as it is, which nothing was fitted to.
+participants they were fitted on; their performance in other participants is not estimated. The concordance
+is that of the unfitted predictor.
 
 Relevance of participants whom different networks answered for is in different scales: where there are such, relevance
 is taken as deviations from the mean of those with the same networks, and participants change places among these.
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within
@@ -36,9 +37,6 @@ from pipeline.statistics.progression.hazards import (
     score_statistics,
 )
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"

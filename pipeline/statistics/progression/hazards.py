@@ -20,8 +20,7 @@ from scipy.stats import norm
 from statsmodels.duration.hazard_regression import PHReg
 from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversionWarning, ModelWarning
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from pipeline.statistics.arrays import Flags, Floats
 
 LARGEST = 7.0
 """Log hazard ratio per SD (a thousandfold) beyond which the likelihood has no maximum: the predictor tells events

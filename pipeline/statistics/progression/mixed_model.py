@@ -17,7 +17,7 @@ from scipy.stats import t as t_distribution
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversionWarning
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
 
 BOTH, INTERCEPT, NEITHER = "intercept and slope", "intercept", "none"
 FAILED = "not converged"

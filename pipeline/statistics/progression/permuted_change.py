@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.values import participant_means
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.linear.sign_flip import sign_flip_test
-
-Floats = NDArray[np.float64]
 
 SAME_TIME = 1e-9
 """Sum of squared years about their mean below which someone's visits are at one time."""

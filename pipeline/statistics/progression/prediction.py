@@ -6,17 +6,18 @@ the same visit, each as it is: a network that predicts conversion no better than
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Flags, Floats
+from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.progression.concordance import (
@@ -27,12 +28,18 @@ from pipeline.statistics.progression.concordance import (
     concordance,
     permuted_concordance,
 )
-from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, SOONER_WHEN_LOWER, Conversions
+from pipeline.statistics.progression.conversion import (
+    AT_ANY_TIME,
+    COMPARATORS,
+    MODEL,
+    SOONER_WHEN_LOWER,
+    Conversions,
+    conversions,
+)
+from pipeline.statistics.progression.cox import cox_table
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from pipeline.statistics.resampling.weighted import ratio
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
@@ -151,8 +158,8 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
     called, converts = question.values > 0, question.events
 
     def statistic(weights: Floats) -> Floats:
-        sensitivity = _share(weights, called & converts, converts)
-        specificity = _share(weights, ~called & ~converts, ~converts)
+        sensitivity = ratio(weights @ (called & converts).astype(float), weights @ converts.astype(float))
+        specificity = ratio(weights @ (~called & ~converts).astype(float), weights @ (~converts).astype(float))
         return np.stack([sensitivity, specificity, (sensitivity + specificity) / 2], axis=1)
 
     base: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
@@ -185,11 +192,20 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
     ]
 
 
-def _share(weights: Floats, right: Flags, of: Flags) -> Floats:
-    total = weights @ of.astype(float)
-    share: Floats = np.divide(weights @ right.astype(float), total, out=np.full(len(weights), np.nan), where=total > 0)
-    return share
-
-
 def _counts(events: Flags) -> dict[str, int]:
     return {"n_participants": len(events), "n_scans": len(events), "n_events": int(events.sum())}
+
+
+def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
+    """Conversion from MCI to AD: ``cox`` and ``progression``.
+
+    Raises
+    ------
+    BadInputError
+        If nobody with MCI was seen by the networks, or nothing is known of conversion.
+    """
+    cohort, settings = conversions(inputs.applied), inputs.config.statistics
+    return {
+        "cox": cox_table(cohort, settings, inputs.seed),
+        "progression": progression_table(cohort, settings, inputs.seed, inputs.config.cohort.mci_horizon_months),
+    }

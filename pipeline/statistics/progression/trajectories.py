@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
 from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
-
-Floats = NDArray[np.float64]
 
 RELEVANCE = "relevance"
 GROUP_BY_TIME = "group x time"
@@ -98,8 +97,8 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
     """All scans, those of the contrast first: years, group at the first scan, network."""
-    everyone = inputs.everyone
-    frame, labelled = everyone.frame, everyone.labelled
+    scans = inputs.all_scans
+    frame, labelled = scans.frame, scans.labelled
     network = pd.concat([networks_of(frame[labelled], FOLD), networks_of(frame[~labelled])])
     frame = frame.assign(_network=network, _years=years_since_first(frame))
     first = first_visits(frame).set_index("participant_id")
@@ -109,7 +108,7 @@ def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
 def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Response]:
     yield _Response("model", None, None, log_odds(frame))
     yield _Response("hippocampus/tiv", None, None, (frame["hippocampus_mm3"] / frame["tiv_mm3"]).to_numpy(float))
-    values = inputs.everyone.values
+    values = inputs.all_scans.values
     for map_name in inputs.config.statistics.progression.trajectory_maps or values.maps[:1]:
         for g, group in enumerate(values.groups):
             known = map_name in values.maps
@@ -180,12 +179,15 @@ def _rows(
     fewest = settings.progression.min_participants
     said = [f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}"] if small else []
     if base["n_repeated"] < fewest or not groups:
-        why = f"{base['n_repeated']} participants with repeated scans; {fewest} are needed to follow change over visits"
+        people = so_many(base["n_repeated"], "participant")
+        why = f"{people} with repeated scans; {fewest} are needed to follow change over visits"
         return [base | {"note": "; ".join([why, *said])}]
     if np.ptp(known["_value"]) <= 1e-12 * np.abs(known["_value"]).max():
         return [base | {"note": "the response is the same in all scans"}]
     if base["n_three"] < fewest:
-        said.append(f"no random slope: {base['n_three']} participants with three or more scans; {fewest} are needed")
+        said.append(
+            f"no random slope: {so_many(base['n_three'], 'participant')} with three or more scans; {fewest} are needed"
+        )
     slopes = _fitted(known, groups, base["n_three"] >= fewest)
     if isinstance(slopes, str):
         return [base | {"note": "; ".join([slopes, *said])}]

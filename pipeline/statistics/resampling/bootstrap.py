@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-Floats = NDArray[np.float64]
+from pipeline.run.config.statistics import StatisticsConfig
+from pipeline.statistics.arrays import Floats
+
 Statistic = Callable[[Floats], Floats]
 
 MIN_PARTICIPANTS = 3
@@ -234,3 +236,15 @@ def _leave_out_flat(result: Intervals, chosen: NDArray[np.intp], draws: Floats, 
     result.low[flat] = result.high[flat] = np.nan
     result.method[flat] = NO_INTERVAL
     result.spread[flat] = 0.0
+
+
+def mean_intervals(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
+    """Interval of the mean over participants of each column of values (participants, columns)."""
+    if not len(values):
+        return Intervals.absent(values.shape[1])
+
+    def mean(weights: Floats) -> Floats:
+        result: Floats = (weights @ values) / weights.sum(axis=1, keepdims=True)
+        return result
+
+    return bootstrap_intervals(mean, [0] * len(values), settings.bootstrap_samples, settings.confidence, rng)

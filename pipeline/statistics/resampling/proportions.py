@@ -1,8 +1,8 @@
-"""Intervals of shares that the bootstrap is blind to: nobody, or everybody.
+"""Exact intervals of proportions of 0 or 1, for which the bootstrap interval has no width.
 
-Where all participants are right, every draw of them is, and the bootstrap's interval has no width however few they are.
-The exact interval of a binomial share (Clopper & Pearson 1934, Biometrika 26:404-413) has: of five out of five, 48 to
-100 %. The participant is the unit: someone with several scans, all right, counts once.
+If all participants are classified correctly, so is every bootstrap sample. The exact binomial interval (Clopper &
+Pearson 1934, Biometrika 26:404-413) still has a width: 48 to 100 % for five out of five. The participant is the unit:
+someone with several correct scans counts once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
-"""Means and slopes of points that count several times, as in a bootstrap."""
+"""Ratios, means and slopes of weighted points, as in a bootstrap."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from pipeline.statistics.arrays import Floats
+
+
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """Part of a whole, element by element; NaN where the whole is 0."""
+    result: Floats = np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=whole > 0)
+    return result
 
 
 def weighted_mean(values: Floats, weights: Floats) -> Floats:

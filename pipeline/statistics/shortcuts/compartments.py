@@ -18,8 +18,9 @@ from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table
 from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
+from pipeline.statistics.data.notes import joined, so_many
 from pipeline.statistics.groups.members import difference_within
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
@@ -27,8 +28,6 @@ from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 from pipeline.training.control import control_of
-
-Floats = NDArray[np.float64]
 
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
@@ -114,7 +113,9 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         "n_positive": int(positive.sum()),
         "n_negative": int((~positive).sum()),
         "note": joined(
-            f"{len(part) - len(usable)} scans without relevance left out" if len(usable) < len(part) else None,
+            f"{so_many(len(part) - len(usable), 'scan')} without relevance left out"
+            if len(usable) < len(part)
+            else None,
             *found.notes,
         ),
     }

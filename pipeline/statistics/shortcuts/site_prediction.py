@@ -1,8 +1,8 @@
-"""Whether relevance tells where a scan was made: site and field strength from it, ``site_prediction.tsv``.
+"""Prediction of site and field strength from relevance: ``site_prediction.tsv``.
 
 A linear classifier, out of fold: participants are whole, and folds know the class but not the site, so that under the
-null hypothesis the labels may change places. They do between participants of one class with equally many scans; what
-site and class have in common is then no evidence.
+null hypothesis the labels may change places. They are permuted between participants of one class with equally many
+scans, so that an association of site and class is not counted as evidence.
 
 Ridge regression on indicators of the sites (scikit-learn), each prediction divided by the share of its site in
 training, so that rare sites are not lost to common ones. It is linear in the labels: all permutations are one fit of
@@ -28,14 +28,12 @@ from sklearn.preprocessing import StandardScaler
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.work.seeds import derived_seed, generator
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 from pipeline.training.control import control_of
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 TARGETS = ("site", "field_strength")
 FOLDS = 5

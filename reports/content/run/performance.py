@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.statistics.performance.classification import ALL_FOLDS
+from pipeline.statistics.performance.intervals import ALL_FOLDS
 from reports.analyses.columns import columns_of, worded
 from reports.cautions.findings import performance_estimate
 from reports.figures.charts import Curves, draw_confusion, draw_curves

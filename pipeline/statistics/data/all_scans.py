@@ -1,4 +1,4 @@
-"""Scans as rows: what is known of each, and labelled scans with those that networks were only applied to, in one."""
+"""Facts of each scan as a table row: scans of the contrast, then those that networks were only applied to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.statistics.data.values import RelevanceValues
 
 NOT_FACTS = frozenset({"image", "entry", "kept", "reason", "location"})
 """Fields of a scan that say nothing about the person or the visit."""
-OF_THE_TEST = ("fold", "target")
-"""Columns of a prediction that only a tested scan has; what another table has there means something else."""
+TEST_COLUMNS = ("fold", "target")
+"""Columns that only predictions of test scans have; the same names mean something else in other tables."""
 _NUMBERS = (
     "age", "field_strength", "apoe4", "mmse", "cdr", "tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3",
     "hippocampus_right_mm3",
@@ -23,13 +23,13 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Everyone:
+class AllScans:
     """All scans with relevance: those of the contrast, and below them those outside it (MCI).
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        Facts of each scan; `OF_THE_TEST` are NaN where no fold tested it.
+        Facts of each scan; `TEST_COLUMNS` are NaN where no fold tested it.
     labelled : array of bool, shape (scans,)
         Scans of the contrast, with an out-of-fold prediction.
     values : RelevanceValues
@@ -43,26 +43,21 @@ class Everyone:
     @classmethod
     def of(
         cls, frame: pd.DataFrame, values: RelevanceValues, more: tuple[pd.DataFrame, RelevanceValues] | None
-    ) -> Everyone:
+    ) -> AllScans:
         """Stack the scans of the contrast and, if there are any, the others."""
         labelled = np.arange(len(frame) + (0 if more is None else len(more[0]))) < len(frame)
         if more is None:
             return cls(frame, labelled, values)
-        theirs = more[0].drop(columns=list(OF_THE_TEST), errors="ignore")
-        return cls(pd.concat([frame, theirs], ignore_index=True), labelled, values.above(more[1]))
-
-
-def scan_frame(values: RelevanceValues, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
-    """Join prediction, scan table and clinical table to the rows of relevance values."""
-    return with_facts(values.scans, scans, clinical)
+        applied = more[0].drop(columns=list(TEST_COLUMNS), errors="ignore")
+        return cls(pd.concat([frame, applied], ignore_index=True), labelled, values.above(more[1]))
 
 
 def with_facts(frame: pd.DataFrame, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
-    """Rows of scans with what the scan table and, below it, the clinical table (by ``scan_id``) know of them."""
+    """Add columns of the scan table and of the clinical table (by ``scan_id``); the first table with a name wins."""
     names = [name for name in Scan.__dataclass_fields__ if name not in NOT_FACTS]
     facts = pd.DataFrame([[getattr(scan, name) for name in names] for scan in scans], columns=names)
     facts = facts.set_index("scan_id").astype(dict.fromkeys(_NUMBERS, float))
     for more in (facts, clinical):
-        own = more[[name for name in more.columns if name not in frame.columns]]
-        frame = frame.join(own, on="scan_id")
+        new = more[[name for name in more.columns if name not in frame.columns]]
+        frame = frame.join(new, on="scan_id")
     return frame

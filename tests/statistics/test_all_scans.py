@@ -39,16 +39,16 @@ def test_regions_and_maps_of_both_tables_are_matched_by_name() -> None:
     relevance = relevance_of(others, seed=9)
     relevance = relevance[(relevance["group"] != "Amygdala") & (relevance["map"] != "gb")].iloc[::-1]
     inputs = inputs_of(people(2), applied=applied(others, relevance))
-    everyone, n = inputs.everyone, len(inputs.frame)
-    assert everyone.labelled.tolist() == [True] * n + [False] * 2
-    assert everyone.frame["scan_id"].tolist() == [*inputs.frame["scan_id"], "J1", "J0"]  # as their table has them
-    assert everyone.values.scans["scan_id"].tolist() == everyone.frame["scan_id"].tolist()
-    assert everyone.frame["fold"][n:].isna().all()
+    scans, n = inputs.all_scans, len(inputs.frame)
+    assert scans.labelled.tolist() == [True] * n + [False] * 2
+    assert scans.frame["scan_id"].tolist() == [*inputs.frame["scan_id"], "J1", "J0"]  # as their table has them
+    assert scans.values.scans["scan_id"].tolist() == scans.frame["scan_id"].tolist()
+    assert scans.frame["fold"][n:].isna().all()
     theirs = relevance.set_index(["scan_id", "map", "group"])
     for m, name in enumerate(MAPS):
         for g, group in enumerate(GROUPS):
             for field, column in (("sums", "sum"), ("densities", "density"), ("gains", "gain")):
-                own, stacked = getattr(inputs.values, field), getattr(everyone.values, field)
+                own, stacked = getattr(inputs.values, field), getattr(scans.values, field)
                 np.testing.assert_array_equal(stacked[:n, m, g], own[:, m, g])
                 if name == "gb" or group == "Amygdala":
                     assert np.isnan(stacked[n:, m, g]).all()

@@ -1,0 +1,62 @@
+"""Bootstrap interval of a number that has one value per participant.
+
+`scipy.stats.bootstrap` draws rows, and here a row is a participant. (Statistics of weighted scans have their own
+bootstrap in `pipeline.statistics`, which this room does not import.)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Floats = NDArray[np.float64]
+FEWEST = 3
+"""Participants below which there is no interval."""
+
+
+def participant_interval(
+    samples: tuple[Floats, ...], statistic: Callable[..., float], draws: int, seed: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """BCa interval of a statistic; percentile where BCa is not defined.
+
+    Parameters
+    ----------
+    samples : tuple of array, shape (participants,)
+        Several are drawn together.
+    statistic : callable
+        Of the drawn samples. Draws in which it does not exist (NaN) count as 0.
+    draws, seed : int
+    confidence : float
+
+    Returns
+    -------
+    float, float
+        NaN for fewer than three participants, and where all draws are the same: an interval without width would claim
+        certainty.
+
+    Examples
+    --------
+    >>> participant_interval((np.array([1.0, 1.0, 1.0]),), np.mean, 100, 0)
+    (nan, nan)
+    """
+    if len(samples[0]) < FEWEST:
+        return float("nan"), float("nan")
+
+    def defined(*drawn: Floats) -> float:
+        value = float(statistic(*drawn))
+        return 0.0 if np.isnan(value) else value
+
+    for method in ("BCa", "percentile"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # degenerate draws: the interval is NaN and is told by that
+            interval = stats.bootstrap(
+                samples, defined, n_resamples=draws, paired=len(samples) > 1, vectorized=False,
+                confidence_level=confidence, method=method, random_state=np.random.default_rng(seed),
+            ).confidence_interval  # fmt: skip
+        if np.isfinite(interval).all() and interval.low < interval.high:
+            return float(interval.low), float(interval.high)
+    return float("nan"), float("nan")
