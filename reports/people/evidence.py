@@ -1,14 +1,34 @@
-"""What an evidence map says of one scan: how much more evidence than controls it has, and from which regions."""
+"""Evidence on the page of a person: how much more than controls a scan has, from where, and what is compared."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pandas as pd
 
 from reports.cautions.evidence import leading_evidence
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, mid_sentence, shortened, signed
+from reports.words.numbers import count, listing, mid_sentence, percent, shortened, signed
 
 NAMED = 3  # regions with the largest parts of a scan's evidence that are named
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a fingerprint compares, and how it is written."""
+
+    title: str
+    axis: str  # with its unit
+    form: Callable[[object], str]
+    factor: float = 1.0  # from the values to the unit of the axis
+
+
+def measure_of(run: RunRecord, map_name: str) -> Measure:
+    """Evidence of an evidence map; of any other map its share, which does not follow the strength of the whole map."""
+    if map_name in run.evidence_maps:
+        return Measure(f"Evidence, {run.evidence_unit}", f"evidence ({run.evidence_unit})", signed)
+    return Measure("Share of the map", "share of the map, %", lambda share: percent(share, 2), 100.0)
 
 
 def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:

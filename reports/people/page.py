@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,12 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.people.cohort import People
-from reports.people.evidence import evidence_sentences
+from reports.people.evidence import Measure, evidence_sentences, measure_of
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.people.portrait import OUTLINED
 from reports.read.run_record import RunRecord
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
-from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened, signed
+from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.words.wording import source_name
 
 SHOWN = 24  # regions of the fingerprint in the chart; the table has all
@@ -36,23 +36,6 @@ class Fingerprint:
     chart: Markup | None
     table: PageTable | None
     text: str
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What a fingerprint compares, and how it is written."""
-
-    title: str
-    axis: str  # with its unit
-    form: Callable[[object], str]
-    factor: float = 1.0  # from the values to the unit of the axis
-
-
-def measure_of(run: RunRecord, map_name: str) -> Measure:
-    """Evidence of an evidence map; of any other map its share, which does not follow the strength of the whole map."""
-    if map_name in run.evidence_maps:
-        return Measure(f"Evidence, {run.evidence_unit}", f"evidence ({run.evidence_unit})", signed)
-    return Measure("Share of the map", "share of the map, %", lambda share: percent(share, 2), 100.0)
 
 
 def person_content(material: Material, people: People, participant_id: str) -> Mapping[str, Any]:

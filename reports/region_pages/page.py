@@ -14,19 +14,18 @@ from markupsafe import Markup
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
-from reports.analyses.verdicts import CLEAR, rows_where
-from reports.cautions.evidence import difference_of, evidence_differences, place_of
-from reports.cautions.findings import Caution, least_voxels, map_shares, summary_means
+from reports.cautions.findings import Caution, least_voxels
 from reports.cautions.method_cautions import scaled_by_probability
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
+from reports.region_pages.lead import lead_of, planted_here
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionPictures, RegionViewers
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
-from reports.words.numbers import count, fixed, listing, number, p_value, percent, sentence_case, shortened, signed
+from reports.words.numbers import count, listing, number, sentence_case, shortened
 from reports.words.wording import OWN
 
 
@@ -118,7 +117,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     picture = shared.pictures.draw(group) if shared.pictures is not None else None
     return {
         "region": shortened(group),
-        "lead": _lead(shared, group),
+        "lead": lead_of(material.run, group),
         "cautions": _cautions(material, group),
         "picture": picture,
         "no_picture": _why_no_picture(material, shared.pictures),
@@ -138,67 +137,6 @@ _VOLUME_TEXT = (
 )
 
 
-def _lead(shared: RegionMaterial, group: str) -> str:
-    """Whether the classes differ here in the leading map: by evidence, or by share and density."""
-    run, name = shared.material.run, shared.material.run.leading_map
-    if run.task.kind.undefined:
-        return f"No comparison of classes. {run.task.kind.undefined}"
-    if run.leads_with_evidence:
-        return _lead_of_evidence(run, group)
-    if not run.has("region_effects"):
-        return "Differences between the classes have not been tested yet."
-    pair = f"{run.positive}/{run.negative}"
-    share = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share", group=group)
-    density = rows_where(run, "region_effects", map=name, group=group)
-    if density.empty or pd.isna(density["p_fwe"].iloc[0]):
-        return f"{map_title(name)}: no difference between the classes could be tested here."
-    row, text = density.iloc[0], f"{map_title(name)}: "
-    if len(share) and pd.notna(share["p_fwe"].iloc[0]):
-        text += f"the share of the map that lies here {_difference(run, share.iloc[0], 'larger')}. By density, which "
-        text += "depends on the strength of the whole map, "
-    return (
-        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_positive']), 'participant')} of "
-        f"{run.positive} and {number(row['n_negative'])} of {run.negative}.{_place(run, name, group)}"
-    )
-
-
-def _lead_of_evidence(run: RunRecord, group: str) -> str:
-    """Whether the classes differ here in evidence, in logits, and the place of the region by this difference."""
-    rows = evidence_differences(run, run.leading_map)
-    title = map_title(run.leading_map)
-    place = place_of(run, run.leading_map, group)
-    row = rows.loc[[group]].iloc[0] if place is not None else pd.Series({"p_fwe": None})
-    if place is None or pd.isna(row["p_fwe"]):
-        return f"{title}: no difference of evidence between the classes could be tested here."
-    means = [f"{signed(row[column])} logits in {label}" for column, label in
-             zip(("mean_first", "mean_second"), run.labels, strict=True)]  # fmt: skip
-    return (
-        f"{title}: evidence here {_difference(run, row, 'larger')}: {difference_of(run, row)}; mean {listing(means)}, "
-        f"{count(int(row['n_first']), 'participant')} of {run.positive} and {number(row['n_second'])} of "
-        f"{run.negative}. By g it is number {number(place[0])} of {number(place[1])} regions."
-    )
-
-
-def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
-    """The difference of the classes in a row of tests, to follow its subject."""
-    where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
-    said = where if row["p_fwe"] < CLEAR else "is not significantly different between the classes"
-    size = f"Hedges' g of {run.positive} against {run.negative} {fixed(row['hedges_g'])}"
-    return f"{said} ({size}, family-wise corrected {p_value(row['p_fwe'])})"
-
-
-def _place(run: RunRecord, name: str, group: str) -> str:
-    """The mean share of the map that lies in the region in the positive class, and its place among the regions."""
-    means = map_shares(run, name, run.positive).dropna()
-    if group not in means:
-        return ""
-    place = int((means > means[group]).sum()) + 1
-    return (
-        f" On average {percent(means[group])} of the map of {run.positive} lies here: number {number(place)} of "
-        f"{number(len(means))} regions."
-    )
-
-
 def _cautions(material: Material, group: str) -> list[Caution]:
     run, found = material.run, []
     sizes = run.tables["relevance"].loc[run.tables["relevance"]["group"] == group, "n_voxels"]
@@ -214,33 +152,9 @@ def _cautions(material: Material, group: str) -> list[Caution]:
     if scaled is not None:
         found.insert(0, replace(scaled, section=""))  # its section is on another page
     if run.is_synthetic:
-        said = f"Nothing here says anything about Alzheimer's disease.{_planted(run, group)}"
+        said = f"Nothing here says anything about Alzheimer's disease.{planted_here(run, group)}"
         found.append(Caution("note", "Synthetic people.", said))
     return found
-
-
-def _planted(run: RunRecord, group: str) -> str:
-    """Whether disease was planted in a group, and its place by density in true positives, as recovery counts it."""
-    if not run.planted:
-        return ""
-    said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
-    name = run.leading_map
-    if run.leads_with_evidence:
-        ranked = place_of(run, name, group)
-        if ranked is None:
-            return f"{said}."
-        return (
-            f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is number "
-            f"{number(ranked[0])} of {number(ranked[1])}."
-        )
-    density = summary_means(run, name, "density", "TP")
-    if group not in density:
-        return f"{said}."
-    place = int((density > density[group]).sum()) + 1
-    return (
-        f"{said}; by density in true positives ({map_title(name)}) it is number {number(place)} of "
-        f"{number(len(density))}."
-    )
 
 
 def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:

@@ -298,6 +298,19 @@ def test_whole_pages_with_and_without_an_evaluation(run, record):
     assert "AUROC at severity 0.5" in page
 
 
+def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):
+    page = visit(run.report)
+    page.wait_for_selector(".explorer[data-ready]")
+    offered = "names => names.filter(one => !one.disabled).map(one => one.value)"
+    metrics = ".explorer [name=metric] option"
+    assert page.input_value(".explorer [name=method]") == EVIDENCE
+    assert page.input_value(".explorer [name=metric]") == "mean_evidence"
+    assert "mean_gain" not in page.eval_on_selector_all(metrics, offered)
+    page.select_option(".explorer [name=method]", "lrp")
+    assert page.input_value(".explorer [name=metric]") == "mean_share"
+    assert "mean_evidence" not in page.eval_on_selector_all(metrics, offered)
+
+
 def test_a_damaged_evaluation_is_said_and_the_rest_is_made(run, record):
     evaluate(run)
     run.verdicts.write_bytes(run.verdicts.read_bytes()[:-40])
