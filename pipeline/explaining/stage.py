@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -80,6 +81,10 @@ EVIDENCE_TABLE = Table(
     "evidence", EVIDENCE_COLUMNS, "scan and evidence map",
     "How much more evidence has a scan than controls, and does its map add up to that?", stage="attribution",
     place="evidence", filled=("participant_id", "scan_id", "map"), finite=True,
+)  # fmt: skip
+EVIDENCE_APPLIED_TABLE = replace(
+    EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI",
+    place="evidence_applied",
 )  # fmt: skip
 ACCOUNTS = {ACCOUNT: CONSERVATION_COLUMNS, EVIDENCE_ACCOUNT: EVIDENCE_COLUMNS}
 """Columns of the tables of accounts, by what they add to scan and map."""

@@ -141,7 +141,7 @@ KNOWN: Mapping[str, Column] = {
             "ci_high": "to", "ci_low": "from", "class_difference": "Difference",
             "class_difference_high": "to", "class_difference_low": "from", "difference": "Difference",
             "difference_high": "to", "difference_low": "from", "estimate": "Estimate",
-            "level": "Subgroup", "magnitude": "Magnitude", "mean_density": "Mean density",
+            "level": "Subgroup", "magnitude": "Magnitude", "mean_density": "Mean density", "mean_evidence": "Evidence",
             "mean_first": "Mean, first", "mean_gain": "Mean gain",
             "mean_negative": "Mean, {negative}", "mean_positive": "Mean, {positive}", "mean_second": "Mean, second",
             "mean_share": "Share of the map", "mean_sum": "Mean sum", "rest": "Everyone else",

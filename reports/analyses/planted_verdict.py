@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.evaluation.planted import TOP
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import worded
 from reports.analyses.verdicts import CLEAR, Verdict, rows_where
+from reports.cautions.evidence import place_of
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, number, percent
+from reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
 
@@ -35,9 +37,11 @@ def planted_effects(run: RunRecord) -> Verdict | None:
 
 def recovery(run: RunRecord) -> Verdict | None:
     """What the leading map finds, by density and by gain."""
-    rows = rows_where(run, "planted_recovery", map=run.main_maps[0])
+    rows = rows_where(run, "planted_recovery", map=run.leading_map)
     if rows.empty:
         return None
+    if run.leads_with_evidence:
+        return _recovery_by_evidence(run, rows.iloc[0])
     first = rows.iloc[0]
     parts = [
         f"by {row['metric']}, {number(row['hits'])} of {number(row['n_planted'])} planted regions "
@@ -47,14 +51,56 @@ def recovery(run: RunRecord) -> Verdict | None:
     ]
     people = count(int(first["n_participants"]), "true-positive participant")
     return Verdict(
-        f"{map_title(run.main_maps[0])}, {people}: {'; '.join(parts)}.",
+        f"{map_title(run.leading_map)}, {people}: {'; '.join(parts)}.",
         f"The planted regions hold {percent(first['volume_share'])} of the volume and "
         f"{percent(first['relevance_share'])} of the positive relevance.",
     )
 
 
+def _recovery_by_evidence(run: RunRecord, row: pd.Series) -> Verdict | None:
+    """What an evidence map finds: planted regions among those whose evidence differs most between the classes."""
+    found = planted_leaders(run)
+    if found is None:
+        return None
+    hits, planted, top, places = found
+    return Verdict(
+        f"{map_title(run.leading_map)}, ranked by the difference of evidence between the classes (Hedges' g): "
+        f"{number(hits)} of {number(planted)} planted regions {'is' if hits == 1 else 'are'} among the first "
+        f"{number(top)} of {number(row['n_groups'])}.",
+        f"Places: {listing([f'{mid_sentence(group)} {number(place)}' for group, place in places.items()])}. The "
+        f"planted regions hold {percent(row['volume_share'])} of the volume and {percent(row['relevance_share'])} of "
+        "the positive evidence of true positives.",
+    )
+
+
+def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, int]] | None:
+    """Planted regions among the first by which the headline ranks, how many there are, the first, and their places.
+
+    An evidence map ranks by Hedges' g between the classes, any other map by density in true positives. None where this
+    is not known.
+    """
+    name = run.leading_map
+    rows = rows_where(run, "planted_recovery", map=name, metric="density")
+    if rows.empty:
+        return None
+    if not run.leads_with_evidence:
+        return int(rows["hits"].iloc[0]), int(rows["n_planted"].iloc[0]), int(rows["top"].iloc[0]), {}
+    ranked = {group: place_of(run, name, group) for group in run.planted}
+    places = {group: place[0] for group, place in ranked.items() if place is not None}
+    if not places:
+        return None
+    return sum(place <= TOP for place in places.values()), len(run.planted), TOP, places
+
+
 def shuffled_count(run: RunRecord) -> str:
     """With what the number of planted regions found should be compared: a run with shuffled labels."""
+    rows = rows_where(run, "verdicts", map=run.leading_map, cohort="run")
+    if len(rows) and pd.notna(rows["shuffled_hits"].iloc[0]):
+        row = rows.iloc[0]
+        return (
+            f"With networks trained on shuffled labels, {fixed(row['shuffled_hits'], 1)} of {number(row['n_planted'])} "
+            "are, on average (evaluation)."
+        )
     if run.config.cohort.shuffle_labels:
         return "The labels of this run were shuffled: a run with the true labels should find more regions."
     return (
@@ -71,7 +117,7 @@ def planted_regions(run: RunRecord) -> Verdict | None:
 
 def _everywhere(run: RunRecord, effect: str, analysis: str) -> pd.DataFrame:
     """The same test in all regions of the leading map, where it is one of density over both classes."""
-    asked: dict[str, object] = {"map": run.main_maps[0], "metric": "density"}
+    asked: dict[str, object] = {"map": run.leading_map, "metric": "density"}
     if analysis == "group_comparisons.tsv":
         asked["comparison"] = f"{run.positive}/{run.negative}"
     elif analysis == "associations.tsv":
@@ -84,7 +130,7 @@ def _everywhere(run: RunRecord, effect: str, analysis: str) -> pd.DataFrame:
 
 def _within(run: RunRecord) -> str:
     """How many correlations with any measure pass within the patients, whom the prediction does not tell apart."""
-    rows = rows_where(run, "associations", map=run.main_maps[0], metric="density", scan_group=run.positive)
+    rows = rows_where(run, "associations", map=run.leading_map, metric="density", scan_group=run.positive)
     rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
     if rows.empty:
         return ""

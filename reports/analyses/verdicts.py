@@ -59,20 +59,30 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
 
 def comparisons(run: RunRecord) -> Verdict | None:
     """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
-    name, pair = run.main_maps[0], f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    name, pair = run.leading_map, f"{run.positive}/{run.negative}"
+    metric = "density" if run.leads_with_evidence else "share"  # evidence is the density times the voxels
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric=metric)
     tested = rows[rows["p_fwe"].notna()] if len(rows) else rows
     if tested.empty:
         return None
     clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
+    what = " evidence" if run.leads_with_evidence else ""
     said = [
-        f"{word} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
+        f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
-    answer = f"Of the map of {run.positive}, {'; '.join(said)}." if said else "No difference survives correction."
+    start = f"Scans of {run.positive} have" if run.leads_with_evidence else f"Of the map of {run.positive},"
+    answer = f"{start} {'; '.join(said)}." if said else "No difference survives correction."
     first = tested.iloc[0]
+    if run.leads_with_evidence:
+        return Verdict(
+            answer,
+            f"Evidence ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
+            f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
+            "Hedges' g. Regions add up to the difference in logits, so this says which regions carry the prediction.",
+        )
     densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
     grounds = (
         f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "

@@ -286,7 +286,7 @@ def _negative_start(run: RunRecord) -> Caution | None:
 
 def _gain(run: RunRecord) -> Caution | None:
     found = []
-    for name in run.main_maps:
+    for name in (one for one in run.main_maps if one not in run.evidence_maps):  # which have no gain
         values = run.region_values[run.region_values["map"] == name]
         filled = values[values["density"].notna()]
         unknown = filled.loc[filled["gain"].isna(), "group"].nunique()

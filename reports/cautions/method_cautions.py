@@ -8,26 +8,29 @@ from dataclasses import replace
 import numpy as np
 
 from atlases.templates import load_template
-from reports.analyses.planted_verdict import shuffled_count
+from pipeline.run.layout.map_names import map_title
+from reports.analyses.evaluation_verdict import lines_on
+from reports.analyses.planted_verdict import planted_leaders, shuffled_count
 from reports.cautions.findings import Caution, Check, small_regions
+from reports.read.leading_map import has_passed
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, mid_sentence, percent
+from reports.words.numbers import count, listing, mid_sentence, number, percent
 
 UNSEEN_SHARE = 0.01
 
 
 def _planted_missed(run: RunRecord) -> Caution | None:
-    """Planted disease that the leading map does not show by density."""
-    rows = run.tables["planted_recovery"]
-    rows = rows[(rows["map"] == run.main_maps[0]) & (rows["metric"] == "density")]
-    if rows.empty or 2 * rows["hits"].iloc[0] > rows["n_planted"].iloc[0]:
+    """Planted disease that the leading map does not show where the headline looks."""
+    found = planted_leaders(run)
+    if found is None or 2 * found[0] > found[1]:
         return None
+    hits, planted, top, _ = found
+    ranked = "difference of evidence between the classes" if run.leads_with_evidence else "density"
     return Caution(
         "serious",
         "The maps miss most of the planted regions.",
-        f"{int(rows['hits'].iloc[0])} of {int(rows['n_planted'].iloc[0])} planted regions "
-        f"{'is' if rows['hits'].iloc[0] == 1 else 'are'} among the first "
-        f"{int(rows['top'].iloc[0])} by density. This run does not tell whether the network missed them or the "
+        f"{number(hits)} of {number(planted)} planted regions {'is' if hits == 1 else 'are'} among the first "
+        f"{number(top)} by {ranked}. This run does not tell whether the network missed them or the "
         f"map does not show what it used. {shuffled_count(run)}",
         "planted",
     )
@@ -53,6 +56,18 @@ def scaled_by_probability(run: RunRecord) -> Caution | None:
     """Maps that are larger everywhere if the prediction is larger; pages of regions repeat this caution."""
     if not run.has("relevance") or run.config.attribution.start_value != "probability":
         return None
+    if run.leads_with_evidence:
+        scaled = listing([map_title(name) for name in run.main_maps if name not in run.evidence_maps])
+        if not scaled:
+            return None
+        return Caution(
+            "note",
+            "Some maps are scaled by the prediction.",
+            f"Relevance of {scaled} starts from the probability of {run.positive}, so every region of a scan predicted "
+            f"as {run.positive} has more of it than in other scans. The leading map, {map_title(run.leading_map)}, "
+            f"shares out the evidence in {run.evidence_unit} instead.",
+            "effects",
+        )
     return Caution(
         "serious",
         "Maps are scaled by the prediction.",
@@ -60,6 +75,18 @@ def scaled_by_probability(run: RunRecord) -> Caution | None:
         f"{run.positive} has more of it than in other scans. Gains far above 1 and differences between the classes in "
         "almost every region say no more than that; compare regions with each other.",
         "effects",
+    )
+
+
+def _leading_map_failed(run: RunRecord) -> Caution | None:
+    """A leading map that did not pass the evaluation of this run: none of those that could lead did."""
+    if has_passed(run.tables["verdicts"], run.leading_map) is not False:
+        return None
+    return Caution(
+        "serious",
+        "The leading map did not pass the evaluation.",
+        f"{map_title(run.leading_map)}: {'; '.join(lines_on(run, run.leading_map))}.",
+        "evaluation",
     )
 
 
@@ -114,6 +141,7 @@ def _atlas(run: RunRecord) -> Caution | None:
 
 
 METHOD_CHECKS: Sequence[Check] = (
-    Check(_planted_missed, ("planted_recovery",)), Check(_unseen), Check(scaled_by_probability),
+    Check(_planted_missed, ("planted_recovery",)), Check(_leading_map_failed, ("verdicts",)), Check(_unseen),
+    Check(scaled_by_probability),
     Check(_several_networks), Check(_atlas),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,8 +48,14 @@ class Explored:
     links: Mapping[str, str]  # address of a bilateral group's page, relative to the page
     contrast: str  # what the test compares between which classes, as a reader sees it
 
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Columns on the page; without an evidence map there is none of evidence."""
+        has_evidence = (_read(self.table)["mean_evidence"] != MISSING).any()
+        return [column for column in COLUMNS if has_evidence or column["key"] != "mean_evidence"]
 
-PAINTED = ("mean_share", "mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe")
+
+PAINTED = ("mean_evidence", "mean_share", "mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe")
 """Columns by which the brain can be coloured."""
 COLUMNS = [
     {"key": name, "title": declared.title, "paints": name in PAINTED,
@@ -64,20 +71,21 @@ def explorer_component(explored: Explored) -> Component:
 
     Without scripts it is a plain table: bilateral groups by the first map in the first group of scans.
     """
+    columns = explored.columns
     data = {
         "table": packed(np.frombuffer(explored.table, np.uint8)),
         "maps": list(explored.maps),
         "links": dict(explored.links),
-        "columns": COLUMNS,
+        "columns": columns,
     }
     html = render_part(
         "components/explorer.html.j2",
         data=embedded_json(data),
         file=explored.file,
         caption=f"Hedges’ g and p compare {explored.contrast}. In the pictures, left is left.",
-        columns=COLUMNS,
+        columns=columns,
         hints=EXPLORER_COLUMNS,
-        rows=_plain_rows(explored),
+        rows=_plain_rows(explored, columns),
         links=explored.links,
         methods={str(one["method"]): str(one["method_title"]) for one in explored.maps},
         scan_groups=explored.scan_groups,
@@ -86,15 +94,21 @@ def explorer_component(explored: Explored) -> Component:
     return Component(html, template_text("components/explorer.css"), (LIBRARY, template_text("components/explorer.js")))
 
 
-def _plain_rows(explored: Explored) -> list[tuple[str, list[str]]]:
-    """Bilateral group and formatted cells of each row shown without scripts."""
-    table = pd.read_csv(io.BytesIO(explored.table), sep="\t", keep_default_na=False, na_values={}, dtype=str)
-    table = table.map(unguarded)
+def _read(content: bytes) -> pd.DataFrame:
+    """The file on disk as text, cell by cell."""
+    table = pd.read_csv(io.BytesIO(content), sep="\t", keep_default_na=False, na_values={}, dtype=str)
+    return table.map(unguarded)
+
+
+def _plain_rows(explored: Explored, columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Bilateral group and formatted cells of each row shown without scripts, by the first column with values."""
+    table = _read(explored.table)
     first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
     rows = table[first & (table["hemisphere"] == BILATERAL)]
-    order = pd.to_numeric(rows["mean_share"], errors="coerce").sort_values(ascending=False, kind="stable").index
+    by = next((name for name in PAINTED if (rows[name] != MISSING).any()), PAINTED[0])
+    order = pd.to_numeric(rows[by], errors="coerce").sort_values(ascending=False, kind="stable").index
     return [
-        (str(row["group"]), [_cell(str(row[column["key"]]), str(column["kind"])) for column in COLUMNS])
+        (str(row["group"]), [_cell(str(row[column["key"]]), str(column["kind"])) for column in columns])
         for _, row in rows.loc[order].iterrows()
     ]
 
@@ -117,14 +131,14 @@ def region_explorer(material: Material) -> Component | None:
     if space is None or not run.has("region_summary", "predictions", "relevance"):
         return None
     summary = run.tables["region_summary"]
-    maps = [name for name in run.map_names if name in set(summary["map"])]
+    maps = [name for name in run.ordered_maps if name in set(summary["map"])]
     groups = [group for group in (*run.labels, *OUTCOMES) if run.group_sizes.get(group, (0, 0))[0]]
     if not maps or not groups:
         return None
     effects, measure = _effects(run)
     table = explorer_table(
         summary, effects, run.tables["relevance"], _relevance(material), run.tables["predictions"],
-        space.atlas.regions, maps, run.labels,
+        space.atlas.regions, maps, run.labels, run.evidence_maps,
     )  # fmt: skip
     path = run.layout.figures / TABLE
     write_table(path, table, EXPLORER_COLUMNS)
@@ -140,10 +154,14 @@ def region_explorer(material: Material) -> Component | None:
 
 
 def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
-    """Tests between the classes, and of which measure: the share of the map; density where no share was compared."""
-    rows = rows_where(run, "group_comparisons", comparison=f"{run.positive}/{run.negative}", metric="share")
-    if len(rows):
-        return rows.assign(tested="share"), "share of the map"
+    """Tests between the classes, and of which measure: evidence; of other maps share, or density without it."""
+    pair = f"{run.positive}/{run.negative}"
+    shares, densities = (rows_where(run, "group_comparisons", comparison=pair, metric=m) for m in ("share", "density"))
+    if len(shares):
+        shares = shares[~shares["map"].isin(run.evidence_maps)]
+        evidence = densities[densities["map"].isin(run.evidence_maps)] if len(densities) else densities
+        measure = "evidence or, of maps without it, the share of the map" if len(evidence) else "share of the map"
+        return pd.concat([evidence.assign(tested="evidence"), shares.assign(tested="share")]), measure
     effects = run.tables.get("region_effects")
     return None if effects is None else effects.assign(tested="density"), "density"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,6 @@ def row_title(map_name: str) -> str:
     ['Guided', 'backpropagation']
     """
     return map_title(map_name).replace(" ", "\n", 1)
-
-
-def map_unit(map_name: str) -> str:
-    return "susceptibility" if map_name == "gb" else "relevance"
 
 
 def draw_map_grid(
@@ -137,13 +133,17 @@ def group_rows(
     map_names: Sequence[str],
     reference: str,
     percentiles: tuple[float, float],
+    unit_of: Callable[[str], str],
 ) -> list[MapRow]:
-    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is."""
+    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is.
+
+    `unit_of`: what the values of a map are, by its name.
+    """
     rows = []
     for name in map_names:
         there = [views[group, name] for group in (reference, *groups) if (group, name) in views]
         if there:
             scale = there[0].scale(percentiles, there)
-            unit = f"{map_unit(name)} per voxel"
+            unit = f"{unit_of(name)} per voxel"
             rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
     return rows

@@ -46,11 +46,12 @@ def report_inputs(layout: RunLayout) -> list[Path]:
     of_the_run = [layout.config, layout.scans, layout.clinical, layout.splits, layout.failures]
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
     of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
+    of_the_evaluation = [path for path in (layout.evaluation_scores, layout.verdicts) if path.is_file()]
     of_the_scans = [*_maps_of_the_pairs(layout), *_pictures_of_scans(layout)]
     truth = read_run_input(layout).input / PLANTED
     return [
-        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_scans, *sorted(template_files()),
-        *([truth] if truth.is_file() else []),
+        *of_the_run, *sorted(of_the_folds), *sorted(of_the_group), *of_the_evaluation, *of_the_scans,
+        *sorted(template_files()), *([truth] if truth.is_file() else []),
     ]  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from reports.analyses import catalogue
+from reports.analyses.evaluation_verdict import NOT_EVALUATED
 from reports.analyses.views import Analysis
-from reports.content.relevance import beta, conservation, maps, patients, region_table, regions, volume
+from reports.content.relevance import beta, conservation, evaluation, maps, patients, region_table, regions, volume
 from reports.content.run import cohort, colophon, participants, performance, registration, training
 from reports.page.components import Component
 from reports.page.material import Material
@@ -105,7 +106,7 @@ SECTIONS: Sequence[Section] = (
         "There are no mean heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
-        "regions", "Which regions? Sum, density and gain", "Regions", "regions.html.j2", regions.build,
+        "regions", "Which regions?", "Regions", "regions.html.j2", regions.build,
         ("relevance",), "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
     ),
     Section(
@@ -128,6 +129,10 @@ SECTIONS: Sequence[Section] = (
     _analysis(catalogue.HARMONISATION),
     _analysis(catalogue.PLANTED),
     _analysis(catalogue.EFFECTS_FOUND),
+    Section(
+        "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps",
+        "evaluation.html.j2", evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK,
+    ),
     Section(
         "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", beta.build, ("beta_overlap",),
         "The overlap between values of β is not known yet.",

@@ -53,23 +53,24 @@ class People:
 
     @cached_property
     def _by_map(self) -> dict[str, pd.DataFrame]:
-        """Share of the map by scan and bilateral group of the leading maps, labelled and applied scans.
+        """Evidence, or share of the map, by scan and bilateral group of the leading maps, labelled and applied scans.
 
-        Shares, not densities: densities follow the strength of the whole map, and so the prediction.
+        Not densities of other maps: these follow the strength of the whole map, and so the prediction.
         """
         names = [name for name in ("relevance", "relevance_applied") if self.run.has(name)]
         tables = [with_shares(self.run.tables[name]) for name in names]
         found = {}
         for name in self.run.main_maps:
-            rows = [table[table["map"] == name][["scan_id", "group", "share"]] for table in tables]
+            metric = "sum" if name in self.run.evidence_maps else "share"
+            rows = [table[table["map"] == name][["scan_id", "group", metric]] for table in tables]
             if rows:
                 frame = pd.concat(rows)
-                wide = frame.pivot_table(index="scan_id", columns="group", values="share", sort=False, dropna=False)
+                wide = frame.pivot_table(index="scan_id", columns="group", values=metric, sort=False, dropna=False)
                 found[name] = wide
         return found
 
-    def shares(self, map_name: str) -> pd.DataFrame:
-        """Share of the map by scan (rows) and bilateral group (columns)."""
+    def values(self, map_name: str) -> pd.DataFrame:
+        """Evidence, or share of the map, by scan (rows) and bilateral group (columns)."""
         return self._by_map.get(map_name, pd.DataFrame())
 
     @cached_property
@@ -93,7 +94,7 @@ class People:
 
     @cached_property
     def _controls(self) -> dict[str, pd.DataFrame]:
-        """Mean share of the map per control."""
+        """Mean evidence, or share of the map, per control."""
         rows = self.visits[(self.visits["label"] == self.run.negative) & self.visits["fold"].notna()]
         found = {}
         for name, wide in self._by_map.items():

@@ -17,6 +17,7 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.people.cohort import People
+from reports.people.evidence import Measure, evidence_sentences, measure_of
 from reports.people.pictures import overview_of, portraits_of, viewers_of
 from reports.people.portrait import OUTLINED
 from reports.read.run_record import RunRecord
@@ -48,6 +49,7 @@ def person_content(material: Material, people: People, participant_id: str) -> M
     return {
         "participant": shortened(participant_id),
         "lead": _lead(material, visits),
+        "evidence": evidence_sentences(run, visits),
         "cautions": _cautions(material, visits),
         "visits": page_table(
             _visit_rows(material, visits), _visit_columns(run), "Every kept scan of this participant."
@@ -198,13 +200,14 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
     ages = visits["age"].to_numpy(float)
     by_age = bool(np.isfinite(ages).all() and np.ptp(ages) > 0)
     times = list(ages) if by_age else list(np.arange(len(visits), dtype=float))
-    run, name = material.run, material.run.main_maps[0]
+    run, name = material.run, material.run.leading_map
     courses = [Course(f"Probability of {run.positive}", _numbers(visits, "probability"), (0.0, 1.0), 0.5)]
-    wide = people.shares(name)
+    wide = people.values(name)
     group = next((group for group in wide.columns if str(group).lower() == "hippocampus"), None)
     if group is not None:
-        title = f"{map_title(name)}, share of the map in the hippocampus, %"
-        courses.append(Course(title, (100 * wide[group].reindex(visits["scan_id"])).tolist()))
+        measure = measure_of(run, name)
+        title = f"{map_title(name)}, {measure.axis} in the hippocampus"
+        courses.append(Course(title, (measure.factor * wide[group].reindex(visits["scan_id"])).tolist()))
     measured = visits[visits["hippocampus_mm3"].notna()]  # a source may also say why there is no volume
     sources = listing(sorted({source_name(source) for source in measured["hippocampus_source"].dropna()}))
     courses.append(Course(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
@@ -226,25 +229,26 @@ def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
 def _fingerprint(
     material: Material, people: People, map_name: str, participant_id: str, visits: pd.DataFrame
 ) -> Fingerprint | None:
-    """Share of the map in every bilateral group, mean over the person's scans, against controls."""
-    wide = people.shares(map_name)
+    """Evidence, or share of the map, in every bilateral group, mean over the person's scans, against controls."""
+    wide = people.values(map_name)
     scans = [scan for scan in visits["scan_id"] if scan in wide.index]
     if not scans:
         return None
     title, person = map_title(map_name), wide.loc[scans].mean()
+    measure = measure_of(material.run, map_name)
     controls = people.controls(map_name, participant_id)
     chart: Markup | None = None
     if controls is None:
-        alone = pd.DataFrame({"group": person.index, "share": person.to_numpy()}).dropna()
-        alone = alone.sort_values("share", ascending=False, kind="stable")
+        alone = pd.DataFrame({"group": person.index, "value": person.to_numpy()}).dropna()
+        alone = alone.sort_values("value", ascending=False, kind="stable")
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
         if material.run.task.is_number:
             text = "Not compared with controls: this run predicts a number and has no class of controls."
-        return Fingerprint(title, chart, _region_table(material, alone), text)
+        return Fingerprint(title, chart, _region_table(material, measure, alone), text)
     scores = controls.scores(person)
     table = pd.DataFrame({
-        "share": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
-    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="share")  # fmt: skip
+        "value": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
+    }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="value")  # fmt: skip
     adjusted = people.w_scores(map_name, participant_id)
     if len(adjusted):
         table["w"] = table["group"].map(adjusted)
@@ -252,28 +256,28 @@ def _fingerprint(
     shown = table[table["score"].notna()].head(SHOWN)
     rows = [
         ScoreRow(
-            str(group), controls.bands.get(str(group)), float(score), percent(share, 2), material.links.region(group)
+            str(group), controls.bands.get(str(group)), float(score), measure.form(value), material.links.region(group)
         )
-        for group, score, share in zip(shown["group"], shown["score"], shown["share"], strict=True)
+        for group, score, value in zip(shown["group"], shown["score"], shown["value"], strict=True)
     ]
     looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
     look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
-        f"Share of the map ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
+        f"{measure.title} ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
         f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
         f"Shown: {count(len(rows), 'region')} furthest from the controls, of {number(len(table))}."
     )
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
-    return Fingerprint(title, chart, _region_table(material, table), text)
+    return Fingerprint(title, chart, _region_table(material, measure, table), text)
 
 
-def _region_table(material: Material, rows: pd.DataFrame) -> PageTable:
+def _region_table(material: Material, measure: Measure, rows: pd.DataFrame) -> PageTable:
     linked = rows.assign(page=rows["group"].map(material.links.region).astype(object))
     columns = (
         Column("group", "Region", link="page"),
-        numeric("share", "Share of the map", lambda share: percent(share, 2)),
-        numeric("mean", f"Mean of {material.run.negative}", lambda share: percent(share, 2)),
+        numeric("value", measure.title, measure.form),
+        numeric("mean", f"Mean of {material.run.negative}", measure.form),
         numeric("score", "Standard deviations from it", fixed),
         numeric(
             "w", "W-score of density", fixed, "adjusted for the covariates of the norm, fitted on training participants"

@@ -28,7 +28,6 @@ from pipeline.run.work.digests import file_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.figures.maps import map_unit
 from reports.figures.slices import PERSON_PERCENTILES, BrainImage, MapView, view_of
 from reports.page.components import Component
 from reports.page.links import participant_file
@@ -67,16 +66,16 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     looks = [file_digest(path) for path in _TEMPLATES]
     jobs = []
     for scan_id, files in _scans(run).items():
-        names = [name for name in run.main_maps if files.relevance_map(name).is_file()]
-        if not names or not files.t1w.is_file():
+        units = {name: run.map_unit(name) for name in run.main_maps if files.relevance_map(name).is_file()}
+        if not units or not files.t1w.is_file():
             continue
         groups = run.densest_groups.get(scan_id, ())[:OUTLINED]
-        made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, names)])
+        made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, units)])
         cautions = cautions_of_maps(run, groups)
         said = [(one.level, one.title, one.text) for one in cautions]
-        key = unit_key(made_from, [resolution, atlas, names, groups, looks, said], draw_portrait, scan_page)
+        key = unit_key(made_from, [resolution, atlas, units, groups, looks, said], draw_portrait, scan_page)
         outputs = {"portrait": files.portrait, "viewer": files.viewer}
-        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, names, groups, resolution, atlas, cautions)))
+        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, units, groups, resolution, atlas, cautions)))
     return run_jobs(run.layout, jobs, executor, "pictures") if jobs else []
 
 
@@ -100,10 +99,12 @@ def _made_from(run: RunRecord, files: ScanFiles, images: Sequence[Path]) -> Mapp
 
 
 def draw_one(
-    outputs: Mapping[str, Path], files: ScanFiles, names: Sequence[str], groups: Sequence[str], resolution_mm: float,
-    atlas: str, cautions: Sequence[Caution],
+    outputs: Mapping[str, Path], files: ScanFiles, units: Mapping[str, str], groups: Sequence[str],
+    resolution_mm: float, atlas: str, cautions: Sequence[Caution],
 ) -> None:  # fmt: skip
     """Job: draw one scan and make its page.
+
+    `units`: of the values of each map, by its name, in the order to show.
 
     Raises HeatlasError if the template or the atlas is not at hand, or an image cannot be read.
     """
@@ -112,12 +113,12 @@ def draw_one(
     if space is None:
         raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
     brain = _brain(files.t1w, grid)
-    maps = {name: read_map(files.relevance_map(name), grid) for name in names}
+    maps = {name: read_map(files.relevance_map(name), grid) for name in units}
     views = {name: view_of(BrainImage(values, grid.affine), CUTS, brain > 0) for name, values in maps.items()}
     own = BrainImage(brain, grid.affine)
     labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
     outputs["portrait"].write_bytes(draw_portrait(own, views, groups, labels))
-    write_text(outputs["viewer"], scan_page(files, brain, maps, views, space, cautions))
+    write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
 
 
 @functools.cache
@@ -142,19 +143,20 @@ def scan_page(
     brain: NDArray[np.float32],
     maps: Mapping[str, NDArray[np.float32]],
     views: Mapping[str, MapView],
+    units: Mapping[str, str],
     space: ViewingSpace,
     cautions: Sequence[Caution] = (),
 ) -> str:
     """Page of one scan.
 
     `brain` (background 0) and `maps` (by name, in the order to show) lie on the grid ``space.source``.
-    `views`: of the same maps; their percentiles are what the colours are set on.
+    `views`: of the same maps; their percentiles are what the colours are set on. `units`: of the values of these maps.
     `cautions`: what to know before the maps are read.
     """
     caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
     shown = []
     for name, values in maps.items():
-        scale, unit = views[name].scale(PERSON_PERCENTILES), f"{map_unit(name)} per voxel"
+        scale, unit = views[name].scale(PERSON_PERCENTILES), f"{units[name]} per voxel"
         shown.append(
             ViewerMap(
                 files.relevance_map(name), files.name, name, files.name, map_title(name), scale, unit, values,

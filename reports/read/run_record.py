@@ -31,6 +31,7 @@ from pipeline.run.layout.private_paths import without_folders
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.steps import step_outputs
+from reports.read.leading_map import leading_map
 from reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
 from reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
 from reports.words.numbers import is_missing
@@ -152,11 +153,46 @@ class RunRecord:
     def lrp_names(self) -> tuple[str, ...]:
         return tuple(name for name in self.map_names if beta_of(name) is not None)
 
-    @property
+    @cached_property
+    def evidence_maps(self) -> tuple[str, ...]:
+        """Maps of evidence relative to controls, whose sums over regions are in logits."""
+        if not self.has("relevance") or "evidence" not in self.tables["relevance"]:
+            return ()
+        table = self.tables["relevance"]
+        known = set(table.loc[table["evidence"].notna(), "map"])
+        return tuple(name for name in self.map_names if name in known)
+
+    @cached_property
+    def leading_map(self) -> str:
+        """The map of the headline; see `reports.read.leading_map`."""
+        usual = (self.lrp_names or self.map_names)[0]
+        return leading_map(self.map_names, self.evidence_maps, usual, self.tables.get("verdicts"))
+
+    @cached_property
     def main_maps(self) -> tuple[str, ...]:
-        """The leading map (LRP with the smallest beta, else the first) and guided backpropagation if there is one."""
-        first = (self.lrp_names or self.map_names)[0]
-        return (first, *(name for name in self.map_names if name == GUIDED_MAP != first))
+        """The leading map, LRP with the smallest beta, guided backpropagation: those that the run makes."""
+        founding = (*self.lrp_names[:1], *(name for name in self.map_names if name == GUIDED_MAP))
+        return tuple(dict.fromkeys((self.leading_map, *founding)))
+
+    @cached_property
+    def ordered_maps(self) -> tuple[str, ...]:
+        """All maps of the run, the leading one first."""
+        return tuple(dict.fromkeys((self.leading_map, *self.map_names)))
+
+    @property
+    def leads_with_evidence(self) -> bool:
+        return self.leading_map in self.evidence_maps
+
+    @property
+    def evidence_unit(self) -> str:
+        """Unit of evidence: of a class, logits; of a number, its own."""
+        return f"units of {self.task.column}" if self.task.is_number else "logits"
+
+    def map_unit(self, map_name: str) -> str:
+        """What the values of a map are."""
+        if map_name in self.evidence_maps:
+            return f"evidence ({self.evidence_unit})"
+        return "susceptibility" if map_name == GUIDED_MAP else "relevance"
 
     @cached_property
     def group_sizes(self) -> Mapping[str, tuple[int, int]]:

@@ -14,18 +14,18 @@ from markupsafe import Markup
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.data.relevance_columns import with_shares
 from reports.analyses.columns import columns_of
-from reports.analyses.verdicts import CLEAR, rows_where
-from reports.cautions.findings import Caution, least_voxels, map_shares, summary_means
+from reports.cautions.findings import Caution, least_voxels
 from reports.cautions.method_cautions import scaled_by_probability
 from reports.content.relevance.regions import MEANING, axis_title
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
+from reports.region_pages.lead import lead_of, planted_here
 from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
 from reports.region_pages.viewer import RegionPictures, RegionViewers
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
-from reports.words.numbers import count, fixed, listing, number, p_value, percent, shortened
+from reports.words.numbers import count, listing, number, sentence_case, shortened
 from reports.words.wording import OWN
 
 
@@ -69,25 +69,26 @@ class RegionMaterial:
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
-        """Per bilateral group and map: mean share and gain of each participant, by class and by outcome.
+        """Per bilateral group and map: mean share, gain and evidence of each participant, by class and by outcome.
 
         Applied scans (outside the contrast) have neither and stand under their diagnosis.
         """
         run = self.material.run
-        columns = ["participant_id", "map", "group", *METRICS, "label", "outcome"]
+        measures = [*METRICS, "evidence"]
+        columns = ["participant_id", "map", "group", *measures, "label", "outcome"]
         frames = []
         if run.has("predictions"):
-            rows = with_shares(run.region_values)
+            rows = _with_evidence(run, run.region_values)
             frames.append(rows[rows["map"].isin(run.main_maps)][columns])
         if run.has("relevance_applied", "scans"):
-            rows = with_shares(run.tables["relevance_applied"])
+            rows = _with_evidence(run, run.tables["relevance_applied"])
             diagnoses = run.tables["scans"][["scan_id", "diagnosis"]]
             rows = rows[rows["map"].isin(run.main_maps)].merge(diagnoses, on="scan_id")
             frames.append(rows.assign(label=rows["diagnosis"], outcome=None)[columns])
         found: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
         for column in ("label", "outcome") if frames else ():
             keys = ["group", "map", column]
-            means = pd.concat(frames).groupby([*keys, "participant_id"], sort=True)[list(METRICS)].mean()
+            means = pd.concat(frames).groupby([*keys, "participant_id"], sort=True)[measures].mean()
             for (group, name, members), rows in means.groupby(level=keys, sort=True):
                 found.setdefault((str(group), str(name)), {})[str(members)] = rows.droplevel([0, 1, 2])
         return found
@@ -104,6 +105,11 @@ class RegionMaterial:
         return {str(group): rows.droplevel("group") for group, rows in means.groupby(level="group", sort=False)}
 
 
+def _with_evidence(run: RunRecord, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of relevance with the share of the map, and the sums of evidence maps as ``evidence``."""
+    return with_shares(rows).assign(evidence=rows["sum"].where(rows["map"].isin(run.evidence_maps)))
+
+
 def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     """Variables of the page of a bilateral group."""
     material = shared.material
@@ -111,7 +117,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     picture = shared.pictures.draw(group) if shared.pictures is not None else None
     return {
         "region": shortened(group),
-        "lead": _lead(shared, group),
+        "lead": lead_of(material.run, group),
         "cautions": _cautions(material, group),
         "picture": picture,
         "no_picture": _why_no_picture(material, shared.pictures),
@@ -131,48 +137,6 @@ _VOLUME_TEXT = (
 )
 
 
-def _lead(shared: RegionMaterial, group: str) -> str:
-    """Whether the classes differ here in the leading map, by share of the map and by density."""
-    run, name = shared.material.run, shared.material.run.main_maps[0]
-    if run.task.kind.undefined:
-        return f"No comparison of classes. {run.task.kind.undefined}"
-    if not run.has("region_effects"):
-        return "Differences between the classes have not been tested yet."
-    pair = f"{run.positive}/{run.negative}"
-    share = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share", group=group)
-    density = rows_where(run, "region_effects", map=name, group=group)
-    if density.empty or pd.isna(density["p_fwe"].iloc[0]):
-        return f"{map_title(name)}: no difference between the classes could be tested here."
-    row, text = density.iloc[0], f"{map_title(name)}: "
-    if len(share) and pd.notna(share["p_fwe"].iloc[0]):
-        text += f"the share of the map that lies here {_difference(run, share.iloc[0], 'larger')}. By density, which "
-        text += "depends on the strength of the whole map, "
-    return (
-        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_positive']), 'participant')} of "
-        f"{run.positive} and {number(row['n_negative'])} of {run.negative}.{_place(run, name, group)}"
-    )
-
-
-def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
-    """The difference of the classes in a row of tests, to follow its subject."""
-    where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
-    said = where if row["p_fwe"] < CLEAR else "is not significantly different between the classes"
-    size = f"Hedges' g of {run.positive} against {run.negative} {fixed(row['hedges_g'])}"
-    return f"{said} ({size}, family-wise corrected {p_value(row['p_fwe'])})"
-
-
-def _place(run: RunRecord, name: str, group: str) -> str:
-    """The mean share of the map that lies in the region in the positive class, and its place among the regions."""
-    means = map_shares(run, name, run.positive).dropna()
-    if group not in means:
-        return ""
-    place = int((means > means[group]).sum()) + 1
-    return (
-        f" On average {percent(means[group])} of the map of {run.positive} lies here: number {number(place)} of "
-        f"{number(len(means))} regions."
-    )
-
-
 def _cautions(material: Material, group: str) -> list[Caution]:
     run, found = material.run, []
     sizes = run.tables["relevance"].loc[run.tables["relevance"]["group"] == group, "n_voxels"]
@@ -188,25 +152,9 @@ def _cautions(material: Material, group: str) -> list[Caution]:
     if scaled is not None:
         found.insert(0, replace(scaled, section=""))  # its section is on another page
     if run.is_synthetic:
-        said = f"Nothing here says anything about Alzheimer's disease.{_planted(run, group)}"
+        said = f"Nothing here says anything about Alzheimer's disease.{planted_here(run, group)}"
         found.append(Caution("note", "Synthetic people.", said))
     return found
-
-
-def _planted(run: RunRecord, group: str) -> str:
-    """Whether disease was planted in a group, and its place by density in true positives, as recovery counts it."""
-    if not run.planted:
-        return ""
-    said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
-    name = run.main_maps[0]
-    density = summary_means(run, name, "density", "TP")
-    if group not in density:
-        return f"{said}."
-    place = int((density > density[group]).sum()) + 1
-    return (
-        f"{said}; by density in true positives ({map_title(name)}) it is number {number(place)} of "
-        f"{number(len(density))}."
-    )
 
 
 def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
@@ -223,10 +171,15 @@ def _why_no_picture(material: Material, pictures: RegionPictures | None) -> str:
 METRICS = ("share", "gain")  # metrics that do not depend on the strength of the whole map, as sum and density do
 
 
+def metrics_of(run: RunRecord, map_name: str) -> tuple[str, ...]:
+    """Metrics of a map that its charts show: evidence has a unit, so that people can be compared by it."""
+    return ("evidence",) if map_name in run.evidence_maps else METRICS
+
+
 def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
-    """Share of the map and gain by class and outcome, one point per participant."""
+    """Evidence, or share of the map and gain, by class and outcome, one point per participant."""
     run, charts = shared.material.run, []
-    for metric in METRICS:
+    for metric in metrics_of(run, map_name):
         groups = _groups(shared, map_name, group, metric)
         known = [g for g in groups if np.isfinite(g.values).any()]
         if not known:
@@ -270,25 +223,31 @@ def _summary(material: Material, group: str) -> PageTable:
     table = run.tables["region_summary"]
     rows = table[(table["group"] == group) & (table["n_scans"] > 0)]
     names = rows["scan_group"].map(lambda name: OUTCOME_NAMES.get(str(name), str(name)))
-    rows = rows.assign(map=rows["map"].map(map_title), scan_group=names)
+    place = rows["map"].map({name: place for place, name in enumerate(run.ordered_maps)})
+    rows = rows.assign(map=rows["map"].map(map_title), scan_group=names, place=place)
+    rows = rows.sort_values("place", kind="stable")
     level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
     return page_table(rows, columns_of(run, "region_summary", _SUMMARY), f"Means over participants, with {level}.")
 
 
 def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:
-    """Share of the map against volume, by class, one point per participant."""
+    """Share of the map, or evidence, against volume, by class, one point per participant."""
     volumes, run, charts = shared.volumes.get(group), shared.material.run, []
     if volumes is None:
         return []
     for name in maps:
-        pairs = []
+        pairs, metric = [], metrics_of(run, name)[0]
+        what = {"share": "share of the map", "evidence": f"evidence ({run.evidence_unit})"}[metric]
         for label, look in ((run.positive, POSITIVE), (run.negative, NEGATIVE)):
             members = shared.people[group, name].get(label)
             if members is not None:
                 across = volumes.reindex(members.index).to_numpy(float)
-                pairs.append((_group(members["share"], label, look), across))
+                pairs.append((_group(members[metric], label, look), across))
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
-            title = f"Share of {map_title(name)} in {shortened(group)} against its volume, {count(n, 'participant')}."
-            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", "share of the map", title), title))
+            title = (
+                f"{sentence_case(what)}, {map_title(name)}, in {shortened(group)} against its volume, "
+                f"{count(n, 'participant')}."
+            )
+            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", what, title), title))
     return charts

@@ -23,7 +23,6 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
 from reports.figures import slices
 from reports.figures.gallery import Picture, inlined
-from reports.figures.maps import map_unit
 from reports.figures.pictures import NIGHT, png, write
 from reports.figures.slices import GROUP_PERCENTILES, ColourScale
 from reports.page.components import Component
@@ -183,12 +182,12 @@ class RegionViewers:
         if box is None:
             return ()
         shown = part_of(space, box)
-        titles = self.material.run.group_sizes
+        titles, unit = self.material.run.group_sizes, self.material.run.map_unit(self.map_name)
         maps = [
             ViewerMap(
                 self.material.run.layout.group_map(label, self.map_name), label, self.map_name,
                 f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale,
-                f"{map_unit(self.map_name)} per voxel", values[box],
+                f"{unit} per voxel", values[box],
             )
             for label, values in blocks.items()
         ]  # fmt: skip

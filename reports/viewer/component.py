@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError, HeatlasError
 from pipeline.run.layout.map_names import map_title
-from reports.figures.maps import map_unit
 from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.components import Component, embedded_json
@@ -69,7 +68,7 @@ def group_viewer(material: Material) -> Component | None:
     if space is None or not run.keeps_mean_maps:
         return None
     views = material.group_views
-    wanted = [(group, name) for group in run.map_groups for name in run.map_names]
+    wanted = [(group, name) for group in run.map_groups for name in run.ordered_maps]
     wanted += [(group, run.main_maps[0]) for group in OUTCOMES]
     there = [key for key in wanted if key in views]
     maps = []
@@ -82,7 +81,7 @@ def group_viewer(material: Material) -> Component | None:
             ViewerMap(
                 run.layout.group_map(group, name), group, name,
                 f"{OUTCOME_NAMES[group].capitalize() if group in OUTCOMES else group_name(group)}, mean of {of}",
-                map_title(name), scale, f"{map_unit(name)} per voxel",
+                map_title(name), scale, f"{run.map_unit(name)} per voxel",
             )
         )  # fmt: skip
     if not maps:

@@ -232,10 +232,23 @@ def _attribution(run: RunRecord) -> str:
     text += "."
     if GUIDED_MAP in run.map_names:
         text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
-    others = [map_title(name) for name in run.map_names if name not in (*run.lrp_names, GUIDED_MAP)]
+    if run.evidence_maps:
+        text += (
+            f" {listing([map_title(name) for name in run.evidence_maps])} {_verb(len(run.evidence_maps))} each scan "
+            f"with up to {number(settings.reference_size)} controls of the training part of its network; the values of "
+            f"such a map are evidence in {run.evidence_unit} and add up to the evidence of the scan"
+            f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an "
+            "error that is reported."
+        )
+    known = (*run.lrp_names, GUIDED_MAP, *run.evidence_maps)
+    others = [map_title(name) for name in run.map_names if name not in known]
     if others:
         text += f" {'Further maps' if run.lrp_names else 'Maps'} of {run.task.explained}: {listing(others)}."
     return text
+
+
+def _verb(maps: int) -> str:
+    return "compares" if maps == 1 else "compare"
 
 
 def _regions(run: RunRecord) -> str:

@@ -58,6 +58,20 @@ def fixed(value: object, decimals: int = 2) -> str:
     return MISSING if is_missing(value) else f"{float(value):.{decimals}f}".replace("-", "−")  # type: ignore[arg-type]
 
 
+def signed(value: object, decimals: int = 2) -> str:
+    """A difference, with its sign.
+
+    Examples
+    --------
+    >>> signed(1.3, 1), signed(-0.04), signed(-0.004), signed(None)
+    ('+1.3', '−0.04', '0.00', 'n/a')
+    """
+    if is_missing(value):
+        return MISSING
+    rounded = round(float(value), decimals) + 0.0  # type: ignore[arg-type]
+    return f"{'+' * (rounded > 0)}{fixed(rounded, decimals)}"
+
+
 def percent(share: object, decimals: int = 1) -> str:
     """A share as per cent.
 

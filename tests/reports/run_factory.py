@@ -17,7 +17,7 @@ from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import SPLIT_COLUMNS
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.planted import evaluate_planted
-from pipeline.explaining.stage import CONSERVATION_COLUMNS
+from pipeline.explaining.stage import CONSERVATION_COLUMNS, EVIDENCE_COLUMNS
 from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.metrics import negative_class_reference
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
@@ -37,6 +37,7 @@ from pipeline.training.stage import HISTORY_COLUMNS
 
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics")
 PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus", "Lateral ventricle")
+EVIDENCE = "expectedGradients"
 RESOLUTION = 4.0
 VISITS = ("M000", "M012", "M024", "M036")
 REGION_TABLE = Path(__file__).parents[2] / "atlases" / "tables" / "neuromorphometrics.tsv"
@@ -57,6 +58,8 @@ class RunPlan:
         Whether there are false positives and false negatives.
     volumes : bool
     guided : bool
+    evidence : bool
+        Whether the run has an evidence map, `EVIDENCE`.
     text : str
         Put into ids, sites and reasons.
     site : str
@@ -76,6 +79,7 @@ class RunPlan:
     mistakes: bool = True
     volumes: bool = True
     guided: bool = True
+    evidence: bool = False
     text: str = ""
     site: str = ""
     preset: str = "default"
@@ -112,10 +116,11 @@ def make_run(folder: Path, plan: RunPlan | None = None) -> RunLayout:
 
 
 def _config(plan: RunPlan) -> Config:
+    methods = ["lrp", *["guided-backpropagation"] * plan.guided, *["expected-gradients"] * plan.evidence]
     sections = {
         "cohort": {"folds": max(plan.folds, 2), "positive": plan.contrast[0], "negative": plan.contrast[1]},
         "registration": {"resolution_mm": RESOLUTION},
-        "attribution": {"betas": list(plan.betas), "methods": ["lrp", *["guided-backpropagation"] * plan.guided]},
+        "attribution": {"betas": list(plan.betas), "methods": methods},
         "statistics": {"permutations": 99, "bootstrap_samples": 100},
     }
     for name, values in plan.overrides.items():
@@ -227,11 +232,24 @@ def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: 
         files, positive = run.scan(scan.participant_id, scan.session_id, RESOLUTION), scan.label == plan.contrast[0]
         for name in _map_names(config):
             _write_map(files.relevance_map(name), name, positive, place)
-            if name != "gb":
+            if name not in ("gb", EVIDENCE):
                 start = 2.0 if positive else 0.5
                 rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, start, 0.8 * start, 0.15 * start,
                              0.05 * start, 0.0, 0.0])  # fmt: skip
+    if plan.evidence:
+        _write_evidence(run, scans, plan)
     write_table(run.conservation, pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS)
+
+
+def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
+    """Evidence +2.5 of scans of the positive class and -1 of the others; -1.5 of 12 controls; an error of 0.25."""
+    rows = []
+    for scan in scans:
+        evidence = 2.5 if scan.label == plan.contrast[0] else -1.0
+        rows.append([
+            scan.participant_id, scan.session_id, scan.scan_id, EVIDENCE, evidence, -1.5, evidence + 1.75, 0.25, 12,
+        ])  # fmt: skip
+    write_table(run.evidence, pd.DataFrame(rows, columns=list(EVIDENCE_COLUMNS)), EVIDENCE_COLUMNS)
 
 
 def _write_map(path: Path, name: str, positive: bool, place: int) -> None:
@@ -260,6 +278,11 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
         for name in _map_names(config):
             for group in names:
                 planted = group in PLANTED
+                if name == EVIDENCE:  # differs between the classes in planted regions alone
+                    total = 0.05 * rng.normal() + 0.5 * (planted and scan.label == plan.contrast[0])
+                    rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total,
+                                 total / 100])  # fmt: skip
+                    continue
                 mean = (3.0 if planted else 1.0) * (2.0 if scan.label == plan.contrast[0] else 1.0)
                 total = mean * rng.lognormal(0, 0.3)
                 rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total, total / 100])
@@ -268,10 +291,10 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     predictions = read_table(run.predictions)[["scan_id", "fold", "target", "label", "outcome", "probability"]]
     full = frame.merge(predictions, on="scan_id")
     full["reference_sum"] = negative_class_reference(full)
-    full["gain"] = (full["sum"] / full["reference_sum"]).where(full["group"] != "Vessel")
-    full["evidence"] = np.nan  # none of the maps is relative to controls
+    full["gain"] = (full["sum"] / full["reference_sum"]).where((full["group"] != "Vessel") & (full["map"] != EVIDENCE))
+    full["evidence"] = full["sum"].where(full["map"] == EVIDENCE)
     write_table(run.relevance_bilateral, full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
-    lrp = [name for name in _map_names(config) if name != "gb"]
+    lrp = [name for name in _map_names(config) if name not in ("gb", EVIDENCE)]
     write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)
     write_table(run.statistics("beta_overlap"), overlap_table(full, lrp), OVERLAP_COLUMNS)
     _write_group_maps(run, scans, config)

@@ -238,7 +238,7 @@ def test_a_viewer_of_a_scan_carries_the_cautions_of_its_maps(tmp_path):
     values = read_map(files.relevance_map("lrpB000"), space.source)
     brain = np.ones(space.source.shape, np.float32)
     views = {"lrpB000": view_of(BrainImage(values, space.source.affine), (), None)}
-    page = scan_page(files, brain, {"lrpB000": values}, views, space, said)
+    page = scan_page(files, brain, {"lrpB000": values}, views, {"lrpB000": "relevance"}, space, said)
     for one in said:
         assert one.title in page
         assert escape(one.text) in page

@@ -9,6 +9,7 @@ from pipeline.run.config.files import load_config
 from pipeline.run.layout.folder import RunInput
 from pipeline.run.layout.run_layout import RunLayout
 from reports.cautions.findings import ranking
+from reports.content.relevance.evidence import _table
 from reports.content.run.cohort import _demographics, _split
 from reports.figures.gallery import Gallery
 from reports.page.material import Material
@@ -94,3 +95,17 @@ def test_what_is_not_defined_for_a_task_is_one_line(task: str) -> None:
     assert "Group comparisons" in text
     assert ("Region table" in text) == (task == "number")
     assert [build_section(one, material) for one in SECTIONS if one.id in ("performance", "subgroups")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("task", "unit", "mean"),
+    [("two", "logits", "+10.00"), ("three", "logits", "+10.00"), ("number", "units of age", "+6.00")],
+)
+def test_evidence_leads_whatever_the_task(task: str, unit: str, mean: str) -> None:
+    run = made(task)
+    own = run.tables["relevance"].assign(map="expectedGradients", sum=[1.0, 3.0, 6.0, 10.0])
+    run.tables["relevance"] = pd.concat([run.tables["relevance"], own.assign(evidence=own["sum"])], ignore_index=True)
+    assert (run.leading_map, run.main_maps[1], run.evidence_unit) == ("expectedGradients", "lrpB000", unit)
+    table = _table(Material(run, Gallery(Path("nowhere"))), run.leading_map)
+    assert [[cell.text for cell in row] for row in table.rows] == [["Hippocampus", mean, "900"]]
+    assert table.columns[1].title == f"Evidence, {unit}"

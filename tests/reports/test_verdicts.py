@@ -22,7 +22,8 @@ from reports.cautions.findings import Estimate, leaders, map_shares, small_regio
 from reports.cautions.method_cautions import _several_networks
 from reports.content.relevance.beta import _by_chance, _hippocampus
 from reports.content.run.cohort import _split
-from reports.content.run.summary import interval_against_p, smaller_shares
+from reports.content.run.summary import interval_against_p
+from reports.content.run.where import smaller_shares
 from reports.figures.gallery import Gallery
 from reports.page.material import Material
 from reports.read.run_record import RunRecord

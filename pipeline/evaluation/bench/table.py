@@ -69,9 +69,9 @@ COLUMNS = {
 EVALUATION_TABLE = Table(
     "evaluation", COLUMNS, "cohort, map, network and severity",
     "How does every map do against nulls, planted truth and the network itself?", stage="evaluation",
-    place="evaluation_scores", filled=("cohort", "map", "network", "n_scans"), on_pages=False,
-    forms={
-        "cohort": Form.CODE, "map": Form.MAP, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,
+    place="evaluation_scores", filled=("cohort", "map", "network", "n_scans"),
+    forms={  # maps are named as codes: some are none of the run
+        "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,
         "places_difference": Form.TEXT, "places_mean": Form.TEXT, "first_groups": Form.TEXT,
     },
 )  # fmt: skip

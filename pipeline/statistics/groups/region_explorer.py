@@ -7,7 +7,7 @@ of the statistics say; rows of single regions are means of ``group/relevance.tsv
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -32,12 +32,15 @@ EXPLORER_COLUMNS: Mapping[str, str] = {
     "n_voxels": "Voxels on the grid of the maps",
     "n_participants": "Participants with such scans",
     "n_scans": "Their scans",
+    "mean_evidence": "Mean evidence over participants, in logits (where a number is predicted, in its unit): the mean "
+    "sum of an evidence map; n/a for any other map",
     "mean_share": "Mean over participants of the share of the map: sum divided by the absolute sums of all bilateral "
     "groups of the scan's map",
     "mean_density": "Mean over participants of sum divided by voxels",
     "mean_sum": "Mean sum over participants",
     "mean_gain": "Mean gain over participants; bilateral groups only",
-    "tested": "What hedges_g and p compare: share, or density where the run has not compared shares",
+    "tested": "What hedges_g and p compare: evidence, of any other map share, or density where the run has not "
+    "compared shares",
     "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in every "
     "scan_group",
     "p": "Its permutation p, uncorrected",
@@ -72,6 +75,7 @@ def explorer_table(
     regions: RegionTable,
     map_names: Sequence[str],
     labels: Sequence[str],
+    evidence: Collection[str] = (),
 ) -> pd.DataFrame:
     """All rows of the explorer.
 
@@ -93,6 +97,8 @@ def explorer_table(
         In the order to show.
     labels : sequence of str
         Positive and negative class.
+    evidence : collection of str
+        Those of the maps whose sums are evidence.
 
     Returns
     -------
@@ -108,7 +114,11 @@ def explorer_table(
     table = pd.concat(blocks, ignore_index=True)
     table = table[table["map"].isin(list(map_names)) & table["scan_group"].isin(scan_groups)]
     methods = table["map"].map(method_and_beta)
-    table = table.assign(method=methods.str[0], beta=methods.str[1].astype(float))
+    table = table.assign(
+        method=methods.str[0],
+        beta=methods.str[1].astype(float),
+        mean_evidence=table["mean_sum"].where(table["map"].isin(list(evidence))),
+    )
     for column in ("region", "n_voxels", "n_participants", "n_scans"):
         table[column] = table[column].astype("Int64")
     rank = {name: place for place, name in enumerate([*map_names, *scan_groups])}

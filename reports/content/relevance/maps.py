@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.run.layout.map_names import map_title
 from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, draw_map_grid, group_rows, map_unit
+from reports.figures.maps import MapRow, draw_map_grid, group_rows
 from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, OVERVIEW_CUTS, BrainImage, Cut
 from reports.figures.style import OUTCOME_NAMES
 from reports.figures.surfaces import GroupMap, draw_group_maps
@@ -50,7 +50,8 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
         return None
     found = {(of, name): material.group_view(of, name) for of in (*run.map_groups, *OUTCOMES)}
     views = {key: view for key, view in found.items() if view is not None}
-    rows = [group_rows(views, of, [name], run.map_groups[0], GROUP_PERCENTILES) for of in (run.map_groups, OUTCOMES)]
+    first = run.map_groups[0]
+    rows = [group_rows(views, of, [name], first, GROUP_PERCENTILES, run.map_unit) for of in (run.map_groups, OUTCOMES)]
     row = (rows[0] or rows[1])[0]
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
@@ -81,7 +82,7 @@ def surface_pictures(material: Material) -> list[Picture]:
                 draw_group_maps(shown, material.backdrop),
                 f"surface_{name}",
                 f"Cortical surface of both hemispheres, lateral and medial, and glass brain: {mean.title}.{below}",
-                f"{mean.title}.{below} Colours as in the mean maps by class, {map_unit(name)} per voxel. {SPACES}",
+                f"{mean.title}.{below} Colours as in the mean maps by class, {run.map_unit(name)} per voxel. {SPACES}",
                 "png",
             )
         )
@@ -111,7 +112,7 @@ def _grid(
 ) -> Picture | None:
     """A figure of mean maps: a row per method, a block of slices per group; None where there is no map."""
     run, first, methods = material.run, material.run.map_groups[0], listing([map_title(name) for name in names])
-    rows = group_rows(material.group_views, groups, names, first, GROUP_PERCENTILES)
+    rows = group_rows(material.group_views, groups, names, first, GROUP_PERCENTILES, run.map_unit)
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
@@ -138,7 +139,9 @@ def _grid(
 def _by_class(material: Material) -> Picture | None:
     run = material.run
     caption = f"Mean maps of {listing([group_in_words(run, group) for group in run.map_groups])}, for each method."
-    return _grid(material, "bohle2019-01_mean-maps_by-class", run.map_groups, run.map_names, HIPPOCAMPAL_CUTS, caption)
+    return _grid(
+        material, "bohle2019-01_mean-maps_by-class", run.map_groups, run.ordered_maps, HIPPOCAMPAL_CUTS, caption
+    )
 
 
 def _by_outcome(material: Material) -> Picture | None:
@@ -159,7 +162,7 @@ def _overviews(material: Material) -> list[Picture]:
         if group is None or not material.has_map(group, name):
             continue
         view, title = material.group_views[group, name], f"{map_title(name)}, mean of {block_title(material, group)}"
-        row = MapRow(group, view.scale(GROUP_PERCENTILES), f"{map_unit(name)} per voxel", [view])
+        row = MapRow(group, view.scale(GROUP_PERCENTILES), f"{run.map_unit(name)} per voxel", [view])
         pictures.append(
             material.gallery.add(
                 draw_map_grid([row], [title], OVERVIEW_CUTS, material.backdrop, material.gallery.density),

@@ -12,7 +12,7 @@ from pipeline.run.layout.map_names import map_title
 from reports.cautions.findings import in_words, small_regions
 from reports.figures.fingerprints import draw_profiles, draw_radar
 from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, draw_map_grid, map_unit
+from reports.figures.maps import MapRow, draw_map_grid
 from reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from reports.page.material import Material
 from reports.words.numbers import count, fixed, is_missing, shortened
@@ -45,7 +45,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
     distance, candidates = pair["cosine_distance"].iloc[0], pair["n_candidates"].iloc[0]
     left_out = f" Too small to be shown: {in_words(small)}." if small else ""
     figures = [_slices(material, map_name, people, names)]
-    title, unit = map_title(map_name), f"{map_unit(map_name)} per voxel"
+    title, unit = map_title(map_name), f"{material.run.map_unit(map_name)} per voxel"
     figures.append(
         material.gallery.add(
             draw_radar(profiles),
@@ -90,15 +90,13 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
     """Slices of the two scans' own maps, each on its own colour scale."""
     if not material.run.keeps_single_maps:  # a map of an earlier setting may still lie there
         return None
-    rows = []
+    rows, unit = [], f"{material.run.map_unit(map_name)} per voxel"
     for number_, person in enumerate(people, start=1):
         first = person.iloc[0]
         view = material.view(material.run.files_of(first).relevance_map(map_name))
         if view is None:
             return None
-        rows.append(
-            MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), f"{map_unit(map_name)} per voxel", [view])
-        )
+        rows.append(MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), unit, [view]))
     figure = draw_map_grid(
         rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,8 +10,10 @@ import pandas as pd
 from pipeline.regions.ranking import METRICS, top_groups
 from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
+from reports.analyses.evaluation_verdict import bench_sentence
 from reports.analyses.verdicts import rows_where
 from reports.cautions.findings import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
+from reports.content.relevance.evidence import evidence_block
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions
 from reports.page.material import Material
@@ -23,6 +25,8 @@ TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
 
 MEANING = {
+    "evidence": "Evidence: what the region adds to the evidence for {positive} compared with controls, in logits: the "
+    "sum of an evidence map, signed.",
     "share": "Share of the map: sum divided by the absolute sums of all regions. It does not depend on the strength of "
     "the whole map, so people and classes can be compared.",
     "sum": "Sum: all relevance inside a region. Large regions have large sums.",
@@ -33,12 +37,13 @@ MEANING = {
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """One figure per metric and leading map, and the leading regions in numbers."""
+    """Evidence of regions where an evidence map leads; then sum, density and gain of the maps of the founding study."""
     run = material.run
+    founding = [name for name in run.main_maps if name not in run.evidence_maps]
     blocks = []
     for metric in ("sum", "density") if run.task.is_number else METRICS:
         pictures, notes = [], []
-        for name in run.main_maps:
+        for name in founding:
             picture = _figure(material, name, metric)
             if picture is None:
                 notes.append(f"{map_title(name)}: no region has a known {metric}.")
@@ -46,11 +51,16 @@ def build(material: Material) -> Mapping[str, Any]:
                 pictures.append(picture)
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         blocks.append({"metric": metric.capitalize(), "meaning": meaning, "figures": pictures, "notes": notes})
-    titles = [map_title(name) for name in run.main_maps]
+    titles = [map_title(name) for name in founding]
     undefined = "Gain compares with a class and is not defined where a number is predicted." * run.task.is_number
+    lrp = next((name for name in founding if name in run.lrp_names), None)
     return {
-        "blocks": blocks, "maps": listing(titles), "rule": rule(run), "table": leading_table(material),
-        "undefined": undefined,
+        "evidence": evidence_block(material) if run.leads_with_evidence else None,
+        "bench": bench_sentence(run, lrp) if lrp is not None else "",
+        "blocks": blocks if founding else [], "maps": listing(titles), "rule": rule(run),
+        "table": leading_table(material, founding) if founding else None,
+        "whole": [whole_table(material, name) for name in founding if run.leads_with_evidence],
+        "undefined": undefined * bool(founding),
     }  # fmt: skip
 
 
@@ -80,8 +90,9 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
 
 def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
     """Name of a metric with its unit."""
-    quantity = "susceptibility" if map_name == "gb" else "relevance"
+    quantity = run.map_unit(map_name)
     return {
+        "evidence": quantity,
         "share": f"share of {quantity}",
         "sum": f"{quantity} sum",
         "density": f"{quantity} per voxel",
@@ -92,10 +103,10 @@ def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
 LISTED = 10
 
 
-def leading_table(material: Material) -> PageTable:
-    """The leading regions of each leading map by density; small regions that would be among them are marked."""
+def leading_table(material: Material, names: Sequence[str]) -> PageTable:
+    """The leading regions of each map by density; small regions that would be among them are marked."""
     run = material.run
-    frames = [rows for name in run.main_maps if (rows := _leading_rows(run, name)) is not None]
+    frames = [rows for name in names if (rows := _leading_rows(run, name)) is not None]
     linked = pd.concat(frames) if frames else pd.DataFrame(columns=["group"])
     linked = linked.assign(page=linked["group"].map(material.links.region).astype(object))
     sizes = {label: run.group_sizes[label] for label in run.map_groups if label in run.group_sizes}
@@ -137,6 +148,23 @@ def _leading_rows(run: RunRecord, name: str) -> pd.DataFrame | None:
     )
     rows["note"] = ["; ".join(said for said, members in remarks if group in members) or None for group in groups]
     return rows.reset_index()
+
+
+def whole_table(material: Material, name: str) -> PageTable:
+    """Sum, density and gain of every region by one map, as in the founding study."""
+    run = material.run
+    known = {metric: ranking(run, name, metric) for metric in METRICS}
+    rows = pd.DataFrame({metric: means for metric, (means, _) in known.items() if len(means)})
+    rows = rows.rename_axis("group").reset_index()
+    if "density" in rows:
+        rows = rows.sort_values("density", ascending=False, kind="stable", na_position="last")
+    rows = rows.assign(page=rows["group"].map(material.links.region).astype(object))
+    taken = listing([f"{metric}, {scans}" for metric, (means, scans) in known.items() if len(means)])
+    columns = (
+        Column("group", "Region", link="page"), numeric("sum", "Sum"), numeric("density", "Density"),
+        numeric("gain", "Gain", fixed),
+    )  # fmt: skip
+    return page_table(rows, columns, f"{map_title(name)}, all regions; means over participants ({taken}).")
 
 
 def _leading_columns(run: RunRecord) -> tuple[Column, ...]:

@@ -57,7 +57,7 @@ def build(material: Material) -> Mapping[str, Any]:
     notes = [] if known else [f"No correlation is known: {listing(sorted(set(table['note'].dropna())))}."]
     shown = table[table["r"].notna()]
     shown = shown.assign(map=shown["map"].map(map_title), volume=shown["volume"].map(VOLUME_TITLES))
-    primary = shown[(table["volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
+    primary = shown[(table.loc[shown.index, "volume"] == primary_volume(run)) & (shown["unit"] == "participant")]
     columns = columns_of(run, "volume_association", _COLUMNS)
     units = " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}

@@ -11,37 +11,20 @@ from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from reports.analyses.columns import worded
 from reports.analyses.planted_verdict import recovery
-from reports.analyses.verdicts import CLEAR, fairness, rows_where
+from reports.analyses.verdicts import CLEAR, fairness
 from reports.cautions.findings import (
     Estimate,
-    in_words,
-    leaders,
-    least_voxels,
-    map_shares,
-    overlap_in_words,
     performance_estimate,
     primary_volume,
-    small_regions,
-    summary_means,
     volume_estimate,
     within_folds,
 )
+from reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
-from reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
+from reports.words.numbers import count, fixed, interval, listing, number, p_value, shortened
 from reports.words.wording import hippocampal_source
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer; `figure` is a number in large type, `more` is folded under the answer."""
-
-    question: str
-    text: str
-    figure: str = ""
-    figure_caption: str = ""
-    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,7 @@ def _planted(run: RunRecord) -> Answer | None:
     return None if found is None else Answer(_RECOVERED, f"{found.answer} {found.grounds}")
 
 
-_HOW_GOOD, _WHERE, _ATROPHY = "How good is the classifier?", "Where does it look?", "Does it agree with atrophy?"
+_HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
 _FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found?"
 
@@ -147,76 +130,8 @@ def _classifier(run: RunRecord) -> Answer:
     return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 
 
-def _regions(run: RunRecord) -> Answer:
-    name = run.main_maps[0]
-    densities = summary_means(run, name, "density", run.positive)
-    if densities.empty:
-        return Answer(_WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
-    parts = map_shares(run, name, run.positive)
-    if len(parts) and parts.isna().all():
-        return Answer(_WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
-    by_density, by_share = (_leading(run, name, metric) for metric in ("density", "sum"))
-    people = run.group_sizes[run.positive][1]
-    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
-    text = (
-        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}."
-    )
-    if by_share:
-        text += (
-            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
-            f"{f' Of these, {fewer}.' if fewer else ''}"
-        )
-    gains = summary_means(run, name, "gain", "TP")
-    if len(gains):
-        by_gain = leaders(run, gains, name, "gain", NAMED)
-        hits = run.group_sizes["TP"][1]
-        more = (
-            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
-            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
-        )
-    else:
-        more = f"Gain against {run.negative} is not known."
-    small = small_regions(run)
-    if small:
-        named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
-        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
-    return Answer(_WHERE, text, more=more)
-
-
-def _leading(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
-    """Regions that the summary names in the positive class: the densest, or those with the largest shares."""
-    if metric == "density":
-        return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
-    return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
-
-
-def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
-    """Which of some regions hold a smaller share of the map in the positive class, after correction.
-
-    If such a region is denser there, this is only because the whole map is stronger.
-    """
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
-    if rows.empty:
-        return ""
-    rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
-    fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
-             for group in regions if group in rows.index]  # fmt: skip
-    if not fewer:
-        return ""
-    verb = "holds" if len(fewer) == 1 else "hold"
-    return (
-        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
-        "(family-wise corrected)"
-    )
-
-
-NAMED = 5  # regions named for each measure
-
-
 def _volume(run: RunRecord) -> Answer:
-    name = run.main_maps[0]
+    name = run.leading_map
     estimate = volume_estimate(run, name)
     if not run.has("volume_association"):
         return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
@@ -224,6 +139,7 @@ def _volume(run: RunRecord) -> Answer:
         return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
     guided = volume_estimate(run, "gb")
     known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
+    what = "evidence" if run.leads_with_evidence else "relevance"
     adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
     source = hippocampal_source(run)
     confidence = run.config.statistics.confidence
@@ -233,12 +149,12 @@ def _volume(run: RunRecord) -> Answer:
         for title, one in known
     ]
     text = (
-        f"{_verdict([one for _, one in known])} If the network uses atrophy, r is negative: more relevance in a "
+        f"{_verdict([one for _, one in known])} If the network uses atrophy, r is negative: more {what} in a "
         f"smaller hippocampus.{_not_grown(run, name)}"
     )
     more = (
         f"Among {count(estimate.participants, 'true-positive participant')}, "
-        f"relevance in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
+        f"{what} in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
         f"{interval_against_p(known)}"
     )
     if guided is not None:
@@ -246,7 +162,7 @@ def _volume(run: RunRecord) -> Answer:
         more += f"The two maps {'agree' if same else 'disagree'} in the sign."
     figure = f"r = {fixed(estimate.value)}"
     caption = (
-        f"relevance and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
+        f"{what} and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
     return Answer(_ATROPHY, text, figure, caption, more.strip())
@@ -254,9 +170,9 @@ def _volume(run: RunRecord) -> Answer:
 
 def _not_grown(run: RunRecord, name: str) -> str:
     """Regions whose share of the map is smaller in the positive class, despite its atrophy; empty without any."""
-    if not run.has("relevance", "predictions"):
+    if not run.has("relevance", "predictions") or name in run.evidence_maps:  # evidence is not read as a share
         return ""
-    regions = dict.fromkeys((REGION, *_leading(run, name, "density"), *_leading(run, name, "sum")))
+    regions = dict.fromkeys((REGION, *leading_regions(run, name, "density"), *leading_regions(run, name, "sum")))
     fewer = smaller_shares(run, name, tuple(regions))
     return f" Between the classes, {fewer}: relevance there did not increase with the disease." if fewer else ""
 
@@ -290,7 +206,7 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
 
 _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
     (_HOW_GOOD, ("predictions", "performance"), _classifier),
-    (_WHERE, ("predictions", "relevance", "region_summary"), _regions),
+    (WHERE, ("predictions", "relevance", "region_summary"), where_it_looks),
     (_ATROPHY, ("volume_association",), _volume),
     (_FOR_WHOM, ("fairness",), _subgroups),
     (_RECOVERED, ("planted_recovery",), _planted),

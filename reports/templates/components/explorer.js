@@ -40,7 +40,7 @@ async function startExplorer(root) {
   const BLANK = packed(74, 87, 102, 255);
   const LIT = packed(255, 255, 255, 255);
   let shown = [];
-  let sorting = { key: "mean_share", down: true };
+  let sorting = { key: columns.find((column) => column.paints).key, down: true };
   let paint = new Map(); // row of each label, in the order of the atlas
   let palette;
 
@@ -63,6 +63,19 @@ async function startExplorer(root) {
     field.beta.replaceChildren(...betas.map((beta) => new Option(beta, beta)));
     if (betas.map(String).includes(before)) field.beta.value = before;
     field.beta.disabled = betas.length === 0;
+  }
+
+  // Columns without a value in the chosen map are not offered.
+  function offerMetrics() {
+    const rows = all.filter((row) => row.map === mapOf().map);
+    for (const option of field.metric.options) {
+      option.disabled = !rows.some((row) => row[option.value] !== "n/a");
+      option.hidden = option.disabled;
+    }
+    if (field.metric.selectedOptions[0].disabled) {
+      field.metric.value = [...field.metric.options].find((option) => !option.disabled)?.value ?? "mean_share";
+      sorting = { key: field.metric.value, down: kindOf(field.metric.value) !== "p" };
+    }
   }
 
   function filter() {
@@ -222,6 +235,7 @@ async function startExplorer(root) {
   field.words.addEventListener("input", filter);
   field.method.addEventListener("change", () => {
     offerBetas();
+    offerMetrics();
     filter();
   });
   field.metric.addEventListener("change", () => {
@@ -243,6 +257,7 @@ async function startExplorer(root) {
   field.selection.addEventListener("click", () => save("region_explorer_selection.tsv", shown.map((row) => row.line)));
   field.whole.addEventListener("click", () => save("region_explorer.tsv", records.map((record) => record.line)));
   offerBetas();
+  offerMetrics();
   for (const part of [".controls", ".pictures", ".saving"]) find(part).hidden = false;
   filter();
   root.dataset.ready = "yes";

@@ -1,0 +1,60 @@
+"""Evidence of regions in logits, read from the statistics: the numbers of the headline of a run with evidence maps.
+
+An evidence map adds up to the evidence of a scan less that of its reference, so the sum over a region is its part of
+this difference. The statistics compare densities; a density times the voxels of its region is the sum again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from reports.analyses.verdicts import rows_where
+from reports.cautions.findings import Leaders, leaders, voxels_of
+from reports.read.run_record import RunRecord
+from reports.words.numbers import fixed, interval, mid_sentence, signed
+
+_PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]
+
+
+def evidence_differences(run: RunRecord, map_name: str) -> pd.DataFrame:
+    """Classes compared by the evidence of each region, by region, largest Hedges' g first; empty where not tested.
+
+    Columns of ``group_comparisons.tsv``; means, difference and interval are in logits.
+    """
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
+    if rows.empty or map_name not in run.evidence_maps:
+        return pd.DataFrame()
+    rows = rows[rows["hedges_g"].notna()].set_index("group")
+    rows = rows.sort_values("hedges_g", ascending=False, kind="stable")
+    return rows.assign(**{name: rows[name] * voxels_of(run).reindex(rows.index) for name in _PER_VOXEL})
+
+
+def leading_evidence(run: RunRecord, map_name: str, top: int) -> Leaders:
+    """The regions whose evidence differs most between the classes, by Hedges' g; none where this was not tested."""
+    rows = evidence_differences(run, map_name)
+    return Leaders((), {}) if rows.empty else leaders(run, rows["hedges_g"], map_name, "evidence", top)
+
+
+def difference_of(run: RunRecord, row: pd.Series) -> str:
+    """The difference of the classes in one region, in logits, with its interval."""
+    bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+    return f"{signed(row['difference'])} {run.evidence_unit}, {bounds}"
+
+
+def place_of(run: RunRecord, map_name: str, group: str) -> tuple[int, int] | None:
+    """The place of a region by Hedges' g, and the number of regions ranked; None for a region without a g."""
+    order = list(evidence_differences(run, map_name).index)
+    return (order.index(group) + 1, len(order)) if group in order else None
+
+
+def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:
+    """Regions with the difference of the classes; its interval and Hedges' g in brackets."""
+    rows = evidence_differences(run, map_name).loc[list(regions)]
+    return [
+        f"{mid_sentence(region)} {signed(row['difference'])} ({fixed(row['ci_low'])} to {fixed(row['ci_high'])}; g "
+        f"{fixed(row['hedges_g'])})"
+        for region, row in rows.iterrows()
+    ]

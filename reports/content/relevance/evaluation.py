@@ -1,0 +1,127 @@
+"""Which map can be trusted: the verdicts of ``heatlas evaluate``, each map beside its nulls, and the dose-response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.evaluation.bench.scan_job import FAITHFUL
+from pipeline.evaluation.bench.table import ALL, COLUMNS
+from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, UNTRAINED
+from reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
+from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table, remark
+from reports.words.numbers import fixed, number, sentence_case
+
+LEAD = (
+    "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "
+    "should look different where a network was trained on shuffled labels or not at all; and it should not mark what "
+    "the network need not use. Images made without any network (an edge detector, |scan − mean control|) stand beside "
+    "the maps: a map that does no better explains the image, not the network."
+)
+_BESIDE = (
+    Column("title", "Map"),
+    Column("passed", "Passed", remark),
+    numeric("hits", "Planted in the first 10"),
+    numeric("auroc", "AUROC", fixed),
+    numeric("shuffled_hits", "In the first 10, shuffled labels", lambda x: fixed(x, 1), "mean over swaps of labels"),
+    numeric("shuffled_auroc", "AUROC, shuffled labels", fixed, "mean over swaps of labels"),
+    numeric("untrained_hits", "In the first 10, untrained"),
+    numeric("untrained_auroc", "AUROC, untrained", fixed),
+    numeric("shuffled_spearman", "Correlation with its map, shuffled labels", fixed, "rank correlation over voxels"),
+    numeric("untrained_spearman", "Correlation with its map, untrained", fixed, "rank correlation over voxels"),
+    numeric("unused_ratio", "Unused change ÷ used one", fixed),
+    numeric("rim", "Rim ÷ even", fixed),
+    numeric("balanced_accuracy", "Balanced accuracy", fixed, "of the networks over these scans"),
+    numeric("completeness_error", "Completeness error", fixed, COLUMNS["completeness_error"]),
+    numeric("seconds", "Seconds per scan", fixed),
+)
+"""Columns of the table of maps; those without any value are left out."""
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """For each cohort that was judged: the verdict lines, the table with nulls, faithfulness and the dose-response."""
+    run = material.run
+    verdicts, scores = run.tables["verdicts"], run.tables["evaluation"]
+    blocks = []
+    for cohort in dict.fromkeys(verdicts["cohort"]):
+        own, judged = scores[scores["cohort"] == cohort], verdicts[verdicts["cohort"] == cohort]
+        judged = judged.assign(order=judged["map"].map(_order(run.ordered_maps))).sort_values("order", kind="stable")
+        lines = [(title_of(row["map"]), f"{row['verdict']}.") for row in judged.to_dict("records")]
+        tables = (_dose_response(own), _faithfulness(own))
+        blocks.append({
+            "title": f"Judged on the {COHORTS.get(cohort, str(cohort))}", "lines": lines, "table": _beside(judged, own),
+            "folded": [table for table in tables if table is not None],
+        })  # fmt: skip
+    return {"lead": LEAD, "verdict": evaluation(run), "blocks": blocks}
+
+
+def _order(names: Sequence[str]) -> Mapping[str, int]:
+    """Maps of the run first, the leading one at the top; the others follow as they are in the file."""
+    return {name: place for place, name in enumerate(names)}
+
+
+def _known(rows: pd.DataFrame, columns: Sequence[Column]) -> list[Column]:
+    return [column for column in columns if column.key in rows and rows[column.key].notna().any()]
+
+
+def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
+    """One row per map: its scores, and the same by networks that know nothing of the labels."""
+    whole = scores[scores["severity"].astype(str) == ALL]
+    real = whole[whole["network"].isin([REAL, NO_NETWORK])].set_index("map")
+    untrained = whole[whole["network"] == UNTRAINED].set_index("map")
+    rows = verdicts.assign(title=verdicts["map"].map(title_of), passed=verdicts["passed"].map(_yes_or_no))
+    for column in ("balanced_accuracy", "completeness_error", "seconds"):
+        rows[column] = rows["map"].map(real[column])
+    for column, source in (("untrained_hits", "hits_difference"), ("untrained_auroc", "auroc_difference")):
+        rows[column] = rows["map"].map(untrained[source])
+    scans, people = (int(real[name].max()) for name in ("n_scans", "n_participants"))
+    caption = (
+        f"Maps beside their nulls, {number(scans)} scans of {number(people)} participants; regions ranked by Hedges' g "
+        "between the classes. Images without a network have no null. Every score is in evaluation/evaluation.tsv."
+    )
+    return page_table(rows, _known(rows, _BESIDE), caption)
+
+
+def _yes_or_no(passed: object) -> str | None:
+    return {"true": "yes", "false": "no"}.get(str(passed).lower())
+
+
+def _dose_response(scores: pd.DataFrame) -> PageTable | None:
+    """Area at each severity of the planted loss; None where only one severity was planted, or none."""
+    real = scores[scores["network"].isin([REAL, NO_NETWORK])]
+    at = real[real["severity"].astype(str) != ALL]
+    if at["auroc_difference"].isna().all():
+        return None
+    severities = sorted(at["severity"].astype(str).unique(), key=float)
+    rows = pd.DataFrame({"map": list(dict.fromkeys(at["map"]))})
+    rows["title"] = rows["map"].map(title_of)
+    whole = real[real["severity"].astype(str) == ALL].set_index("map")
+    rows["dose_response"] = rows["map"].map(whole["dose_response"])
+    for severity in severities:
+        rows[severity] = rows["map"].map(
+            at[at["severity"].astype(str) == severity].set_index("map")["auroc_difference"]
+        )
+    columns = [
+        Column("title", "Map"), numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
+        *(numeric(severity, f"AUROC at severity {severity}", fixed) for severity in severities),
+    ]  # fmt: skip
+    return page_table(rows, columns, "Dose-response: does the map say more where more was planted?")
+
+
+def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
+    """What happens to the network's answer when the regions of a map are removed; None where it was not measured."""
+    rows = scores[(scores["severity"].astype(str) == ALL) & (scores["network"] == REAL)]
+    columns = _known(rows, [numeric(name, sentence_case(_spelt(name)), number, COLUMNS[name]) for name in FAITHFUL])
+    if not columns:
+        return None
+    rows = rows.assign(title=rows["map"].map(title_of))
+    return page_table(
+        rows, [Column("title", "Map"), *columns], "Faithfulness, measured on the true network without a truth."
+    )
+
+
+def _spelt(name: str) -> str:
+    return name.replace("_", " ")

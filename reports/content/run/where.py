@@ -1,0 +1,131 @@
+"""Where the network looks, for the summary: by evidence in logits where an evidence map leads, else by density."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.run.layout.map_names import map_title
+from reports.analyses.evaluation_verdict import bench_sentence, evaluated
+from reports.analyses.verdicts import CLEAR, rows_where
+from reports.cautions.evidence import evidence_differences, leading_evidence, leading_in_words
+from reports.cautions.findings import (
+    in_words,
+    leaders,
+    least_voxels,
+    map_shares,
+    overlap_in_words,
+    small_regions,
+    summary_means,
+)
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
+
+WHERE = "Where does it look?"
+NAMED = 5  # regions named for each measure
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer; `figure` is a number in large type, `more` is folded under the answer."""
+
+    question: str
+    text: str
+    figure: str = ""
+    figure_caption: str = ""
+    more: str = ""
+
+
+def where_it_looks(run: RunRecord) -> Answer:
+    """Where the leading map lies; LRP, as in the founding study, below it where an evidence map leads."""
+    if not run.leads_with_evidence:
+        return _regions_by_density(run, run.leading_map)
+    name = run.leading_map
+    found = leading_evidence(run, name, NAMED)
+    if not found.regions:
+        return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
+    tested = evidence_differences(run, name)
+    level = 100 * run.config.statistics.confidence
+    first = tested.loc[[found.regions[0]]].iloc[0]
+    text = (
+        f"The evidence for {run.positive} differs most between {count(int(first['n_first']), 'participant')} of "
+        f"{run.positive} and {number(first['n_second'])} of {run.negative} in these regions, in {run.evidence_unit}: "
+        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval and Hedges' g. "
+        f"Map: {mid_sentence(map_title(name))}, which compares each scan with controls that its network was trained "
+        f"with.{evaluated(run, name)}"
+    )
+    more = f"{found.sentence.strip()} " if found.sentence else ""
+    founding = next((one for one in run.main_maps if one in run.lrp_names), None)
+    if founding is not None:
+        below = _regions_by_density(run, founding)
+        more += f"{bench_sentence(run, founding)} {below.text} {below.more}"
+    return Answer(
+        WHERE, text, f"{signed(first['difference'])} {run.evidence_unit}",
+        f"difference of evidence in the {mid_sentence(found.regions[0])}, {map_title(name)}, "
+        f"n = {number(first['n_first'] + first['n_second'])}", more.strip(),
+    )  # fmt: skip
+
+
+def _regions_by_density(run: RunRecord, name: str) -> Answer:
+    """Where a map without a unit lies: its densest regions, its largest shares and gains."""
+    densities = summary_means(run, name, "density", run.positive)
+    if densities.empty:
+        return Answer(WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
+    parts = map_shares(run, name, run.positive)
+    if len(parts) and parts.isna().all():
+        return Answer(WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+    by_density, by_share = (leading_regions(run, name, metric) for metric in ("density", "sum"))
+    people = run.group_sizes[run.positive][1]
+    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
+    text = (
+        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
+        f"{in_words(by_density, parts)}."
+    )
+    if by_share:
+        text += (
+            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
+            f"{f' Of these, {fewer}.' if fewer else ''}"
+        )
+    gains = summary_means(run, name, "gain", "TP")
+    if len(gains):
+        by_gain = leaders(run, gains, name, "gain", NAMED)
+        hits = run.group_sizes["TP"][1]
+        more = (
+            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
+            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
+        )
+    else:
+        more = f"Gain against {run.negative} is not known."
+    small = small_regions(run)
+    if small:
+        named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
+        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
+    return Answer(WHERE, text, more=more)
+
+
+def leading_regions(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
+    """Regions that the summary names in the positive class: the densest, or those with the largest shares."""
+    if metric == "density":
+        return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
+    return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
+
+
+def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
+    """Which of some regions hold a smaller share of the map in the positive class, after correction.
+
+    If such a region is denser there, this is only because the whole map is stronger.
+    """
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    if rows.empty:
+        return ""
+    rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
+    fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
+             for group in regions if group in rows.index]  # fmt: skip
+    if not fewer:
+        return ""
+    verb = "holds" if len(fewer) == 1 else "hold"
+    return (
+        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
+        "(family-wise corrected)"
+    )

@@ -1,0 +1,74 @@
+"""Evidence on the page of a person: how much more than controls a scan has, from where, and what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.cautions.evidence import leading_evidence
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, listing, mid_sentence, percent, shortened, signed
+
+NAMED = 3  # regions with the largest parts of a scan's evidence that are named
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a fingerprint compares, and how it is written."""
+
+    title: str
+    axis: str  # with its unit
+    form: Callable[[object], str]
+    factor: float = 1.0  # from the values to the unit of the axis
+
+
+def measure_of(run: RunRecord, map_name: str) -> Measure:
+    """Evidence of an evidence map; of any other map its share, which does not follow the strength of the whole map."""
+    if map_name in run.evidence_maps:
+        return Measure(f"Evidence, {run.evidence_unit}", f"evidence ({run.evidence_unit})", signed)
+    return Measure("Share of the map", "share of the map, %", lambda share: percent(share, 2), 100.0)
+
+
+def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
+    """One sentence per scan about the leading map; none where it is no evidence map.
+
+    A sentence reads: "Scan I1: evidence for AD is +2.30 logits, that of its reference of 12 training controls −1.80.
+    Of the difference of +4.10: hippocampus +1.30, amygdala +0.70 and lateral ventricle +0.40. Completeness error of
+    the map: −0.02 logits."
+    """
+    if not run.leads_with_evidence:
+        return []
+    accounts = {name: _of_leading_map(run, name) for name in ("evidence", "evidence_applied")}
+    sums = {name: _of_leading_map(run, name) for name in ("relevance", "relevance_applied")}
+    found = []
+    for scan in visits["scan_id"]:
+        account, parts = ([table.loc[[scan]] for table in tables.values() if scan in table.index]
+                          for tables in (accounts, sums))  # fmt: skip
+        if account and parts:
+            found.append(_sentence(run, str(scan), account[0].iloc[0], parts[0].set_index("group")["sum"].dropna()))
+    return found
+
+
+def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
+    """Rows of the leading map by scan."""
+    if not run.has(table):
+        return pd.DataFrame()
+    rows = run.tables[table]
+    return rows[rows["map"] == run.leading_map].set_index("scan_id")
+
+
+def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -> str:
+    above = account["evidence"] - account["reference_evidence"]
+    unit = run.evidence_unit
+    what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
+    largest = parts.sort_values(ascending=above < 0, kind="stable").index[:NAMED]
+    headline = [group for group in leading_evidence(run, run.leading_map, 1).regions if group in parts.index]
+    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in dict.fromkeys([*headline, *largest])]
+    return (
+        f"Scan {shortened(scan)}: {what} is {signed(account['evidence'])} {unit}, that of its reference of "
+        f"{count(int(account['n_reference']), 'training control')} {signed(account['reference_evidence'])}. Of the "
+        f"difference of {signed(above)}: {listing(named)}. Completeness error of the map: "
+        f"{signed(account['completeness_error'])} {unit}."
+    )

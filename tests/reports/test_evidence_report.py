@@ -1,0 +1,330 @@
+"""A report leads with evidence in logits, and with what the evaluation passed; numbers by hand from the tables."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
+
+from pipeline.evaluation.bench.table import COLUMNS as SCORES
+from pipeline.evaluation.bench.verdicts import COLUMNS as VERDICTS
+from pipeline.evaluation.bench.verdicts import verdict_table
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table, write_table
+from reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
+from reports.analyses.planted_verdict import recovery
+from reports.analyses.verdicts import comparisons
+from reports.cautions.all_cautions import find_cautions
+from reports.cautions.evidence import evidence_differences
+from reports.content.relevance import evaluation, regions
+from reports.content.run.summary import summarise
+from reports.page.build import report_inputs, write_report
+from reports.page.material import Material
+from reports.people.cohort import People
+from reports.people.page import person_content
+from reports.read.leading_map import leading_map
+from reports.read.run_record import RunRecord, read_run
+from reports.region_pages.page import RegionMaterial, region_content
+from reports.words.numbers import fixed, signed
+
+VOXELS = 100  # of every region of the made-up runs
+MAPS = ("lrpB000", "gb", "deeplift", EVIDENCE)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    plan = RunPlan(betas=(0.0,), people=7, evidence=True, preset="demo")
+    layout = make_run(tmp_path_factory.mktemp("evidence") / "run", plan)
+    config = layout.config.read_text(encoding="utf-8")
+    layout.config.write_text(config.replace(str(layout.root.parent / "input"), str(layout.root.parent)), "utf-8")
+    truth = layout.root.parent / "truth"
+    truth.mkdir(exist_ok=True)
+    (layout.root.parent / "planted.json").replace(truth / "planted.json")
+    return layout
+
+
+@pytest.fixture
+def record(run) -> RunRecord:
+    for path in (run.verdicts, run.evaluation_scores):
+        path.unlink(missing_ok=True)
+    return read_run(run)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "passed", "leads"),
+    [
+        ((), {}, "lrpB000"),
+        ((EVIDENCE,), {}, EVIDENCE),
+        (("deeplift", EVIDENCE), {}, EVIDENCE),
+        (("deeplift",), {}, "deeplift"),
+        (("deeplift", EVIDENCE), {"deeplift": True, EVIDENCE: True}, EVIDENCE),
+        (("deeplift", EVIDENCE), {"deeplift": True, EVIDENCE: False}, "deeplift"),
+        (("deeplift", EVIDENCE), {"deeplift": True, EVIDENCE: None}, "deeplift"),
+        ((EVIDENCE,), {"lrpB000": True, EVIDENCE: False}, "lrpB000"),
+        ((EVIDENCE,), {"lrpB000": False, EVIDENCE: False}, EVIDENCE),
+        ((EVIDENCE,), {"gb": True, EVIDENCE: False}, EVIDENCE),
+        ((), {"lrpB000": False, "gb": True}, "lrpB000"),
+    ],
+)
+def test_one_function_decides_the_leading_map(evidence, passed, leads):
+    verdicts = pd.DataFrame({"map": list(passed), "passed": list(passed.values())}) if passed else None
+    assert leading_map(MAPS, evidence, "lrpB000", verdicts) == leads
+
+
+def test_a_map_must_pass_on_every_cohort_to_lead():
+    verdicts = pd.DataFrame({"map": [EVIDENCE, EVIDENCE, "deeplift"], "passed": [True, False, True]})
+    assert leading_map(MAPS, ("deeplift", EVIDENCE), "lrpB000", verdicts) == "deeplift"
+
+
+def by_hand(run: RunLayout) -> pd.DataFrame:
+    rows = read_table(run.statistics("group_comparisons"))
+    rows = rows[(rows["comparison"] == "AD/CN") & (rows["map"] == EVIDENCE) & (rows["metric"] == "density")]
+    return rows.set_index("group").sort_values("hedges_g", ascending=False)
+
+
+def test_a_run_with_evidence_leads_with_it_and_keeps_the_maps_of_the_founding_study(record):
+    assert record.evidence_maps == (EVIDENCE,)
+    assert record.main_maps == (EVIDENCE, "lrpB000", "gb")
+    assert record.ordered_maps == (EVIDENCE, "lrpB000", "gb")
+    assert [record.map_unit(name) for name in record.main_maps] == [
+        "evidence (logits)", "relevance", "susceptibility"]  # fmt: skip
+
+
+def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(run, record):
+    rows = by_hand(run)
+    answer = next(one for one in summarise(record).answers if one.question == "Where does it look?")
+    assert set(rows.index[:5]) == set(PLANTED)
+    for group in rows.index[:5]:
+        row = rows.loc[group]
+        low, high = (fixed(VOXELS * row[name]) for name in ("ci_low", "ci_high"))
+        said = f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {fixed(row['hedges_g'])})"
+        assert said in answer.text
+    assert "in logits:" in answer.text
+    assert "95 % interval and Hedges' g" in answer.text
+    assert answer.figure == f"{signed(VOXELS * rows['difference'].iloc[0])} logits"
+    assert answer.more.startswith(NOT_EVALUATED)
+    assert "relevance (LRP β=0) is densest in" in answer.more
+
+
+def test_planted_regions_are_looked_for_where_the_headline_looks(record):
+    assert recovery(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
+    titles = {caution.title: caution.level for caution in find_cautions(record)}
+    assert "The maps miss most of the planted regions." not in titles
+    assert "Maps are scaled by the prediction." not in titles
+
+
+def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
+    found, rows = comparisons(record), by_hand(run)
+    first = rows[rows["p_fwe"] < 0.05].sort_values(["p_fwe", "hedges_g"], ascending=[True, False]).iloc[0]
+    assert found.answer.startswith(
+        f"Scans of AD have more evidence in {first.name.lower()} (g {fixed(first['hedges_g'])})")  # fmt: skip
+    assert "Regions add up to the difference in logits" in found.grounds
+
+
+def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, record):
+    content = person_content(Material.of(run), People(record), "sub-AD000")
+    table = read_table(run.relevance_bilateral)
+    own = table[(table["participant_id"] == "sub-AD000") & (table["map"] == EVIDENCE)].set_index("group")["sum"]
+    first = by_hand(run).index[0]
+    names = dict.fromkeys([first, *own.sort_values(ascending=False).index[:3]])
+    parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in names]
+    assert content["evidence"] == [
+        "Scan IAD0M000: evidence for AD is +2.50 logits, that of its reference of 12 training controls −1.50. Of the "
+        f"difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}. Completeness error of the map: +0.25 logits."
+    ]
+
+
+def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record):
+    content = person_content(Material.of(run), People(record), "sub-AD001")  # with two scans
+    evidence, lrp, _ = content["fingerprints"]
+    table = read_table(run.relevance_bilateral)
+    own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]
+    mean = own[own["map"] == EVIDENCE]["sum"].mean()
+    cells = {row[0].text: row for row in evidence.table.rows}["Hippocampus"]
+    assert float(cells[1].order) == pytest.approx(mean, rel=1e-12)
+    assert [one.table.columns[1].title for one in (evidence, lrp)] == ["Evidence, logits", "Share of the map"]
+    assert evidence.text.startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
+
+
+def test_a_region_is_described_by_its_difference_in_logits(run, record):
+    content = region_content(RegionMaterial(Material.of(run)), "Amygdala")
+    rows = by_hand(run)
+    row, place = rows.loc["Amygdala"], list(rows.index).index("Amygdala") + 1
+    assert content["lead"].startswith("Expected gradients: evidence here is larger in AD (Hedges' g ")
+    assert f": {signed(VOXELS * row['difference'])} logits, 95 % interval " in content["lead"]
+    assert f"mean {signed(VOXELS * row['mean_first'])} logits in AD" in content["lead"]
+    assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions.")
+    assert [block.title for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
+    assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
+
+
+def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record):
+    content = regions.build(Material.of(run))
+    rows = by_hand(run)
+    table = content["evidence"]["table"]
+    keys = [column.key for column in table.columns]
+    assert [row[0].text for row in table.rows] == list(rows.index)
+    shown = np.array([[float(row[keys.index(key)].order) for key in ("difference", "ci_low", "ci_high")]
+                      for row in table.rows])  # fmt: skip
+    np.testing.assert_allclose(shown, VOXELS * rows[["difference", "ci_low", "ci_high"]].to_numpy(), rtol=1e-12)
+    assert content["maps"] == "LRP β=0 and Guided backpropagation"
+    assert content["bench"] == NOT_EVALUATED
+    lrp = content["whole"][0]
+    summary = read_table(run.statistics("region_summary"))
+    summary = summary[(summary["map"] == "lrpB000") & (summary["scan_group"] == "AD")].set_index("group")
+    assert len(lrp.rows) == len(summary)
+    assert [column.key for column in lrp.columns] == ["group", "sum", "density", "gain"]
+    for row in lrp.rows:
+        expected = summary.loc[row[0].text, ["mean_sum", "mean_density"]].astype(float)
+        assert [float(cell.order) for cell in row[1:3]] == pytest.approx(expected.tolist(), rel=1e-12)
+
+
+def scores(finds: str = EVIDENCE) -> pd.DataFrame:
+    """Scores of two maps and two images without a network; `finds` finds what was planted, the other map does not."""
+    rows = []
+    for name in (EVIDENCE, "lrpB000"):
+        area, hits = (0.98, 5.0) if name == finds else (0.5, 1.0)
+        for cohort in ("run", "planted"):
+            base = {"cohort": cohort, "map": name, "method": name, "severity": "all", "n_planted": 5, "n_scans": 14,
+                    "n_participants": 14, "n_undefined": 0, "n_groups": 68, "rim": 0.5}  # fmt: skip
+            rows.append({**base, "network": "real", "auroc_difference": area, "hits_difference": hits,
+                         "dose_response": 0.7 if cohort == "planted" else np.nan})  # fmt: skip
+            for null in ("shuffled-1", "untrained"):
+                rows.append({**base, "network": null, "auroc_difference": 0.41, "hits_difference": 0.0,
+                             "spearman_real": 0.1})  # fmt: skip
+        for severity, value in (("0.5", 0.7), ("2", 0.97)):
+            rows.append({**rows[-3], "cohort": "planted", "network": "real", "severity": severity,
+                         "auroc_difference": value, "dose_response": np.nan})  # fmt: skip
+    for name in ("edges", "scanDifference"):
+        rows.append({"cohort": "run", "map": name, "network": "none", "severity": "all", "n_planted": 5, "n_scans": 14,
+                     "n_participants": 14, "n_undefined": 0, "n_groups": 68, "auroc_difference": 0.9,
+                     "hits_difference": 4.0, "rim": 2.0})  # fmt: skip
+    return pd.DataFrame(rows).reindex(columns=list(SCORES))
+
+
+def evaluate(run: RunLayout, finds: str = EVIDENCE) -> RunRecord:
+    """Write the tables of an evaluation as ``heatlas evaluate`` does."""
+    run.evaluation.mkdir(exist_ok=True)
+    write_table(run.evaluation_scores, scores(finds), SCORES)
+    write_table(run.verdicts, verdict_table(scores(finds)), VERDICTS)
+    return read_run(run)
+
+
+def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, record):
+    evaluated = evaluate(run)
+    assert {run.verdicts, run.evaluation_scores} <= set(report_inputs(run))
+    assert evaluated.unreadable == {}
+    content = evaluation.build(Material.of(run))
+    on_run, planted = content["blocks"]
+    assert content["verdict"].answer == "Passed: Expected gradients."
+    without = ["Edge detector (no network)", "|scan − mean control| (no network)"]
+    assert [title for title, _ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
+    keys = [column.key for column in on_run["table"].columns]
+    row = dict(zip(keys, (cell.text for cell in on_run["table"].rows[0]), strict=True))
+    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "untrained_hits",
+                                      "untrained_auroc", "rim")} == {
+        "passed": "yes", "hits": "5", "auroc": "0.98", "shuffled_hits": "0.0", "shuffled_auroc": "0.41",
+        "untrained_hits": "0", "untrained_auroc": "0.41", "rim": "0.50"}  # fmt: skip
+    edges = dict(zip(keys, (cell.text for cell in on_run["table"].rows[2]), strict=True))
+    assert (edges["hits"], edges["auroc"], edges["shuffled_auroc"], edges["passed"]) == ("4", "0.90", "n/a", "no")
+    assert on_run["folded"] == []  # one severity, no faithfulness
+    dose = planted["folded"][0]
+    assert [column.title for column in dose.columns][2:] == ["AUROC at severity 0.5", "AUROC at severity 2"]
+    assert [cell.text for cell in dose.rows[0]] == ["Expected gradients", "0.70", "0.70", "0.97"]
+
+
+def test_two_sentences_say_what_the_bench_found_about_lrp(run, record):
+    evaluated = evaluate(run)
+    first, second = bench_sentence(evaluated, "lrpB000").split(". ", 1)
+    assert first == "In the evaluation of this run, LRP β=0 did not pass"
+    assert second.startswith("Scans of the run: finds planted disease: no (1 of 5 in the first 10, AUROC .50)")
+    answer = next(one for one in summarise(evaluated).answers if one.question == "Where does it look?")
+    assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease: yes (5 of 5" in (
+        answer.text)  # fmt: skip
+    assert regions.build(Material.of(run))["bench"].startswith(first)
+
+
+def test_without_a_row_the_bench_has_nothing_to_say_of_a_map(run, record):
+    evaluated = evaluate(run)
+    assert bench_sentence(evaluated, "gb") == "The evaluation of this run did not cover Guided backpropagation."
+
+
+def test_the_report_leads_with_what_passed(run, record):
+    evaluated = evaluate(run, finds="lrpB000")
+    assert evaluated.leading_map == "lrpB000"
+    assert evaluated.main_maps == ("lrpB000", "gb")
+    none = evaluate(run, finds="none")
+    assert none.leading_map == EVIDENCE
+    answer = next(one for one in summarise(none).answers if one.question == "Where does it look?")
+    assert answer.text.endswith("This map did not pass the evaluation of this run; the warnings say why.")
+    found = next(one for one in find_cautions(none) if one.section == "evaluation")
+    assert (found.level, found.title) == ("serious", "The leading map did not pass the evaluation.")
+    assert found.text.startswith("Expected gradients: scans of the run: finds planted disease: no (1 of 5")
+
+
+def text_of(path: Path) -> str:
+    source = re.sub(r"<(script|style)\b.*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", source)).split())
+
+
+def test_whole_pages_with_and_without_an_evaluation(run, record):
+    made = write_report(run)
+    assert made.faults == ()
+    page = text_of(run.report)
+    assert page.count(NOT_EVALUATED) >= 2  # its own section, that of LRP
+    assert "#evaluation" in run.report.read_text(encoding="utf-8")
+    table = read_table(run.figures / "region_explorer.tsv")
+    of_map = {name: rows for name, rows in table.groupby("map")}
+    assert table["map"].iloc[0] == EVIDENCE
+    np.testing.assert_array_equal(of_map[EVIDENCE]["mean_evidence"], of_map[EVIDENCE]["mean_sum"])
+    assert of_map["lrpB000"]["mean_evidence"].isna().all()
+    rows = of_map[EVIDENCE][(of_map[EVIDENCE]["scan_group"] == "AD")].set_index("group")
+    assert set(rows["tested"]) == {"evidence"}
+    np.testing.assert_array_equal(rows["hedges_g"], by_hand(run)["hedges_g"].reindex(rows.index))
+    options = re.search(r'<select name="metric">(.*?)</select>', run.report.read_text(encoding="utf-8"), re.S)[1]
+    assert re.findall(r'value="(\w+)"', options)[0] == "mean_evidence"
+    methods = re.search(r'<select name="method">(.*?)</select>', run.report.read_text(encoding="utf-8"), re.S)
+    assert methods is not None
+    evaluate(run)
+    assert write_report(run).faults == ()
+    page = text_of(run.report)
+    assert NOT_EVALUATED not in page
+    assert "Edge detector (no network)" in page
+    assert "AUROC at severity 0.5" in page
+
+
+def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):
+    page = visit(run.report)
+    page.wait_for_selector(".explorer[data-ready]")
+    offered = "names => names.filter(one => !one.disabled).map(one => one.value)"
+    metrics = ".explorer [name=metric] option"
+    assert page.input_value(".explorer [name=method]") == EVIDENCE
+    assert page.input_value(".explorer [name=metric]") == "mean_evidence"
+    assert "mean_gain" not in page.eval_on_selector_all(metrics, offered)
+    page.select_option(".explorer [name=method]", "lrp")
+    assert page.input_value(".explorer [name=metric]") == "mean_share"
+    assert "mean_evidence" not in page.eval_on_selector_all(metrics, offered)
+
+
+def test_a_damaged_evaluation_is_said_and_the_rest_is_made(run, record):
+    evaluate(run)
+    run.verdicts.write_bytes(run.verdicts.read_bytes()[:-40])
+    damaged = read_run(run)
+    assert damaged.leading_map == EVIDENCE
+    assert "verdicts.tsv" in damaged.unreadable["verdicts"]
+    assert bench_sentence(damaged, "lrpB000") == damaged.unreadable["verdicts"]
+
+
+def test_a_run_without_evidence_has_none(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="regions", people=3, betas=(0.0,)))
+    table = read_table(layout.relevance_bilateral).drop(columns="evidence")  # as earlier versions wrote it
+    write_table(layout.relevance_bilateral, table, {name: "" for name in table})
+    record = read_run(layout)
+    assert record.unreadable == {}
+    assert (record.evidence_maps, record.leading_map, record.main_maps) == ((), "lrpB000", ("lrpB000", "gb"))
+    assert evidence_differences(record, "lrpB000").empty
