@@ -22,7 +22,7 @@ from pipeline.run.config.settings import Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
-from pipeline.run.work import pacing
+from pipeline.run.work import progress
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Outcome
 from workflows.registration import register_and_finish
@@ -102,8 +102,8 @@ def test_what_follows_a_scan_is_there_before_the_next_one_is_done(tmp_path: Path
 def test_tables_of_the_group_grow_while_scans_are_registered(
     tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(pacing, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(progress, "LARGEST_SHARE", 1e9)
     layout = RunLayout(tmp_path / "out")
     WAITED_FOR.extend([layout.registration_quality, layout.region_quality, layout.volumes])
     seen = []
@@ -131,7 +131,7 @@ def test_the_end_is_the_same_whatever_was_shown_on_the_way(
     tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch, continued: bool
 ) -> None:
     run(tmp_path / "silent", scans)
-    monkeypatch.setattr(pacing, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0.0)
     if continued:
         (tmp_path / "in/2.nii").write_text("bad")
         registrations, _ = run(tmp_path / "shown", scans)
@@ -150,7 +150,7 @@ def test_decisions_survive_tables_that_are_not_complete_yet(
         run(tmp_path / "out", children, flagged="ask")
     flagged = RunLayout(tmp_path / "out").flagged
     flagged.write_text(flagged.read_text().replace("n/a\n", "keep\n"))
-    monkeypatch.setattr(pacing, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0.0)
     registrations, _ = run(tmp_path / "out", children, seed=2, flagged="ask")
     assert [outcome.status for outcome in registrations] == ["done"] * 3
     assert read_table(RunLayout(tmp_path / "out").registration_quality)["decision"].tolist() == ["keep"] * 3
