@@ -161,9 +161,10 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
         numbers = f"rank correlation {_share(row['untrained_spearman'])} with the map of an untrained network"
         parts.append(f"follows the parameters: {row['follows_parameters']} ({numbers})")
     if row["marks_unused"] != UNKNOWN:
-        parts.append(
-            f"marks a change that both classes have: {row['marks_unused']} ({row['unused_ratio']:.2g} of the used one)"
-        )
+        numbers = "and none of the used one"
+        if np.isfinite(row["unused_ratio"]):  # type: ignore[call-overload]
+            numbers = f"{row['unused_ratio']:.2g} of the used one"
+        parts.append(f"marks a change that both classes have: {row['marks_unused']} ({numbers})")
     if row["marks_rim"] != UNKNOWN:
         parts.append(f"marks the rim: {row['marks_rim']} ({row['rim']:.2g} times even)")
     return "; ".join(parts) or "nothing could be asked: no truth, no null"
