@@ -168,3 +168,44 @@ def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
     assert request.parts == ("nulls", "plant")
     assert request.methods == ("lrp", "gradient")
     assert dataclasses.replace(request, quick=True).extent().shuffles == 1
+
+
+def evaluated(network: str, **values: object) -> dict[str, object]:
+    usual = dict.fromkeys(
+        ("auroc_difference", "hits_difference", "n_planted", "unused_ratio", "rim", "spearman_real"), float("nan")
+    )
+    usual |= {"cohort": "run", "map": "m", "method": "m", "severity": "all", "n_scans": 10, "n_undefined": 0}
+    return usual | {"network": network} | values
+
+
+FOUND = {"auroc_difference": 1.0, "hits_difference": 5.0, "n_planted": 5, "unused_ratio": 0.0}
+LOST = {"auroc_difference": 0.5, "hits_difference": 0.0, "n_planted": 5}
+
+
+@pytest.mark.parametrize(
+    ("rows", "passed"),
+    [
+        ([evaluated("real", **FOUND)], True),
+        ([evaluated("real", **FOUND), evaluated("shuffled-1", **LOST, spearman_real=0.1)], True),
+        ([evaluated("real", **FOUND), evaluated("shuffled-1", **FOUND, spearman_real=0.9)], False),
+        ([evaluated("real", **FOUND), evaluated("untrained", spearman_real=0.9)], False),
+        ([evaluated("none", **FOUND)], False),
+        ([evaluated("real", **{**FOUND, "unused_ratio": float("inf")})], False),
+        ([evaluated("real"), evaluated("shuffled-1", spearman_real=0), evaluated("untrained", spearman_real=0)], None),
+        ([evaluated("real"), evaluated("shuffled-1", spearman_real=0.9)], False),
+        ([evaluated("real")], None),
+        ([evaluated("real", n_undefined=10)], False),
+    ],
+    ids=[
+        "perfect map", "perfect map and nulls", "found with any labels", "found by any network", "image difference",
+        "unused change alone", "noise without a truth", "image without a truth", "nothing asked", "zero everywhere",
+    ],
+)  # fmt: skip
+def test_who_passes(rows: list[dict[str, object]], passed: bool | None) -> None:
+    row = verdict_table(pd.DataFrame(rows)).iloc[0]
+    assert (None if pd.isna(row["passed"]) else bool(row["passed"])) is passed
+
+
+def test_a_verdict_counts_undefined_maps() -> None:
+    row = verdict_table(pd.DataFrame([evaluated("real", n_undefined=3, **FOUND)])).iloc[0]
+    assert row["verdict"].startswith("0 everywhere or not finite in 3 of 10 scans; finds planted disease: yes")
