@@ -84,7 +84,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 def _listed(texts: list[str]) -> tuple[str, ...]:
     """Names given one by one or with commas between them."""
-    return tuple(name for text in texts for name in text.split(",") if name)
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Scan, ...], tuple[str, ...]]:

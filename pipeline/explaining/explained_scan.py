@@ -196,8 +196,12 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
 
 
 def is_evidence(answer: Attribution) -> bool:
-    """Whether a map shares out the evidence of a scan, compared with its reference."""
-    return answer.reference_value is not None and answer.parameters["start"] == "evidence"
+    """Whether a map shares out the evidence of a scan, compared with its reference.
+
+    That of a later stage does so on the grid of the stage; brought up to the grid of the input, its sum is another.
+    """
+    settings = answer.parameters
+    return answer.reference_value is not None and settings["start"] == "evidence" and settings["stage"] == 0
 
 
 def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, float]:

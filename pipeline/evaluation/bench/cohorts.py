@@ -82,6 +82,9 @@ class Judged:
     atlas : PackedAtlas
     truth : Truth or None
         None where nobody knows.
+    compared_with : tuple of Scan
+        Those of whom controls are taken: all labelled and registered scans of the run (of a single split, nobody whom
+        the network was trained with is among `scans`), or untouched copies (who has two copies is still a control).
     """
 
     name: str
@@ -91,6 +94,7 @@ class Judged:
     config: Config
     atlas: PackedAtlas
     truth: Truth | None
+    compared_with: tuple[Scan, ...] = ()
 
     @property
     def positive(self) -> tuple[Scan, ...]:

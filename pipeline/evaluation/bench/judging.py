@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pipeline.explaining.controls import Controls, controls_of
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.networks import Network, ReferenceScan
 from pipeline.models.storage import load_model
+from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -75,9 +77,7 @@ class Judge:
         self, cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
     ) -> None:
         self.cohort, self.explanations, self.extent, self.digests = cohort, explanations, extent, digests
-        negative = [scan for scan in cohort.scans if scan.label == cohort.config.cohort.negative]
-        scans = negative if cohort.name == PLANTED else cohort.scans  # who has two copies is still a control
-        self._controls: Controls = controls_of(scans, cohort.split, cohort.config)
+        self._controls: Controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
         firsts: dict[int, Scan] = {}
         for scan in cohort.positive:
             firsts.setdefault(cohort.fold_of(scan), scan)
@@ -85,9 +85,8 @@ class Judge:
 
     def jobs(self) -> list[Job]:
         """One unit per scan; raises `BadInputError` where a fold has no control to compare with."""
-        layers = len(
-            layers_with_parameters(load_model(self.cohort.layout.fold(self.cohort.split.folds[0].index)).model)
-        )
+        fold = self.cohort.fold_of(self.cohort.scans[0])  # has a network, which another may lack
+        layers = len(layers_with_parameters(load_model(self.cohort.layout.fold(fold)).model))
         steps = sorted({round(one) for one in np.linspace(1, layers, CASCADE_STEPS)})
         jobs = [self._job(scan, steps) for scan in self.cohort.scans]
         self.digests.save()
@@ -164,14 +163,44 @@ class Judge:
 
 def judged_rows(
     cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, executor: Executor, digests: DigestCache
-) -> tuple[Rows, list[Outcome]]:
-    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed."""
+) -> tuple[Judged, Rows, list[Outcome]]:
+    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed.
+
+    Returns
+    -------
+    Judged
+        The cohort without scans that failed.
+    Rows
+    list of Outcome
+
+    Raises
+    ------
+    BadInputError
+        If every scan of a class failed.
+    """
     jobs = Judge(cohort, explanations, extent, digests).jobs()
     outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {_TITLES[cohort.name]}")
-    return gathered(cohort, [one for one in outcomes if one.ok], explanations), outcomes
+    left = those_judged(cohort, outcomes)
+    return left, gathered(left, [one for one in outcomes if one.ok], explanations), outcomes
 
 
 _TITLES = {"run": "run", PLANTED: "planted copies"}
+
+
+def those_judged(cohort: Judged, outcomes: Sequence[Outcome]) -> Judged:
+    """A cohort without the scans that failed, which must not take the rankings of all maps with them.
+
+    Raises
+    ------
+    BadInputError
+        If a class has no scan left.
+    """
+    failed = {one.job.arguments[0].scan.scan_id for one in outcomes if not one.ok}
+    left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
+    for label in cohort.config.cohort.labels:
+        if not any(scan.label == label for scan in left):
+            raise BadInputError(f"every scan of {label} failed; see {cohort.layout.failures}.")
+    return dataclasses.replace(cohort, scans=left)
 
 
 def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:

@@ -11,7 +11,7 @@ from scipy import stats
 from skimage.metrics import structural_similarity
 
 from pipeline.evaluation.scores.hits import auprc, auroc, is_undefined
-from pipeline.evaluation.scores.overlap import energy_share
+from pipeline.evaluation.scores.overlap import energy_share, ratio_of
 from pipeline.regions.audit import RIM_MM, within_reach
 
 Flags = NDArray[np.bool_]
@@ -25,7 +25,8 @@ MAP_ROW = {
     "rim": "Share of |values| at the rim of the brain over the rim's share of voxels; 1 is even",
     "outside": "Share of |values| outside the brain",
     "marker": "Mean |value| in the bright spot outside the brain over that in the true regions, where a scan has one",
-    "spearman_real": "Rank correlation over the voxels of the brain with the map of the true network",
+    "spearman_real": "Rank correlation over the voxels of the brain with the map of the true network, without "
+    "its sign: a map and its negative show the same places",
     "ssim_real": "Structural similarity (7 voxels) with the map of the true network, both scaled to their largest "
     "|value|",
 }
@@ -41,7 +42,7 @@ class Places:
     brain : array of bool
         The scan's own mask.
     truth : array of bool or None
-        The true regions, inside the brain; None where there are none to be found.
+        The true regions, inside the brain; None where none of them, or nothing else, lies in this brain.
     rim : array of bool
         Within 3 mm of the surface of the brain, on both sides.
     marker : array of bool
@@ -61,7 +62,9 @@ class Places:
         marker = np.zeros_like(mask) if marker is None else marker
         brain, reach = mask & ~marker, RIM_MM / voxel_mm + 0.5
         rim = (brain & within_reach(~brain, reach)) | (~brain & within_reach(brain, reach))
-        return cls(brain, np.isin(labels, list(truth)) & brain if truth else None, rim, marker)
+        found = np.isin(labels, list(truth)) & brain
+        ranked = found.any() and (brain & ~found).any()  # else there is nothing to find, or nothing else
+        return cls(brain, found if ranked else None, rim, marker)
 
 
 def map_row(values: Values | None, places: Places, of_real: Values | None, structure: bool) -> dict[str, object]:
@@ -89,13 +92,13 @@ def map_row(values: Values | None, places: Places, of_real: Values | None, struc
     magnitude = np.abs(values)
     around = places.brain | places.rim
     share = float(magnitude[places.rim].sum(dtype=np.float64) / magnitude[around].sum(dtype=np.float64))
-    row["rim"] = share / (places.rim.sum() / around.sum())
+    row["rim"] = share / (places.rim.sum() / around.sum()) if places.rim.any() else float("nan")
     row["outside"] = float(magnitude[~places.brain].sum(dtype=np.float64) / magnitude.sum(dtype=np.float64))
     if places.truth is not None and places.marker.any():
         in_truth = float(magnitude[places.truth].mean(dtype=np.float64))
-        row["marker"] = float(magnitude[places.marker].mean(dtype=np.float64)) / in_truth if in_truth else float("nan")
+        row["marker"] = ratio_of(float(magnitude[places.marker].mean(dtype=np.float64)), in_truth)
     if of_real is not None:
-        row["spearman_real"] = rank_correlation(inside, of_real[places.brain])
+        row["spearman_real"] = abs(rank_correlation(inside, of_real[places.brain]))
         row["ssim_real"] = similarity(values, of_real) if structure else float("nan")
     return row
 

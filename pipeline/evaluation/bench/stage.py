@@ -147,9 +147,10 @@ class Bench:
             cohorts.append((cohort, extent))
         evaluation, marked = [], []
         for cohort, extent in cohorts:
-            rows, judged = judged_rows(cohort, self._explanations(cohort.config), extent, self.executor, self.digests)
+            explanations = self._explanations(cohort.config)
+            cohort, rows, judged = judged_rows(cohort, explanations, extent, self.executor, self.digests)
             outcomes += judged
-            if "interactions" in self.request.parts and cohort is cohorts[0][0]:
+            if "interactions" in self.request.parts and cohort.name == cohorts[0][0].name:
                 outcomes += self._interactions(cohort, extent, rows)
             evaluation.append(table.evaluation_table(cohort, rows))
             marked.append(distractors.distractor_table(cohort, rows))
@@ -204,7 +205,8 @@ class Bench:
         truth = truth_of_input(truth_json, list(packed.regions.groups))
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
-        return Judged(RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth)
+        labelled = tuple(scan for scan in self.scans if scan.label is not None)
+        return Judged(RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth, labelled)
 
     def _train_nulls(self, cohort: Judged, extent: Extent) -> list[Outcome]:
         """Train networks on labels that say nothing."""
@@ -242,7 +244,8 @@ class Bench:
         self.digests.save()
         outcomes += self._trained(trainings, "training on planted copies")
         truth = truth_of(made, self.atlas, self._correlated(made))
-        cohort = Judged(PLANTED, copies, scans, split, config, PackedAtlas.of(self.atlas), truth)
+        untouched = tuple(scan for scan in scans if scan.label == config.cohort.negative)
+        cohort = Judged(PLANTED, copies, scans, split, config, PackedAtlas.of(self.atlas), truth, untouched)
         return cohort, outcomes
 
     def _correlated(self, people: Sequence[Person]) -> str | None:

@@ -22,6 +22,7 @@ from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
 from pipeline.evaluation.bench.scan_job import FAITHFUL
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
+from pipeline.evaluation.scores.overlap import ratio_of
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
@@ -190,7 +191,7 @@ def _of_regions(
                 s.scan_id for s in cohort.positive if s.scan_id in scans and (not one.scans or s.name in one.scans)
             ]
             ratios.append(density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [one.group])))
-    found["unused_ratio"] = max(ratios, default=float("nan"))
+    found["unused_ratio"] = max((one for one in ratios if not np.isnan(one)), default=float("nan"))
     return found
 
 
@@ -230,7 +231,8 @@ def standardised_difference(values: Floats, is_positive: Flags, block: NDArray[n
     """Hedges' g of each column, positive class minus the other, within blocks: folds, or people with both classes.
 
     The regression coefficient of the class beside the block, over the residual standard deviation, with Hedges' exact
-    correction for small samples. NaN where a column does not vary or fewer than two degrees of freedom are left.
+    correction for small samples. Very large where a column varies between the classes only, as of a perfect map. NaN
+    where it does not vary or fewer than two degrees of freedom are left.
 
     Parameters
     ----------
@@ -256,8 +258,10 @@ def standardised_difference(values: Floats, is_positive: Flags, block: NDArray[n
     difference = side @ centred / (side @ side)
     spread = np.sqrt(((centred - side[:, None] * difference) ** 2).sum(axis=0) / freedom)
     correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
-    enough = spread > 1e-6 * np.abs(values).max(axis=0, initial=0)
-    g: Floats = np.divide(correction * difference, spread, out=np.full(len(spread), np.nan), where=enough)
+    least = 1e-6 * np.abs(values).max(axis=0, initial=0)  # less is rounding
+    varies = (spread > least) | (np.abs(difference) > least)
+    spread = np.maximum(spread, least)
+    g: Floats = np.divide(correction * difference, spread, out=np.full(len(spread), np.nan), where=varies)
     return g
 
 
@@ -288,6 +292,8 @@ def fold_agreement(values: Floats, fold: NDArray[np.intp]) -> float:
 def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> float:
     """Mean |density| in another group over the mean |density| in planted groups; NaN without scans.
 
+    Infinite where only the other group has something; NaN where neither has.
+
     Examples
     --------
     >>> density_ratio([np.array([2.0, -1.0, 0.0])], np.array([True, False, False]), np.array([False, True, False]))
@@ -296,8 +302,7 @@ def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> 
     if not densities:
         return float("nan")
     sizes = np.abs(np.stack(densities))
-    below = float(sizes[:, planted].mean())
-    return float(sizes[:, other].mean()) / below if below > 0 else float("nan")
+    return ratio_of(float(sizes[:, other].mean()), float(sizes[:, planted].mean()))
 
 
 def _mean(own: pd.DataFrame, column: str) -> float:

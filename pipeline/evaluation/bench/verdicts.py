@@ -32,7 +32,9 @@ COLUMNS = {
     "map": "Map, named as in file names; or a map made without a network",
     "method": "Method that makes it; none for a map made without a network",
     "passed": "Whether it passed everything that could be asked: finds and tells_labels yes, follows_parameters yes, "
-    "marks_unused no; n/a where nothing could be asked",
+    "marks_unused no. n/a where it failed nothing and no truth is known, since noise of each network would pass",
+    "n_scans": "Scans explained",
+    "n_undefined": "Scans whose map is 0 everywhere or not finite; a map that is so in all has failed",
     "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and area at "
     f"least {FOUND_AUROC}; partly: area at least {PARTLY_AUROC}; no; not known without a truth",
     "hits": f"Planted groups among the first {FIRST} by Hedges' g",
@@ -76,7 +78,8 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     real = own[own["network"] == (REAL if needs_network else NO_NETWORK)].iloc[0]
     shuffled = own[own["network"].str.startswith(f"{SHUFFLED}-")]
     row: dict[str, object] = {
-        name: real[name] for name in ("cohort", "map", "method", "n_planted", "unused_ratio", "rim")
+        name: real[name]
+        for name in ("cohort", "map", "method", "n_scans", "n_undefined", "n_planted", "unused_ratio", "rim")
     }
     row |= {"hits": real["hits_difference"], "auroc": real["auroc_difference"]}
     row["finds"] = _finds(real)
@@ -98,7 +101,8 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     row["marks_rim"] = _answer(real["rim"], lambda value: value > MOST_RIM)
     wanted = {"finds": YES, "tells_labels": YES, "follows_parameters": YES, "marks_unused": NO}
     known = {name: answer for name, answer in wanted.items() if row[name] != UNKNOWN}
-    row["passed"] = all(row[name] == answer for name, answer in known.items()) if known else None
+    failed = any(row[name] != answer for name, answer in known.items()) or real["n_undefined"] == real["n_scans"]
+    row["passed"] = False if failed else True if row["finds"] == YES else None
     row["verdict"] = sentence(row, needs_network)
     return row
 
@@ -140,6 +144,8 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
     'finds planted disease: yes (5 of 5 in the first 10, AUROC .97); marks the rim: no (0.6 times even)'
     """
     parts = []
+    if row["n_undefined"] > 0:  # type: ignore[operator]
+        parts.append(f"0 everywhere or not finite in {row['n_undefined']} of {row['n_scans']} scans")
     if row["finds"] != UNKNOWN:
         numbers = "its values do not differ between classes"
         if np.isfinite(row["auroc"]):  # type: ignore[call-overload]
@@ -161,9 +167,10 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
         numbers = f"rank correlation {_share(row['untrained_spearman'])} with the map of an untrained network"
         parts.append(f"follows the parameters: {row['follows_parameters']} ({numbers})")
     if row["marks_unused"] != UNKNOWN:
-        parts.append(
-            f"marks a change that both classes have: {row['marks_unused']} ({row['unused_ratio']:.2g} of the used one)"
-        )
+        numbers = "and none of the used one"
+        if np.isfinite(row["unused_ratio"]):  # type: ignore[call-overload]
+            numbers = f"{row['unused_ratio']:.2g} of the used one"
+        parts.append(f"marks a change that both classes have: {row['marks_unused']} ({numbers})")
     if row["marks_rim"] != UNKNOWN:
         parts.append(f"marks the rim: {row['marks_rim']} ({row['rim']:.2g} times even)")
     return "; ".join(parts) or "nothing could be asked: no truth, no null"

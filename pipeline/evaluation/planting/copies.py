@@ -20,6 +20,7 @@ from atlases.images import UNREADABLE, write_template_image
 from atlases.labels import Atlas
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.demo.disease import CHANGES, PlantedChange
+from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import PLANTED, Distractor, Truth
@@ -115,9 +116,10 @@ def people_to_plant(scans: Sequence[Scan], negative: str, seed: int) -> tuple[Pe
     """
     labelled = any(scan.label is not None for scan in scans)
     firsts: dict[str, Scan] = {}
+    person = name_of_person(scan.participant_id for scan in scans)  # two names would be in two parts of a fold
     for scan in sorted(scans, key=lambda one: (one.participant_id, one.session_id or "", one.scan_id)):
         if not labelled or scan.label == negative:
-            firsts.setdefault(scan.participant_id, scan)
+            firsts.setdefault(person[scan.participant_id], scan)
     if len(firsts) < FEWEST:
         raise BadInputError(
             f"loss is planted in controls ({negative}), and this run has {len(firsts)} that are registered; at least "

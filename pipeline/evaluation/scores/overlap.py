@@ -107,10 +107,11 @@ def false_attribution(values: NDArray[np.floating], planted: Bools, distractor: 
     """
     wrong, right = abs(evidence_in(values, distractor)), abs(evidence_in(values, planted))
     wrong_mean, right_mean = wrong / max(int(distractor.sum()), 1), right / max(int(planted.sum()), 1)
-    return _ratio(wrong, right), _ratio(wrong_mean, right_mean)
+    return ratio_of(wrong, right), ratio_of(wrong_mean, right_mean)
 
 
-def _ratio(wrong: float, right: float) -> float:
+def ratio_of(wrong: float, right: float) -> float:
+    """``wrong / right``; infinite where only `right` is 0, NaN where both are."""
     if right > 0:
         return wrong / right
     return float("inf") if wrong > 0 else float("nan")

@@ -1,0 +1,211 @@
+"""What could make the bench say something false: perfect maps, failed scans, single splits, signs, two names."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench import stage
+from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from pipeline.evaluation.bench.distractors import distractor_table
+from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
+from pipeline.evaluation.bench.map_row import Places, map_row
+from pipeline.evaluation.bench.table import Rows, density_ratio, evaluation_table, ranked, standardised_difference
+from pipeline.evaluation.bench.verdicts import COLUMNS, UNKNOWN, sentence, verdict_table
+from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
+from pipeline.run.config.files import load_config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome
+from workflows.evaluate import request_of
+
+CONFIG = load_config()
+GROUPS = ("a", "b", "c", "d", "e", "f")
+PLANTED = np.array([True, True, False, False, False, False])
+
+
+def scan(name: str, label: str | None) -> Scan:
+    return Scan(participant_id=f"sub-{name}", session_id=None, scan_id=name, image=None, label=label)
+
+
+def cohort(n: int = 6, truth: Truth | None = None) -> Judged:
+    scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(n))
+    split = Split((Fold(0, (), (), tuple(one.participant_id for one in scans)),))
+    return Judged(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_a_perfect_map_ranks_first_whatever_varies_beside_it(noise: float, size: float) -> None:
+    """1 in planted regions of patients, 0 in those of controls: no variance within a class, and no better map."""
+    is_positive = np.arange(10) % 2 == 1
+    values = np.zeros((10, 6))
+    values[:, 4] = noise * np.random.default_rng(1).normal(size=10)
+    values[np.ix_(is_positive, PLANTED)] = 1.0
+    for block in (np.zeros(10, int), np.arange(10) // 2, np.arange(10) // 5):
+        found = standardised_difference(values * size, is_positive, block)
+        assert np.isnan(found[[2, 3, 5]]).all()  # nothing there
+        scores = ranked(found, PLANTED, "difference")
+        assert scores["auroc_difference"] == 1
+        assert scores["hits_difference"] == 2
+        assert np.isnan(standardised_difference(np.ones((10, 2)) * size, is_positive, block)).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_map_and_its_negative_are_alike(sign: int) -> None:
+    """A network whose logit has another sign turns an LRP map round; that is not following the parameters."""
+    values = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
+    places = Places.of(np.ones((8, 8, 8), bool), np.zeros((8, 8, 8), int), (), 1.0)
+    assert map_row(sign * values, places, values, structure=False)["spearman_real"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "everything"])
+@pytest.mark.filterwarnings("error")
+def test_truth_of_nothing_or_everything_has_no_scores(kind: str) -> None:
+    """A brain mask can leave a region out; voxels are not ranked then, and nothing warns."""
+    labels = np.full((8, 8, 8), 3 if kind == "everything" else 0)
+    places = Places.of(np.ones((8, 8, 8), bool), labels, (3,), 1.0)
+    row = map_row(np.ones((8, 8, 8), np.float32), places, None, structure=False)
+    assert places.truth is None
+    assert not row["undefined"]
+    assert np.isnan([row[name] for name in ("auroc_voxels", "auprc_voxels", "energy", "rim")]).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("density", "ratio"), [((0.0, 2.0), np.inf), ((0.0, 0.0), np.nan), ((2.0, 0.0), 0.0), ((-2.0, 1.0), 0.5)]
+)
+def test_a_map_with_nothing_in_planted_groups_marks_the_unused(density: tuple[float, float], ratio: float) -> None:
+    found = density_ratio([np.array(density)], np.array([True, False]), np.array([False, True]))
+    np.testing.assert_equal(found, ratio)
+
+
+def test_the_verdict_names_an_infinite_ratio() -> None:
+    row = dict.fromkeys(COLUMNS, float("nan")) | {name: UNKNOWN for name in ("finds", "tells_labels", "marks_rim")}
+    row |= {"follows_parameters": UNKNOWN, "marks_unused": "yes", "unused_ratio": float("inf")}
+    assert sentence(row, needs_network=True) == "marks a change that both classes have: yes (and none of the used one)"
+
+
+def outcome(one: Scan, status: str) -> Outcome:
+    return Outcome(Job("judging", one.scan_id, "", {}, print, (SimpleNamespace(scan=one),)), status)
+
+
+@pytest.mark.parametrize("failed", [(), ("01",), ("00", "05"), ("02", "03", "04")])
+def test_failed_scans_do_not_take_the_rankings_with_them(failed: tuple[str, ...]) -> None:
+    whole = cohort(10, Truth(("a", "b"), {f"{place:02}": 1.0 * place for place in range(1, 10, 2)}))
+    left = those_judged(whole, [outcome(one, "failed" if one.scan_id in failed else "done") for one in whole.scans])
+    assert {one.scan_id for one in whole.scans} - {one.scan_id for one in left.scans} == set(failed)
+    random = np.random.default_rng(0)
+    sums = {
+        one.scan_id: random.normal(size=6) + 9 * PLANTED * (one.label == "AD") * float(one.scan_id)
+        for one in left.scans
+    }
+    scores = pd.DataFrame(
+        [{"network": "real", "map": "m", "scan_id": key, "undefined": False, "rim": 1.0} for key in sums]
+    )
+    rows = Rows(scores, {("real", "m"): sums}, np.ones(6), GROUPS, {"m": "m"})
+    table = evaluation_table(left, rows)
+    assert table["auroc_difference"].tolist() == [1.0]
+    assert table["n_scans"].tolist() == [10 - len(failed)]
+    assert table["dose_response"].tolist() == [pytest.approx(1)]  # scans that failed do not count as maps of 0
+    assert verdict_table(table)["finds"].tolist() == ["yes"]
+    assert len(distractor_table(left, rows)) == 1
+
+
+@pytest.mark.parametrize("label", ["CN", "AD"])
+def test_a_class_of_which_every_scan_failed_is_an_error(label: str) -> None:
+    whole = cohort()
+    with pytest.raises(BadInputError, match=f"every scan of {label} failed"):
+        those_judged(whole, [outcome(one, "failed" if one.label == label else "done") for one in whole.scans])
+
+
+@pytest.mark.parametrize("names", ["single split", "fold without a network"])
+def test_controls_are_those_the_network_was_trained_with(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody of its training part is tested: by a single split, or because a run was interrupted."""
+    scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(12))
+    people = [one.participant_id for one in scans]
+    folds = [Fold(0, tuple(people[:6]), tuple(people[6:8]), tuple(people[8:]))]
+    if names != "single split":  # the first fold has no network
+        folds.insert(0, Fold(1, tuple(people[6:]), (), tuple(people[:6])))
+    layout = EvaluationLayout(tmp_path)
+    layout.fold(0).folder.mkdir(parents=True)
+    layout.fold(0).weights.touch()
+    packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,)}))
+    monkeypatch.setattr(stage, "PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
+    digests = DigestCache(layout.digests)
+    bench = stage.Bench(
+        layout, stage.Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
+    )  # fmt: skip
+    judged = bench._of_run(tmp_path / "planted.json")
+    assert {one.scan_id for one in judged.scans} == {"08", "09", "10", "11"}
+    judge = Judge(judged, (), Extent(0, False, False, False), digests)
+    assert {one.scan_id for one in judge._controls.of(0, judged.scans[0])} == {"00", "02", "04"}
+    assert judged.fold_of(judged.scans[0]) == 0
+
+
+def test_one_person_with_two_names_is_planted_once() -> None:
+    """Else a network is trained with one copy of a person, and tested and compared with another."""
+    names = [f"ADNI{site:03}S{rid:04}" for rid in range(8) for site in (2, 131)]
+    people = people_to_plant([scan(name, "CN") for name in names], "CN", 1)
+    assert len(people) == 8
+    split = paired_folds(people, 4, 0.2, 1)
+    assert sum(len(fold.test) for fold in split.folds) == 8
+
+
+@pytest.mark.parametrize("typed", [["nulls, plant"], ["nulls,", "plant"], [" nulls ,plant "], ["nulls", "plant"]])
+def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
+    request = request_of(Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False))
+    assert request.parts == ("nulls", "plant")
+    assert request.methods == ("lrp", "gradient")
+    assert dataclasses.replace(request, quick=True).extent().shuffles == 1
+
+
+def evaluated(network: str, **values: object) -> dict[str, object]:
+    usual = dict.fromkeys(
+        ("auroc_difference", "hits_difference", "n_planted", "unused_ratio", "rim", "spearman_real"), float("nan")
+    )
+    usual |= {"cohort": "run", "map": "m", "method": "m", "severity": "all", "n_scans": 10, "n_undefined": 0}
+    return usual | {"network": network} | values
+
+
+FOUND = {"auroc_difference": 1.0, "hits_difference": 5.0, "n_planted": 5, "unused_ratio": 0.0}
+LOST = {"auroc_difference": 0.5, "hits_difference": 0.0, "n_planted": 5}
+
+
+@pytest.mark.parametrize(
+    ("rows", "passed"),
+    [
+        ([evaluated("real", **FOUND)], True),
+        ([evaluated("real", **FOUND), evaluated("shuffled-1", **LOST, spearman_real=0.1)], True),
+        ([evaluated("real", **FOUND), evaluated("shuffled-1", **FOUND, spearman_real=0.9)], False),
+        ([evaluated("real", **FOUND), evaluated("untrained", spearman_real=0.9)], False),
+        ([evaluated("none", **FOUND)], False),
+        ([evaluated("real", **{**FOUND, "unused_ratio": float("inf")})], False),
+        ([evaluated("real"), evaluated("shuffled-1", spearman_real=0), evaluated("untrained", spearman_real=0)], None),
+        ([evaluated("real"), evaluated("shuffled-1", spearman_real=0.9)], False),
+        ([evaluated("real")], None),
+        ([evaluated("real", n_undefined=10)], False),
+    ],
+    ids=[
+        "perfect map", "perfect map and nulls", "found with any labels", "found by any network", "image difference",
+        "unused change alone", "noise without a truth", "image without a truth", "nothing asked", "zero everywhere",
+    ],
+)  # fmt: skip
+def test_who_passes(rows: list[dict[str, object]], passed: bool | None) -> None:
+    row = verdict_table(pd.DataFrame(rows)).iloc[0]
+    assert (None if pd.isna(row["passed"]) else bool(row["passed"])) is passed
+
+
+def test_a_verdict_counts_undefined_maps() -> None:
+    row = verdict_table(pd.DataFrame([evaluated("real", n_undefined=3, **FOUND)])).iloc[0]
+    assert row["verdict"].startswith("0 everywhere or not finite in 3 of 10 scans; finds planted disease: yes")
