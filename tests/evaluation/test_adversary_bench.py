@@ -20,6 +20,7 @@ from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.table import Rows, density_ratio, evaluation_table, ranked, standardised_difference
 from pipeline.evaluation.bench.verdicts import COLUMNS, UNKNOWN, sentence, verdict_table
+from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError
@@ -89,7 +90,8 @@ def test_a_map_with_nothing_in_planted_groups_marks_the_unused(density: tuple[fl
 
 
 def test_the_verdict_names_an_infinite_ratio() -> None:
-    row = dict.fromkeys(COLUMNS, float("nan")) | {name: UNKNOWN for name in ("finds", "tells_labels", "marks_rim")}
+    row: dict[str, object] = dict.fromkeys(COLUMNS, float("nan"))
+    row |= {name: UNKNOWN for name in ("finds", "tells_labels", "marks_rim")}
     row |= {"follows_parameters": UNKNOWN, "marks_unused": "yes", "unused_ratio": float("inf")}
     assert sentence(row, needs_network=True) == "marks a change that both classes have: yes (and none of the used one)"
 
@@ -162,6 +164,20 @@ def test_one_person_with_two_names_is_planted_once() -> None:
     assert sum(len(fold.test) for fold in split.folds) == 8
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_one_person_with_two_names_has_one_shuffled_label(seed: int) -> None:
+    """Else one brain is shown with both labels; and the sizes of classes stay, counted in people."""
+    names = [(site, rid) for rid in range(8) for site in (2, 131)[: rid % 3 + 1]]
+    scans = [scan(f"ADNI{site:03}S{rid:04}", ("AD", "CN")[rid % 2]) for site, rid in names]
+    fold = Fold(0, tuple(one.participant_id for one in scans), (), ())
+    labels: dict[str, set[str | None]] = {}
+    for one in with_swapped_labels(scans, fold, CONFIG.cohort, seed):
+        labels.setdefault(one.participant_id[-4:], set()).add(one.label)
+    assert all(len(own) == 1 for own in labels.values())
+    assert sum(own == {"AD"} for own in labels.values()) == 4
+    assert sum(own == {"AD"} for rid, own in labels.items() if int(rid) % 2) == 2
+
+
 @pytest.mark.parametrize("typed", [["nulls, plant"], ["nulls,", "plant"], [" nulls ,plant "], ["nulls", "plant"]])
 def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
     request = request_of(Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False))
@@ -171,7 +187,7 @@ def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
 
 
 def evaluated(network: str, **values: object) -> dict[str, object]:
-    usual = dict.fromkeys(
+    usual: dict[str, object] = dict.fromkeys(
         ("auroc_difference", "hits_difference", "n_planted", "unused_ratio", "rim", "spearman_real"), float("nan")
     )
     usual |= {"cohort": "run", "map": "m", "method": "m", "severity": "all", "n_scans": 10, "n_undefined": 0}

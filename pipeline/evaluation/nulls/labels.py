@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.splits import Fold
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
@@ -36,20 +37,21 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
     """Scans of a fold with labels exchanged within its training part and within its validation part.
 
     Scans of the test part keep their labels, so that what the network says of them can be judged. Of people with scans
-    of both classes, half exchange their own two labels.
+    of both classes, half exchange their own two labels. All names of a person change together.
     """
+    person = name_of_person(scan.participant_id for scan in scans)
     other = {config.negative: config.positive, config.positive: config.negative}
     changed: set[str] = set()
     for name, members in (("train", fold.train), ("validation", fold.validation)):
         part = [scan for scan in scans if scan.participant_id in members]
-        positive = {scan.participant_id for scan in part if scan.label == config.positive}
-        negative = {scan.participant_id for scan in part if scan.label == config.negative}
+        positive = {person[scan.participant_id] for scan in part if scan.label == config.positive}
+        negative = {person[scan.participant_id] for scan in part if scan.label == config.negative}
         own = derived_seed(seed, name, fold.index)
         both = sorted(positive & negative)
         order = generator(own, "both").permutation(len(both))
         changed |= {both[place] for place in order[: (len(both) + 1) // 2]}
         changed |= swapped(sorted(negative - positive), sorted(positive - negative), own)
     return tuple(
-        dataclasses.replace(scan, label=other[str(scan.label)]) if scan.participant_id in changed else scan
+        dataclasses.replace(scan, label=other[str(scan.label)]) if person[scan.participant_id] in changed else scan
         for scan in scans
     )
