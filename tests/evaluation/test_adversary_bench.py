@@ -201,8 +201,9 @@ LOST = {"auroc_difference": 0.5, "hits_difference": 0.0, "n_planted": 5}
 @pytest.mark.parametrize(
     ("rows", "passed"),
     [
-        ([evaluated("real", **FOUND)], True),
-        ([evaluated("real", **FOUND), evaluated("shuffled-1", **LOST, spearman_real=0.1)], True),
+        ([evaluated("real", **FOUND)], None),
+        ([evaluated("real", **FOUND), evaluated("shuffled-1", **LOST, spearman_real=0.1)], None),
+        ([evaluated("real", **FOUND), evaluated("shuffled-1", **LOST), evaluated("untrained", spearman_real=0)], True),
         ([evaluated("real", **FOUND), evaluated("shuffled-1", **FOUND, spearman_real=0.9)], False),
         ([evaluated("real", **FOUND), evaluated("untrained", spearman_real=0.9)], False),
         ([evaluated("none", **FOUND)], False),
@@ -213,7 +214,8 @@ LOST = {"auroc_difference": 0.5, "hits_difference": 0.0, "n_planted": 5}
         ([evaluated("real", n_undefined=10)], False),
     ],
     ids=[
-        "perfect map", "perfect map and nulls", "found with any labels", "found by any network", "image difference",
+        "nulls not asked", "one null not asked", "perfect map and nulls",
+        "found with any labels", "found by any network", "image difference",
         "unused change alone", "noise without a truth", "image without a truth", "nothing asked", "zero everywhere",
     ],
 )  # fmt: skip

@@ -31,8 +31,8 @@ COLUMNS = {
     "cohort": "run or planted, as in evaluation.tsv",
     "map": "Map, named as in file names; or a map made without a network",
     "method": "Method that makes it; none for a map made without a network",
-    "passed": "Whether it passed everything that could be asked: finds and tells_labels yes, follows_parameters yes, "
-    "marks_unused no. n/a where it failed nothing and no truth is known, since noise of each network would pass",
+    "passed": "true: finds, tells_labels and follows_parameters are yes, and marks_unused is not. false: one of them "
+    "is known and otherwise. n/a: it failed nothing, but one of the first three is not known",
     "n_scans": "Scans explained",
     "n_undefined": "Scans whose map is 0 everywhere or not finite; a map that is so in all has failed",
     "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and area at "
@@ -102,7 +102,8 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     wanted = {"finds": YES, "tells_labels": YES, "follows_parameters": YES, "marks_unused": NO}
     known = {name: answer for name, answer in wanted.items() if row[name] != UNKNOWN}
     failed = any(row[name] != answer for name, answer in known.items()) or real["n_undefined"] == real["n_scans"]
-    row["passed"] = False if failed else True if row["finds"] == YES else None
+    asked = row["finds"] == YES and {"tells_labels", "follows_parameters"} <= set(known)
+    row["passed"] = False if failed else True if asked else None
     row["verdict"] = sentence(row, needs_network)
     return row
 
@@ -178,4 +179,5 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
 
 def _share(value: object) -> str:
     """A number between -1 and 1 with two decimals, without the zero before the point."""
-    return f"{value:.2f}".replace("0.", ".", 1) if abs(float(value)) < 1 else f"{value:.2f}"  # type: ignore[arg-type]
+    number = round(float(value), 2) + 0.0  # type: ignore[arg-type]  # + 0.0 takes the sign from a zero
+    return f"{number:.2f}".replace("0.", ".", 1) if abs(number) < 1 else f"{number:.2f}"
