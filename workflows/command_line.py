@@ -196,8 +196,9 @@ def _add_explain(commands: Any) -> None:
 def _add_evaluate(commands: Any) -> None:
     evaluate = commands.add_parser(
         "evaluate", help="judge every method on a finished run: nulls, planted truth, faithfulness, a verdict each",
-        description="Train networks on labels that say nothing, draw parameters anew, and test whether each map can tell "
-        "the difference; look for what was planted, if that is known; and write tables and a verdict per map to OUT/evaluation.",
+        description="Train networks on labels that say nothing, draw parameters anew, and test whether each map can "
+        "tell the difference; look for what was planted, if that is known; and write tables and a verdict per map to "
+        "OUT/evaluation.",
         epilog="What the tables say: docs/evaluation.md. An interrupted evaluation is continued by the same command.",
     )  # fmt: skip
     evaluate.add_argument("out", type=_path, metavar="OUT", help="run folder")
