@@ -43,7 +43,9 @@ def lines_on(run: RunRecord, name: str) -> list[str]:
 
 def _passed_in_words(run: RunRecord, name: str) -> str:
     answer = has_passed(run.tables["verdicts"], name)
-    return "could not be judged" if answer is None else "passed" if answer else "did not pass"
+    if answer is None:
+        return "has neither passed nor failed, since not everything could be asked"
+    return "passed" if answer else "did not pass"
 
 
 def evaluated(run: RunRecord, name: str) -> str:

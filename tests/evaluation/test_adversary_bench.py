@@ -18,6 +18,7 @@ from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
+from pipeline.evaluation.bench.stage import with_earlier
 from pipeline.evaluation.bench.table import Rows, density_ratio, evaluation_table, ranked, standardised_difference
 from pipeline.evaluation.bench.verdicts import COLUMNS, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
@@ -25,6 +26,7 @@ from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome
 from workflows.evaluate import request_of
@@ -227,3 +229,17 @@ def test_who_passes(rows: list[dict[str, object]], passed: bool | None) -> None:
 def test_a_verdict_counts_undefined_maps() -> None:
     row = verdict_table(pd.DataFrame([evaluated("real", n_undefined=3, **FOUND)])).iloc[0]
     assert row["verdict"].startswith("0 everywhere or not finite in 3 of 10 scans; finds planted disease: yes")
+
+
+def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.tsv"
+    columns = {"cohort": "", "map": "", "auroc": ""}
+    earlier = pd.DataFrame({"cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.1, 0.2]})
+    made = pd.DataFrame({"cohort": ["run"], "map": ["m"], "auroc": [0.9]})
+    assert with_earlier(path, made) is made
+    write_table(path, earlier, columns)
+    assert with_earlier(path, made).to_dict("list") == {
+        "cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.9, 0.2],
+    }  # fmt: skip
+    write_table(path, earlier.drop(columns="auroc"), {"cohort": "", "map": ""})
+    assert with_earlier(path, made) is made

@@ -22,6 +22,7 @@ from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
 from pipeline.evaluation.planting.copies import (
+    FEWEST,
     Person,
     paired_folds,
     people_to_plant,
@@ -71,7 +72,7 @@ class Request:
     Parameters
     ----------
     methods : tuple of str
-        Empty for `USUAL_METHODS`, less those that are not defined for the family of networks.
+        Empty for `USUAL_METHODS` and the methods of the run, less those not defined for the family of networks.
     parts : tuple of str
         Of `PARTS`.
     quick : bool
@@ -157,6 +158,8 @@ class Bench:
         return self._written(pd.concat(evaluation), pd.concat(marked), outcomes)
 
     def _written(self, evaluation: pd.DataFrame, marked: pd.DataFrame, outcomes: Sequence[Outcome]) -> Evaluated:
+        evaluation = with_earlier(self.layout.evaluation_scores, evaluation)
+        marked = with_earlier(self.layout.distractors, marked)
         said = verdicts.verdict_table(evaluation)
         write_table(self.layout.evaluation_scores, evaluation, table.COLUMNS)
         write_table(self.layout.distractors, marked, distractors.COLUMNS)
@@ -236,6 +239,11 @@ class Bench:
         if len(made) < len(people):
             log.warning("%d of %d controls could not be copied; see %s", len(people) - len(made), len(people),
                         self.layout.failures)  # fmt: skip
+        if len(made) < FEWEST:
+            raise BadInputError(
+                f"planting: only {len(made)} of {len(people)} controls could be copied, and {FEWEST} are needed. See "
+                f"{self.layout.failures}."
+            )
         split = paired_folds(made, config.cohort.folds, config.cohort.validation_fraction, config.seed)
         scans = tuple(scan for person in made for scan in person.copies)
         versions = registered_versions(copies, scans, config, self.digests)
@@ -256,6 +264,18 @@ class Bench:
         return correlated_group(files, self.atlas, planted, others)
 
 
+def with_earlier(path: Path, made: pd.DataFrame) -> pd.DataFrame:
+    """Rows just made, and those of cohorts that an earlier call judged and this one did not (planted copies).
+
+    A table with other columns, of another version, is not continued.
+    """
+    earlier = read_table(path) if path.is_file() else made.iloc[:0]
+    if list(earlier.columns) != list(made.columns):
+        return made
+    others = earlier[~earlier["cohort"].isin(set(made["cohort"]))]
+    return pd.concat([made, others], ignore_index=True) if len(others) else made
+
+
 def methods_of(request: Request, config: Config) -> tuple[str, ...]:
     """Names of the methods that are judged.
 
@@ -268,7 +288,7 @@ def methods_of(request: Request, config: Config) -> tuple[str, ...]:
     for name in request.methods:
         find_method(name, "--methods")
         family.require_method(name)
-    known = [name for name in USUAL_METHODS if name in METHODS]
+    known = [name for name in dict.fromkeys((*USUAL_METHODS, *config.attribution.methods)) if name in METHODS]
     return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
 
 

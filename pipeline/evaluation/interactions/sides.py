@@ -103,7 +103,8 @@ def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
         whole = float(view.score(view.features)[0])
         hidden = reference.mean.expand_as(view.features)
         found = [scores for _, scores in masked_scores(view, 0, _keeps(labels, groups), hidden, BATCH)]
-    lost = whole - torch.cat(found).double().cpu().numpy().reshape(len(groups), 3)
+    scores = torch.cat(found).double().cpu().numpy() if found else np.zeros(0)  # an atlas without sides has none
+    lost = whole - scores.reshape(len(groups), 3)
     frame = pd.DataFrame(lost, columns=["left", "right", "both"]).assign(group=list(groups))
     write_table(outputs["sides"], frame[list(SCAN_COLUMNS)])
 

@@ -188,7 +188,7 @@ def planting_jobs(
             outputs |= {f"{one.label}_t1w": files.t1w, f"{one.label}_mask": files.brain_mask}
         inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
         facts = [person.severity, person.unused, person.marked, changes, atlas.source_digest, config.seed, start]
-        arguments = (person, source, atlas.name, changes, start, config.seed)
+        arguments = (person, source, config.regions.atlas, changes, start, config.seed)
         key = unit_key(inputs, facts, plant_person)
         jobs.append(Job(STAGE, person.scan.participant_id, key, outputs, plant_person, arguments))
     return jobs
