@@ -21,6 +21,7 @@ from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.methods import attribute_all
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import start_values
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.nulls.image_maps import image_maps
@@ -40,8 +41,10 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
 
-FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in ("undefined", "ag_clamped"))
-"""Scores of faithfulness that are kept: a map that is undefined has a row without any."""
+NOT_KEPT = ("undefined", "ag_clamped", "adcc", "max_sensitivity")
+FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
+"""Scores of faithfulness that are kept. A map that is undefined has a row without any; ADCC and max-sensitivity would
+need eleven more maps per scan and method."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,9 @@ def _faithfulness(
     def probability(volumes: Tensor) -> Tensor:
         return torch.softmax(loaded.model(volumes), dim=1)[:, target]
 
+    def evidence(volumes: Tensor) -> Tensor:
+        return start_values(loaded.model(volumes), target, "evidence")
+
     with exact_float32(device):
         numbers = torch.from_numpy(labels).to(device)
-        return faithfulness(probability, volume[0, 0], values, numbers, replacement, seed=task.seed)
+        return faithfulness(probability, volume[0, 0], values, numbers, replacement, seed=task.seed, logit=evidence)
