@@ -17,6 +17,7 @@ from scipy.spatial.distance import cdist
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
 from pipeline.run.declared import Table
+from pipeline.run.plain_text import counted
 
 MIN_PROBABILITY = 0.9
 GROUPS = 25
@@ -89,7 +90,8 @@ def _pair_rows(table: pd.DataFrame, map_name: str) -> list[dict[str, Any]]:
     confident = positive[positive["probability"] > MIN_PROBABILITY]
     n_candidates = int(confident["participant_id"].nunique())
     if n_candidates < 2:
-        note = f"{n_candidates} participants of the positive class have a probability above {MIN_PROBABILITY}; 2 needed"
+        people = counted(n_candidates, "participant")
+        note = f"{people} of the positive class with a probability above {MIN_PROBABILITY}; two are needed"
         return [{"map": map_name, "n_candidates": n_candidates, "note": note}]
     groups = top_groups(mean_over_participants(positive, "density").droplevel("map"), GROUPS)
     densities = confident.pivot_table("density", "scan_id", "group", aggfunc="first")[groups]

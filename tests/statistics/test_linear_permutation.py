@@ -360,7 +360,7 @@ def test_too_small_designs_are_refused_by_name():
         freedman_lane(values_of(frame), design_of("age + poly(hippocampus_mm3, 3)", "age", frame),
                       Exchangeability.free(5), 9, rng)  # fmt: skip
     lonely = pd.DataFrame({"label": ["a"] + ["b"] * 6})
-    with pytest.raises(BadInputError, match="1 participants are too few for a variance"):
+    with pytest.raises(BadInputError, match="1 participant is too few for a variance"):
         freedman_lane(
             np.arange(7.0), design_of("label", "label", lonely), Exchangeability.free(7), 9, rng, lonely["label"]
         )

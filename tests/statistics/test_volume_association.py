@@ -143,7 +143,7 @@ def test_too_few_true_positives_constant_relevance_and_another_atlas():
     between = few.drop(WITHIN, level="unit")
     assert between["note"].str.contains("2 participants; at least 3").all()
     change = few.xs(WITHIN, level="unit")["note"]
-    assert change.str.contains("1 participants with several scans; at least 3").all()
+    assert change.str.contains("1 participant with several scans; at least 3").all()
     relevance = relevance_of(people())
     relevance.loc[relevance["map"] == "gb", "sum"] = 0.0
     _, flat = associate(people(), relevance)
