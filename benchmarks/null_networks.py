@@ -1,4 +1,4 @@
-"""Networks that differ in level, scale and quality, folds, sites and groups that are unbalanced: no effect, and the tests.
+"""Networks that differ in level, scale and quality, unbalanced folds, sites and groups, no effect, and the tests.
 
 What the other simulations leave out. The network of a test fold multiplies what it sees by its scale; groups are
 unevenly spread over folds, people have 1 to 5 scans, and groups differ in size and spread.
@@ -21,7 +21,7 @@ from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.linear.partial_correlation import partial_correlation
 from pipeline.statistics.progression.conversion import Conversions
-from pipeline.statistics.progression.cox import RELEVANCE, _alike, _tests, predictors
+from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
 from pipeline.statistics.progression.permuted_change import change_test
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 
@@ -130,7 +130,7 @@ def confounded_sites(rng: Generator) -> Found:
 
 
 def after_combat(rng: Generator) -> Found:
-    """Sites differ, and go with the class; classes do not differ. ComBat is fitted on others, class among its covariates."""
+    """Sites differ, and go with the class; classes do not differ. ComBat is fitted on others."""
     n, found = 120, {}
     patient = np.tile(np.arange(n) % 2 == 0, 2)
     site = rng.integers(0, 3, 2 * n)
@@ -178,14 +178,14 @@ def short_follow_up(rng: Generator) -> Found:
     frame = frame.assign(mmse=rng.normal(27, 2, n), sex=rng.choice(["F", "M"], n), tiv_mm3=1.0, competing=np.nan)
     frame = frame.assign(hippocampus_mm3=rng.normal(size=n), probability=rng.random(n), progression=None)
     cohort = Conversions(frame, values, ("lrp",), tuple(f"r{i}" for i in range(COLUMNS)), {})
-    (family,) = _alike([one for one in predictors(cohort) if one.name == RELEVANCE], {})
+    (family,) = _with_shared_models([one for one in predictors(cohort) if one.name == RELEVANCE], {})
     tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
     assert refused is None, refused
     return {"Cox score, short follow-up of those with high relevance": np.array(tests["p"][:1])}
 
 
 def misses(low: np.ndarray, high: np.ndarray, true: float) -> np.ndarray:
-    """0 where an interval misses the true value, 1 where it does not: so `LEVEL` counts misses; NaN without interval."""
+    """0 where an interval misses the true value, 1 where it does not: so misses count as p <= .05; NaN without one."""
     inside = ((low <= true) & (true <= high)).astype(float)
     return np.where(np.isnan(low), np.nan, inside)
 

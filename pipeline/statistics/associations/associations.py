@@ -61,8 +61,8 @@ ASSOCIATIONS_COLUMNS = {
     "fold; the effect size",
     "ci_low": "Lower bound of the confidence interval over participants",
     "ci_high": "Upper bound of the confidence interval",
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at most "
-    "1 - confidence; none",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "slope": "Change of relevance per unit of the biomarker, adjusted for the covariates; n/a for ranks",
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",

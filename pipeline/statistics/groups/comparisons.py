@@ -50,8 +50,8 @@ COMPARISONS_COLUMNS = {
     "by n1 n2 / (n1 + n2)",
     "ci_low": "Lower bound of the interval of difference",
     "ci_high": "Upper bound",
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at most "
-    "1 - confidence; none",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
     "small samples; n/a with fewer than 8 degrees of freedom",
     "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
@@ -96,7 +96,8 @@ GROUP_COMPARISONS_TABLE = Table(
     "n_second"),
 )  # fmt: skip
 _NUMBERS = (
-    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high", "t", "df", "p", "p_fwe",
+    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high", "t", "df",
+    "p", "p_fwe",
     "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted",
     "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low",
     "log_gain_shrunk_high",
@@ -180,7 +181,7 @@ def compare(
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
 ) -> tuple[NDArray[np.intp], Floats, list[str | None]]:
-    """Fill in both tests; return the fold of each participant (0 if not adjusted for), critical |t| and notes of rows."""
+    """Fill in both tests; return the fold of each participant (0 if not held), critical |t| and notes of rows."""
     critical = np.full(len(table), np.nan)
     families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
     tests, model = _permute(values, frame, "", settings, families, seed)

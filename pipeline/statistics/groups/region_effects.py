@@ -28,8 +28,8 @@ EFFECT_COLUMNS = {
     "weighted by n1 n2 / (n1 + n2)",
     "ci_low": "Lower bound of the interval of difference",
     "ci_high": "Upper bound",
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at most "
-    "1 - confidence; none",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
     "small samples; n/a with fewer than 8 degrees of freedom",
     "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
