@@ -116,4 +116,4 @@ def _unknown(setting: str, name: str, known: Collection[str], part: str = "") ->
     part = part or name
     listed = ", ".join(sorted(known)) or "none"
     of = "" if part == name else f" ({part})"
-    return BadInputError(f"{setting}: {name!r}{of} is unknown.{did_you_mean(nearest(part, known))} Known: {listed}.")
+    return BadInputError(f"{setting}: {name!r}{of} is not known.{did_you_mean(nearest(part, known))} Known: {listed}.")

@@ -265,7 +265,7 @@ def test_planted_change_is_found_and_the_numbers_of_repeats_are_told(tmp_path) -
     assert (row["n_participants"], row["n_scans"], row["n_repeated"], row["n_three"]) == (30, 90, 30, 30)
     assert row["family"] == "2 regions: AD - CN, lrpB000"
     empty = table.xs("Empty", level="group").iloc[0]
-    assert empty["note"] == "the response is the same in all scans"
+    assert empty["note"] == "the response is constant"
 
 
 def test_levels_of_networks_are_taken_out_and_make_no_change(tmp_path) -> None:

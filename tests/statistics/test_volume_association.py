@@ -47,7 +47,7 @@ def test_coefficients_by_hand():
                     assert row["ci_low"] <= row["r"] <= row["ci_high"]
                 else:  # so it is in every draw
                     assert row["interval"] == "none"
-                    assert "every draw of participants gives the same value" in row["note"]
+                    assert "all bootstrap draws give the same value" in row["note"]
 
 
 def test_planted_association_is_found_and_none_is_not():
@@ -164,7 +164,7 @@ def test_participants_who_cannot_be_exchanged_have_no_p_over_scans():
     row = table.loc[("gb", "hippocampus_mm3", "scan", "pearson")]
     assert np.isfinite(row["r"])
     assert np.isnan(row["p"])
-    assert "none can be exchanged" in row["note"]
+    assert "none can be permuted" in row["note"]
 
 
 def test_change_within_participants_is_the_repeated_measures_correlation():

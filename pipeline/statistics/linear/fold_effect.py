@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.data.values import participant_means
 from pipeline.statistics.linear.design import PARTICIPANT, Design, design_of
@@ -26,7 +27,7 @@ from pipeline.statistics.linear.exchangeability import Exchangeability
 FOLD = "fold"
 MIN_FREEDOM = 5
 """Residual degrees of freedom below which the test is made without fold."""
-NOT_HELD = "left out: too few participants ({} in {} folds of two or more); networks may confound the test"
+NOT_HELD = "left out: too few participants ({} in {} of two or more); networks may confound the test"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +101,8 @@ def model_within_folds(
     units, folds = _usable_folds(rows, exchange.of_rows(plain.rows))
     if problem and folds > 1 and units - len(plain.names) - (folds - 1) >= MIN_FREEDOM:
         raise problem
-    said = {**plain.dropped, FOLD: NOT_HELD.format(units, folds)}
-    return FoldModel(dataclasses.replace(plain, dropped=said), exchange, False)
+    dropped = {**plain.dropped, FOLD: NOT_HELD.format(units, counted(folds, "fold"))}
+    return FoldModel(dataclasses.replace(plain, dropped=dropped), exchange, False)
 
 
 def fold_of_units(frame: pd.DataFrame, exchange: Exchangeability, held: bool) -> Indices:
@@ -128,7 +129,7 @@ def fold_of_participants(frame: pd.DataFrame, hold: bool, columns: int) -> tuple
         return nothing, None
     units, folds = _usable_folds(frame, exchange)
     if folds < 2 or units - columns - (folds - 1) < MIN_FREEDOM:
-        return nothing, f"{FOLD}: {NOT_HELD.format(units, folds)}"
+        return nothing, f"{FOLD}: {NOT_HELD.format(units, counted(folds, 'fold'))}"
     return fold_of_units(frame, exchange, True), None
 
 
