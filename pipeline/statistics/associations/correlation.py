@@ -18,7 +18,8 @@ from scipy.stats import rankdata
 from pipeline.statistics.arrays import Floats, Indices
 
 ESTIMATORS = ("pearson", "spearman")
-TINY = np.finfo(float).tiny
+SMALLEST = 1e-24
+"""Of the squared denominator of t, where all rows lie on one line."""
 
 
 def is_constant(values: Floats) -> NDArray[np.bool_]:
@@ -44,6 +45,6 @@ def clustered_t(x: Floats, y: Floats, codes: Indices, df: int, rows: NDArray[np.
     products = (x[rows] * y)[:, order]
     sums = np.add.reduceat(products, starts, axis=1)
     r = sums.sum(axis=1)
-    spread = np.maximum(sums.shape[1] * (sums**2).sum(axis=1) * (1 - r**2), TINY)
+    spread = np.maximum(sums.shape[1] * (sums**2).sum(axis=1) * (1 - r**2), SMALLEST)
     t: Floats = r * np.sqrt(df / spread)
     return r, t

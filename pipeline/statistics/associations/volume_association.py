@@ -293,10 +293,12 @@ def _tested(r: float, t: float, null: Floats, exact: bool, settings: StatisticsC
     p = np.asarray([two_sided_p(np.asarray(t), null, exact)], float)
     critical = critical_values(np.abs(null)[None], settings.confidence, exact)
     bounds = correlation_interval(np.array([r]), np.array([t]), critical, p, 1 - settings.confidence)
-    low, high = (float(bound[0]) for bound in bounds[1:])
+    on_a_line = abs(r) >= 1 - 1e-12
+    low, high = (np.nan if on_a_line else float(bound[0]) for bound in bounds[1:])
     return {
         "r": float(r), "ci_low": low, "ci_high": high, "interval": NO_INTERVAL if np.isnan(low) else TEST_INTERVAL,
-        "p": float(p[0]), "n_permutations": len(null), "exact": exact, "note": None,
+        "p": float(p[0]), "n_permutations": len(null), "exact": exact,
+        "note": "no interval: all points lie on one line" if on_a_line else None,
     }  # fmt: skip
 
 

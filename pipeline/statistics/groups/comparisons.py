@@ -181,7 +181,7 @@ def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
 ) -> tuple[NDArray[np.intp], Floats, list[str | None]]:
     """Fill in both tests; return the fold of each participant (0 if not held), critical |t| and notes of rows."""
-    critical = np.full(len(table), np.nan)
+    critical, plain = np.full(len(table), np.nan), table["difference"].copy()
     families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
     tests, model = _permute(values, frame, "", settings, families, seed)
     fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
@@ -192,6 +192,7 @@ def _test(
     for family, test in zip(families, tests, strict=True):
         for field, column in (names | bounds).items():
             table.loc[family, column] = getattr(test, field)
+        table.loc[family, "difference"] = table.loc[family, "difference"].fillna(plain[family])
         critical[family] = test.critical
         n_tests = int(np.isfinite(test.p).sum())
         table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"

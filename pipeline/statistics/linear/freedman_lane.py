@@ -181,6 +181,7 @@ def freedman_lane(
     rng: np.random.Generator,
     variance_groups: Sequence[Any] | None = None,
     confidence: float = 0.95,
+    equal_variances: bool = False,
 ) -> PermutationTest:
     """Test the tested term of a design in every column of values.
 
@@ -196,6 +197,11 @@ def freedman_lane(
     variance_groups : sequence, optional
         One per row of the table: groups with different residual variances, for a studentised statistic. In a comparison
         of groups, these groups.
+    confidence : float
+        Of the interval of one tested column.
+    equal_variances : bool
+        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of the robust one of
+        `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
 
     Returns
     -------
@@ -211,11 +217,12 @@ def freedman_lane(
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    return permutation_test(scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()))
+    return permutation_test(scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()), confidence, equal_variances)
 
 
 def permutation_test(
-    values: Floats, model: LinearModel, permutations: Permutations, confidence: float = 0.95
+    values: Floats, model: LinearModel, permutations: Permutations, confidence: float = 0.95,
+    equal_variances: bool = False,
 ) -> PermutationTest:
     """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test."""
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
@@ -230,7 +237,9 @@ def permutation_test(
     coefficients = np.full((model.tested.shape[1], values.shape[1]), np.nan)
     coefficients[:, usable] = model.to_coefficients @ (model.tested.T @ residuals) * norms
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
-    measured, statistic, df, single, largest, critical = _measured(residuals, model, permutations, confidence)
+    measured, statistic, df, single, largest, critical = _measured(
+        residuals, model, permutations, confidence, equal_variances
+    )
     family = len(permutations) - np.searchsorted(np.sort(largest), measured * (1 - TIE_TOLERANCE), side="left")
     result: dict[str, Floats] = {
         "statistic": statistic,
@@ -244,7 +253,7 @@ def permutation_test(
         estimate = coefficients[0, usable]
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.where(statistic == 0, np.nan, estimate / statistic)
-        if model.groups is None:  # under the null hypothesis the residuals hold the effect, which the error must not
+        if model.groups is None and not equal_variances:  # under the null hypothesis the residuals hold the effect, which the error must not
             error = error / np.sqrt(1 + 2 * r_squared)
         low, high = dual_interval(estimate, critical * error, result["p"], 1 - confidence)
         result |= {"estimate": estimate, "standard_error": error, "critical": critical, "low": low, "high": high}
@@ -265,11 +274,11 @@ def permutation_test(
 
 
 def _measured(
-    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float
+    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool
 ) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats]:
     """Size of the statistic, the statistic, its df, permutations as large, the largest of each, and critical values."""
     as_observed = np.arange(len(residuals), dtype=np.intp)[None]
-    if model.groups is None and model.tested.shape[1] > 1:
+    if model.groups is None and (equal_variances or model.tested.shape[1] > 1):
         plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
         measured = plain.size(as_observed, residuals)[0]
         counts, largest = plain.tally(permutations.rows, residuals, measured * (1 - TIE_TOLERANCE), CHUNK_BYTES)

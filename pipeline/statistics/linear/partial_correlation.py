@@ -82,10 +82,10 @@ def correlation_interval(
     1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. The interval
     leaves out 0 where p is at most alpha, and nowhere else.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         of_z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * r**2))
         low, high = dual_interval(np.arctanh(r), critical * of_z, p, alpha)
-    return of_z * (1 - r**2), np.tanh(low), np.tanh(high)
+        return of_z * (1 - r**2), np.tanh(low), np.tanh(high)
 
 
 def ranks(values: Floats) -> Floats:

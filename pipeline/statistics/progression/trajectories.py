@@ -42,7 +42,7 @@ TRAJECTORY_COLUMNS = {
     "estimate": "Change per year, in standard deviations of the response over all scans; n/a for group x time",
     "ci_low": "Lower bound of its interval, which excludes 0 exactly where p is at most 1 - confidence",
     "ci_high": "Upper bound of the interval",
-    "statistic": "Of the slopes of participants: Johnson's t for a slope, t for a difference (network held, one "
+    "statistic": "Of the slopes of participants: Hall's t for a slope, t for a difference (network held, one "
     "residual variance per group), F for group x time",
     "df": "Its degrees of freedom (Welch-Satterthwaite for differences)",
     "p": "Two-sided p over participants, (b+1)/(m+1) or exact: for a slope by flipping the signs of participants' "
