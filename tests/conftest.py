@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
 import pytest
 
+from workflows.command_line import WORKER_MODULES
+
 # ITK reads it once, when the first test of a process imports ANTs; with more threads its results vary.
 os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
+# Whichever test first needs workers starts the one server of its process, which imports for all later tests.
+multiprocessing.set_forkserver_preload(list(WORKER_MODULES))
 
 REAL_DATA = Path(os.environ.get("HEATLAS_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
