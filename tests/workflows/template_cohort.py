@@ -44,9 +44,10 @@ bootstrap_samples = 100
 
 
 def write_config(
-    path: Path, folds: int = 2, epochs: int = 2, repeats: int = 1, rate: float = 1e-3, channels: tuple[int, ...] = (4, 8)
+    path: Path, folds: int = 2, epochs: int = 2, repeats: int = 1, rate: float = 1e-3, width: int = 4
 ) -> Path:
-    path.write_text(CONFIG.format(folds=folds, epochs=epochs, repeats=repeats, rate=rate, channels=list(channels)))
+    channels = [width, 2 * width]
+    path.write_text(CONFIG.format(folds=folds, epochs=epochs, repeats=repeats, rate=rate, channels=channels))
     return path
 
 
