@@ -31,7 +31,7 @@ _HOMES = {
     "figures": "workflows.figures", "models": "workflows.models", "evaluate": "workflows.evaluate",
 }  # fmt: skip
 """Modules of commands that need neither networks nor ANTs, and start fast without these libraries."""
-_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
+WORKER_MODULES = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """Modules that workers need, in order; imported by their server while this process imports the rest."""
 _MOST_PROCESSES = 1024
 FIGURE_FORMATS = ("svg", "pdf", "png")
@@ -294,7 +294,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     arguments = build_parser().parse_args(argv)
     try:
         if arguments.command in ("demo", "run", "explain", "evaluate") and arguments.executor is None:
-            import_ahead(_WORK)
+            import_ahead(WORKER_MODULES)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
         begin()
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
