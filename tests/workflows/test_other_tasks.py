@@ -58,7 +58,7 @@ def test_a_registration_seed_stays_that_of_the_run_that_began(tmp_path: Path) ->
         (("--target", "remark"), "has 'word"),
         (("--target", "brain_age"), "cohort.target = 'brain_age'"),
         (("--target", "age", "--contrast", "diagnosis=CN,AD"), "give only one of them"),
-        (("--contrast", "diagnosis=CN,,AD"), "write COLUMN=NEGATIVE,POSITIVE"),
+        (("--contrast", "diagnosis=CN,,AD"), "write COLUMN=CLASS,CLASS"),
         (("--contrast", "diagnosis=CN,MCI,FTD"), "cohort.positive = 'FTD'"),
     ],
 )
