@@ -68,8 +68,8 @@ def weighted_partial_correlation(
     x, y = _unit_residuals(x, basis), _unit_residuals(y, basis)
     result = np.empty((len(weights), y.shape[1]))
     for start in range(0, len(weights), DRAWS_AT_ONCE):
-        own = weights[start : start + DRAWS_AT_ONCE]
-        result[start : start + len(own)] = _partial_of_draws(x, y, which, basis, own)
+        chunk = weights[start : start + DRAWS_AT_ONCE]
+        result[start : start + len(chunk)] = _partial_of_draws(x, y, which, basis, chunk)
     return result
 
 

@@ -99,8 +99,8 @@ def _counts(
         for direction in moving:
             explained += (direction[rows] @ residuals) ** 2
         size = np.empty_like(explained)
-        for own in groups:
-            size[:, own] = (tested[rows, which[own[0]]] @ residuals[:, own]) ** 2
+        for columns in groups:
+            size[:, columns] = (tested[rows, which[columns[0]]] @ residuals[:, columns]) ** 2
         size /= np.maximum(1 - explained, np.finfo(float).tiny)
         single += (size >= threshold).sum(axis=0)
         family += len(size) - np.searchsorted(np.sort(size.max(axis=1)), threshold, side="left")

@@ -193,7 +193,7 @@ def _rows(
         return [base | {"note": "; ".join([slopes, *notes])}]
     base |= {"random_effects": slopes.random, "df": slopes.df}
     base["note"] = "; ".join(filter(None, [slopes.note, *notes, permuted.note(response)])) or None
-    return [base | row | permuted.p(response, own) for own, row in _terms(slopes, groups, settings.confidence)]
+    return [base | row | permuted.p(response, names) for names, row in _terms(slopes, groups, settings.confidence)]
 
 
 def _fitted(known: pd.DataFrame, groups: list[str], random_slope: bool) -> Slopes | str:
@@ -224,8 +224,8 @@ def _terms(
     }
     for i, name in enumerate(groups):
         contrasts |= {f"{name} - {other}": ((name, other), unit[i] - unit[j]) for j, other in enumerate(groups[:i])}
-    for term, (own, weights) in contrasts.items():
+    for term, (compared, weights) in contrasts.items():
         value, low, high, t = slopes.contrast(weights, confidence)
-        yield own, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t}
+        yield compared, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t}
     if len(groups) > 1:
         yield tuple(groups), {"term": GROUP_BY_TIME, "statistic": slopes.equal_slopes()}
