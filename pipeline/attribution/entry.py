@@ -1,4 +1,4 @@
-"""What the program knows of a method beside its formula: its record, one line of help, where it is usually asked."""
+"""Registry entry of a method: its settings, a line of help, and the stage where it is applied by default."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pipeline.regions.packed_atlas import PackedAtlas
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run can give to a method.
+    """What a run provides to a method.
 
     Parameters
     ----------
     atlas : PackedAtlas
-        Its regions.
+        Atlas regions.
     box : Box or None
         The part of the template grid that the network sees.
     reference : Reference or None
-        Controls that the network was trained with; None where no method asks for them.
+        Training controls of the network; None if no method needs them.
     """
 
     atlas: PackedAtlas
@@ -37,18 +37,18 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as users meet it.
+    """A method as users see it.
 
     Parameters
     ----------
     record : type
         Its settings. A static method ``from_run(surroundings)`` gives those that come from the run.
     help : str
-        What it answers, in one line.
+        What it shows, in one line.
     usual_stage : {"input", "last"}
-        Where it is asked by default: at the input, or after the last layers that keep places apart.
+        Default stage: the input, or the last stage with spatial resolution.
     usual_start : {"run", "logit", "evidence"}
-        The value it explains by default: the `start_value` of the run, the logit, or the evidence.
+        Value explained by default: the `start_value` of the run, the logit, or the evidence.
     """
 
     record: type[Any]
@@ -62,7 +62,7 @@ class Entry:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether the method says where its relevance went."""
+        """Whether the method reports where relevance was lost."""
         return bool(getattr(self.record, "has_ledger", False))
 
     @property
@@ -71,18 +71,18 @@ class Entry:
         return any(field.name == "reference" for field in fields(self.record))
 
     def build(self, settings: Mapping[str, Setting], surroundings: Surroundings) -> Method:
-        """Make the method; raises `UsageError` for a setting that it refuses."""
+        """Create the method; raises `UsageError` for an invalid setting."""
         given = self.record.from_run(surroundings) if hasattr(self.record, "from_run") else {}
         method: Method = build_record(self.record, settings, given)
         return method
 
     def stage_of(self, model: nn.Module) -> int:
-        """Number of the boundary at which the method is usually asked."""
+        """Number of the default boundary."""
         return last_spatial_stage(model) if self.usual_stage == "last" else 0
 
 
 def last_spatial_stage(model: nn.Module) -> int:
-    """Boundary after the last stage that holds a 3D convolution; 0 where there is none."""
+    """Boundary after the last stage with a 3D convolution; 0 if there is none."""
     stages = list(model.stages) if isinstance(model, StagedModel) else list(model.children())
     with_convolution = [
         number for number, stage in enumerate(stages, 1) if any(isinstance(m, nn.Conv3d) for m in stage.modules())

@@ -1,7 +1,7 @@
-"""Settings of a method as typed on a command line: ``key=value``, checked against the fields of its record.
+"""Settings of a method given as ``key=value``, checked against the fields of its record.
 
-Values are written as in TOML (``20``, ``0.5``, ``true``, ``[16, 16, 8]``); anything else is text. A field that is a
-record itself, such as the masking of a perturbation method, is reached with a point: ``masking.baseline=-1.5``.
+Values are written as in TOML (``20``, ``0.5``, ``true``, ``[16, 16, 8]``); anything else is text. Fields of a nested
+record, such as the masking of a perturbation method, use dots: ``masking.baseline=-1.5``.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def read_settings(method: str, record: type[Any], texts: Sequence[str], where: s
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A setting: its type and its default; `dataclasses.MISSING` where there is none."""
+    """A setting: its type and its default, or `dataclasses.MISSING`."""
 
     kind: Any
     default: Any
 
 
 def settable(record: type[Any], prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """Settings of a record that can be typed, by name; those of records within it with a point."""
+    """Settings of a record by name; those of nested records with a dot."""
     hints = get_type_hints(record)
     for field in dataclasses.fields(record):
         kind = hints[field.name]
@@ -73,12 +73,12 @@ def settable(record: type[Any], prefix: str = "") -> Iterator[tuple[str, Field]]
 
 
 def build_record(record: type[Any], settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
-    """Make a record from its settings, and from what is not typed but given by the run.
+    """Create a record from its settings and from values provided by the run.
 
     Raises
     ------
     UsageError
-        For a value that the record itself refuses.
+        For a value that the record refuses.
     """
     hints, values = get_type_hints(record), dict(given)
     for name, value in settings.items():

@@ -1,7 +1,7 @@
-"""One verb for every method: `attribute`.
+"""Entry point of all methods: `attribute`.
 
-A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula lives in pure
-functions beside it; what surrounds it (precision, checks, bringing maps up to the input's grid) lives here, once.
+A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula is in pure functions
+beside it; precision, checks and upsampling to the input's grid are handled here for all methods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Method(Protocol):
     """As written in sidecars and on the command line."""
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) at the boundary of `view`, summed over the channels of its features."""
+        """Maps (B, 1, d, h, w) at the boundary of `view`, summed over channels."""
         ...
 
 
@@ -37,13 +37,13 @@ class Conditional(Protocol):
     """A method that is not defined for every network."""
 
     def require(self, view: NetworkView) -> None:
-        """Raise `UsageError` where it is not, whatever the volumes hold."""
+        """Raise `UsageError` if it is not defined for this network, whatever the volumes."""
         ...
 
 
 @runtime_checkable
 class Propagation(Protocol):
-    """A method that passes through the network by itself and can make several maps on the way."""
+    """A method with its own pass through the network, which can make several maps at once."""
 
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
@@ -57,14 +57,14 @@ class Relative(Protocol):
     """A method that explains a volume relative to a reference."""
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """The value that the view explains, of the reference, one per volume: (B,)."""
+        """The explained value of the reference, one per volume: (B,)."""
         ...
 
 
 def require_defined(
     model: nn.Module, shape: tuple[int, int, int], method: Method, stage: int | str, start: StartValue
 ) -> None:
-    """Refuse a method that is not defined for a network, by one pass of an empty volume; before any scan is read.
+    """Refuse a method that is not defined for a network, using an empty volume; before any scan is read.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ def require_defined(
         Voxels of its input.
     method : Method
     stage, start
-        As of `attribute`.
+        As for `attribute`.
 
     Raises
     ------
     UsageError
-        As the method raises it, with the layers it finds and what to do.
+        From the method, with the layers it found and the remedy.
     """
     if isinstance(method, Conditional):
         weight = next(model.parameters())
@@ -96,7 +96,7 @@ def attribute(
     start: StartValue = "logit",
     at_input_grid: bool = True,
 ) -> Attribution:
-    """Explain one output by a method that makes one map; of several the first. See `attribute_all`."""
+    """Explain one output by a method; the first map if it makes several. See `attribute_all`."""
     return attribute_all(model, volumes, target, method, stage, start, at_input_grid)[0]
 
 
@@ -114,7 +114,7 @@ def attribute_all(
     Parameters
     ----------
     model : nn.Module
-        In evaluation mode; not changed in any way.
+        In evaluation mode; not changed.
     volumes : Tensor
         (B, 1, D, H, W), in the precision and on the device of the model.
     target : int
@@ -125,7 +125,7 @@ def attribute_all(
     start : {"logit", "probability", "evidence"}
         Value of the target that is explained.
     at_input_grid : bool
-        Bring the map of a later stage up to the grid of the input; see `to_input_grid`.
+        Upsample the map of a later stage to the grid of the input; see `to_input_grid`.
 
     Returns
     -------
@@ -135,17 +135,16 @@ def attribute_all(
     Raises
     ------
     UsageError
-        For a stage, target, mode or setting that is not supported.
+        For an unsupported stage, target, mode or setting.
     BadInputError
-        For volumes that do not fit the model or are not finite, and for maps that would not be.
+        For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
-    if isinstance(method, Propagation) and stage == 0:  # passes through the network once, without a view
+    if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
         return tuple(_finite(answer) for answer in method.answers(model, volumes, target, start, stage))
     with explaining(model, volumes, target, stage, start) as view:
         if view.features.dim() != 5:
             raise UsageError(
-                f"stage {stage!r}: what leaves it is {tuple(view.features.shape)} and has no voxels; explain at an "
-                "earlier stage."
+                f"stage {stage!r}: its output {tuple(view.features.shape)} has no voxels; explain at an earlier stage."
             )
         if isinstance(method, Propagation):
             answers = list(method.answers(model, volumes, target, start, stage))
@@ -167,7 +166,7 @@ def _finite(answer: Attribution) -> Attribution:
     if broken:
         raise BadInputError(
             f"{answer.method}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "
-            "overflows or has an infinite slope there; look at the scale of its weights and of the volume."
+            "overflows or has an infinite slope; check the scale of its weights and of the volume."
         )
     return answer
 

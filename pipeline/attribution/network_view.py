@@ -1,8 +1,8 @@
-"""What a method explains: one output of a network, seen from a boundary between its layers.
+"""What a method explains: one output of a network, as a function of the features at a boundary between layers.
 
-Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(volumes)``. What crosses it are the
-*features* (B, C, d, h, w); at boundary 0 they are the volumes themselves. A method explains the *score* of the target
-as a function of the features, so the same formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
+Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(volumes)``. The *features* (B, C, d, h,
+w) are the values at the boundary; at boundary 0 they are the volumes. A method explains the *score* of the target as a
+function of the features, so one formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 @dataclass(frozen=True)
 class NetworkView:
-    """One output of a network, seen from a boundary.
+    """One output of a network as a function of the features at a boundary.
 
     Parameters
     ----------
     volumes : Tensor
         (B, 1, D, H, W).
     features : Tensor
-        (B, C, d, h, w), what crosses the boundary; detached.
+        (B, C, d, h, w), values at the boundary; detached.
     target : int
         Output unit.
     start : {"logit", "probability", "evidence"}
-        Which value of the target is explained.
+        Value of the target that is explained.
     before, after : tuple of (str, nn.Module)
         The layers on either side of the boundary, by name. `before` is empty at the input.
     model : nn.Module
-        The whole network, and `stage` the boundary as it was asked for: LRP needs more than a function of the features.
+        The whole network, which LRP needs.
     stage : int or str
+        The boundary as requested.
     """
 
     volumes: Tensor
@@ -77,7 +78,7 @@ class NetworkView:
 def explaining(
     model: nn.Module, volumes: Tensor, target: int, stage: int | str = 0, start: StartValue = "logit"
 ) -> Iterator[NetworkView]:
-    """Open a network at a boundary for as long as it is explained: exact float32, deterministic, nothing changed.
+    """Open a network at a boundary: exact float32, deterministic, restored afterwards.
 
     Parameters
     ----------
@@ -105,17 +106,17 @@ def explaining(
     with exact_float32(volumes.device):
         with torch.no_grad():
             features = _run_watched(before, volumes).detach()
-            start_values(_run_watched(after, features), target, start)  # refuses a wrong target before any work
+            start_values(_run_watched(after, features), target, start)  # refuses a wrong target early
         yield NetworkView(volumes, features, target, start, before, after, model, stage)
 
 
 def require_unchanging(model: nn.Module) -> None:
-    """Refuse a model whose forward pass would depend on the call or change its own activations.
+    """Refuse a model whose forward pass depends on the batch or changes its own activations.
 
     Raises
     ------
     UsageError
-        Naming the first module in training mode, working in place, or normalising by the batch it happens to see.
+        Naming the first module in training mode, working in place, or normalising by the current batch.
     """
     for name, module in model.named_modules():
         where = f"layer {name or 'model'} ({type(module).__name__})"
@@ -125,13 +126,13 @@ def require_unchanging(model: nn.Module) -> None:
             raise UsageError(f"{where} works in place; create it with inplace=False.")
         if isinstance(module, BATCH_NORMS) and module.running_mean is None:
             raise UsageError(
-                f"{where} keeps no running statistics, so volumes of a batch change each other's maps; create it with "
+                f"{where} keeps no running statistics, so maps would depend on the batch; create it with "
                 "track_running_stats=True."
             )
 
 
 def open_parts(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
-    """Layers of a `StagedModel` or `nn.Sequential` in order of computation, by name; any other module is one part."""
+    """Layers of a `StagedModel` or `nn.Sequential` in order, by name; any other module is one part."""
     return tuple(_open("", model))
 
 
@@ -158,7 +159,7 @@ def split_layers(
 
 
 def _children(model: nn.Module) -> list[nn.Module]:
-    """Stages or children that a numbered boundary counts; a module used twice counts twice. Empty if not opened."""
+    """Stages or children counted by a numbered boundary, with repetitions; empty if there are none."""
     if isinstance(model, StagedModel) and type(model).forward is StagedModel.forward:
         return list(model.stages)
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
@@ -183,14 +184,14 @@ def _run(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
 
 
 def _run_watched(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
-    """As `_run`, refusing a layer that overwrites what it was given: later calls would explain other features."""
+    """Like `_run`, but refuses a layer that overwrites its input, which would change what is explained."""
     for name, layer in layers:
         version = None if a.is_inference() else a._version
         after = layer(a)
         if version is not None and a._version != version:
             raise UsageError(
-                f"layer {name} ({type(layer).__name__}) changes its own input in place, here the volumes or features "
-                "that are explained; let it work on a copy."
+                f"layer {name} ({type(layer).__name__}) changes its input in place, here the explained volumes or "
+                "features; let it work on a copy."
             )
         a = after
     return a

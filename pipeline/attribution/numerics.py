@@ -1,7 +1,7 @@
-"""Float32 that is float32.
+"""Full float32 precision.
 
-On NVIDIA cards since Ampere PyTorch convolves float32 in TF32 (10-bit mantissa) unless told otherwise, which breaks
-conservation in the third digit and flips max-pool winners. Autocast does the same more openly.
+On NVIDIA cards since Ampere, PyTorch uses TF32 (10-bit mantissa) for float32 convolutions by default, which breaks
+conservation in the third digit and changes max-pool winners. Autocast lowers precision too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Full float32 precision and deterministic convolutions inside, the caller's settings restored after.
+    """Context with full float32 precision and deterministic convolutions; settings are restored afterwards.
 
     Parameters
     ----------
     device : torch.device
-        Where the work happens; autocast is switched off there.
+        Device of the computation; autocast is disabled there.
     """
     matmul = torch.backends.cuda.matmul
     allowed = matmul.allow_tf32

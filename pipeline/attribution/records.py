@@ -1,4 +1,4 @@
-"""What an attribution method returns."""
+"""Result of an attribution method."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Attribution:
     method : str
         Its name in the registry.
     target : int
-        Output unit that was explained.
+        Explained output unit.
     start_value : Tensor
-        (B,), the value of the target that was explained: its logit, its softmax probability or its evidence.
+        (B,), the explained value of the target: its logit, its softmax probability or its evidence.
     parameters : mapping
         Settings of the method.
     ledger : Ledger or None
-        Where relevance went; None for methods that do not conserve anything.
+        Where relevance went; None for methods that are not conservative.
     reference_value : Tensor or None
-        (B,), the same value of the reference: of a method relative to controls, whose map adds up to ``start_value``
-        less this; None for all others.
+        (B,), the same value of the reference, for methods relative to controls, whose maps add up to ``start_value``
+        minus this; None for all others.
     """
 
     values: Tensor

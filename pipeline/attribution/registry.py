@@ -1,6 +1,6 @@
-"""Every method of this package by the name it has in settings, on the command line and in sidecars.
+"""Registry of all attribution methods, by the name used in settings, on the command line and in sidecars.
 
-To add a method, add a line here; a test finds methods that are not listed.
+Add a method here; a test finds methods that are not listed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from pipeline.run.errors import UsageError
 
 ENTRIES: Sequence[Entry] = (
-    Entry(Lrp, "share of the score that each voxel carries, layer by layer", usual_start="run"),
-    Entry(GuidedBackprop, "where the score reacts through units that raise it", usual_start="run"),
-    Entry(Gradient, "how strongly the score reacts to a small change, without sign"),
-    Entry(InputTimesGradient, "value times gradient: share of the score, were the network linear; signed"),
-    Entry(IntegratedGradients, "share of the difference between the score and that of air; signed"),
+    Entry(Lrp, "share of the score attributed to each voxel, layer by layer", usual_start="run"),
+    Entry(GuidedBackprop, "sensitivity of the score through units that increase it; without sign", usual_start="run"),
+    Entry(Gradient, "sensitivity of the score to small changes, without sign"),
+    Entry(InputTimesGradient, "value times gradient: share of the score for a linear network; signed"),
+    Entry(IntegratedGradients, "share of the difference in score to air; signed"),
     Entry(SmoothGrad, "mean gradient over noisy copies of the volume"),
     Entry(SmoothInputTimesGradient, "value times gradient, smoothed"),
     Entry(SmoothIntegratedGradients, "integrated gradients, smoothed"),
@@ -38,18 +38,18 @@ ENTRIES: Sequence[Entry] = (
     Entry(GradCam, "channels weighted by their mean gradient", "last"),
     Entry(GradCamPlusPlus, "channels weighted by their positive gradients", "last"),
     Entry(XGradCam, "channels weighted by gradient times activation", "last"),
-    Entry(LayerCam, "positive gradient times activation, place by place", "last"),
-    Entry(HiResCam, "gradient times activation, place by place", "last"),
-    Entry(ScoreCam, "channels weighted by the score of the volume seen through them; no gradient", "last"),
+    Entry(LayerCam, "positive gradient times activation, voxel by voxel", "last"),
+    Entry(HiResCam, "gradient times activation, voxel by voxel", "last"),
+    Entry(ScoreCam, "channels weighted by the score of the volume masked with them; no gradient", "last"),
     Entry(AblationCam, "channels weighted by the drop of the score without them; no gradient", "last"),
-    Entry(OptiCam, "channel weights optimised so that the volume seen through the map scores highest", "last"),
-    Entry(FakeCam, "looks at nothing: a control for metrics, not an explanation"),
+    Entry(OptiCam, "channel weights that maximise the score of the volume masked with the map", "last"),
+    Entry(FakeCam, "constant map: a control for metrics, not an explanation"),
     Entry(Occlusion, "drop of the score when a box is hidden"),
     Entry(RegionOcclusion, "drop of the score when an atlas region is hidden"),
-    Entry(Rise, "mean score over random masks that show a voxel"),
+    Entry(Rise, "mean score of random masks that show a voxel"),
     Entry(Lime, "local linear model of the score in supervoxels of the brain"),
     Entry(
-        ExpectedGradients, "share of the evidence that each voxel carries compared with controls; signed, in logits",
+        ExpectedGradients, "share of the evidence of each voxel relative to controls; signed, in logits",
         usual_start="evidence",
     ),
     Entry(
@@ -61,11 +61,11 @@ ENTRIES: Sequence[Entry] = (
         usual_start="evidence",
     ),
     Entry(
-        RegionSwap, "evidence lost when an atlas region takes the controls' mean tissue; in logits",
+        RegionSwap, "evidence lost when an atlas region is replaced by the mean control; in logits",
         usual_start="evidence",
     ),
     Entry(
-        RegionShapley, "each atlas region's fair share of the difference in evidence to the mean control; in logits",
+        RegionShapley, "Shapley value of each atlas region, of the evidence relative to the mean control; in logits",
         usual_start="evidence",
     ),
 )  # fmt: skip
@@ -85,7 +85,7 @@ def find_method(name: str, where: str = "--method") -> Entry:
     Raises
     ------
     UsageError
-        For an unknown name; lists those there are.
+        For an unknown name; the message lists the known ones.
     """
     if name not in METHODS:
         raise UsageError(f"{where} {name}: unknown; known are {', '.join(sorted(METHODS))}.")

@@ -1,4 +1,4 @@
-"""Checks of a method's settings, made when the method is made, before any volume is read."""
+"""Checks of a method's settings when the method is created."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.run.errors import UsageError
 
 
 def require_whole(method: str, setting: str, value: int, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`.
+    """Refuse anything but a whole number of at least `least`.
 
     Raises
     ------
@@ -20,7 +20,7 @@ def require_whole(method: str, setting: str, value: int, least: int) -> None:
 
 
 def require_number(method: str, setting: str, value: float, least: float, most: float) -> None:
-    """Refuse what is not a number from `least` to `most`; NaN is none.
+    """Refuse anything but a number from `least` to `most`, including NaN.
 
     Raises
     ------

@@ -1,12 +1,12 @@
-"""What is explained: which output, from which value on, and for which volumes.
+"""What is explained: the output and its value.
 
-All methods share this module, so that they answer the same question. Relevance starts from the logit of the target
+All methods share this module, so that they explain the same thing. Relevance starts from the logit of the target
 (default) or from its softmax probability, as in the founding study. LRP is linear in its start value: a negative logit,
-as many controls have for the patient class, gives the negative of the map that the same volume would have at a positive
-one, and its sum is that negative logit.
+as many controls have for the patient class, gives the negative of the map for a positive logit, and the map sums to the
+negative logit.
 
-Maps relative to a reference explain the *evidence*: the logit of the target minus the mean of the other logits. Of two
-classes it is the log odds, and does not change if a constant is added to all logits. Of a number it is the number.
+Maps relative to a reference explain the *evidence*: the logit of the target minus the mean of the other logits. For two
+classes it is the log odds, and does not change if a constant is added to all logits. For regression it is the output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ StartValue = Literal["logit", "probability", "evidence"]
 
 
 def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
-    """Value of the target that is explained, one per volume: (B,).
+    """Explained value of the target, one per volume: (B,).
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
     target : int
         Output unit, 0 to K - 1.
     start : {"logit", "probability", "evidence"}
-        ``evidence`` is the logit less the mean of all other logits; of a single output, the output itself.
+        ``evidence`` is the logit minus the mean of all other logits; for a single output, the output itself.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
 
 
 def require_explainable(model: nn.Module, volumes: Tensor) -> None:
-    """Refuse volumes that the model cannot take or that would give a map of NaN.
+    """Refuse volumes that the model cannot take or that are not finite.
 
     Raises
     ------

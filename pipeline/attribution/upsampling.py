@@ -1,9 +1,9 @@
-"""From the grid of a late layer back to the grid of the input, at the place where each value was seen.
+"""Upsampling of maps from a later layer to the grid of the input, aligned with receptive fields.
 
 A value of a feature map belongs to the centre of its receptive field. With unpadded convolutions and pooling that
-rounds down, these centres are not spread evenly over the volume: stretching the map to the size of the volume (the
-habit of the CAM literature) moves it, by up to 23 voxels at the last block of the founding CNN. Here each axis is
-interpolated linearly between the true centres, and held constant beyond the outermost ones.
+rounds down, these centres are not spread evenly over the volume: resizing the map to the volume (as usual for CAM)
+shifts it, by up to 23 voxels at the last block of the founding CNN. Here each axis is interpolated linearly between the
+true centres, and constant beyond the outermost ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POINTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh,
     nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity,
 )  # fmt: skip
-"""Layers whose outputs lie where their inputs lie."""
+"""Layers that preserve the position of values."""
 
 
 Centres = tuple[tuple[float, float], ...]
@@ -36,7 +36,7 @@ def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
     Raises
     ------
     UsageError
-        For a layer whose geometry is not known; names it.
+        For a layer with unknown geometry; the message names it.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
     if isinstance(layer, POINTWISE):
         return centres
     if isinstance(layer, nn.ConstantPad3d):
-        before = layer.padding[-2::-2]  # torch counts from the last axis
+        before = layer.padding[-2::-2]  # torch starts with the last axis
         return tuple((offset - pad * step, step) for (offset, step), pad in zip(centres, before, strict=True))
     if isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
         return tuple(
@@ -67,7 +67,7 @@ def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
 
 
 def _after_block(name: str, block: nn.Module, centres: Centres) -> Centres:
-    """As `_after`, for a block with branches: where they meet, their outputs must lie in the same places."""
+    """Like `_after`, for a block with branches, whose outputs must have the same centres."""
     program = trace(block)
     found, features = {program.source: centres}, carried(program)
     for operation in program.operations:
@@ -84,8 +84,8 @@ def _after_block(name: str, block: nn.Module, centres: Centres) -> Centres:
 
 def _unknown(name: str, layer: nn.Module) -> UsageError:
     return UsageError(
-        f"layer {name} ({type(layer).__name__}): where its outputs lie in the volume is not known, so its map cannot "
-        "be brought to the input; ask for the map at the layer's own grid."
+        f"layer {name} ({type(layer).__name__}): the position of its outputs in the volume is unknown, so its map "
+        "cannot be upsampled to the input; request the map on the layer's grid."
     )
 
 
@@ -94,7 +94,7 @@ def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float,
     kernel, stride = triple(layer.kernel_size), triple(layer.stride)
     dilation = triple(getattr(layer, "dilation", 1))
     if layer.padding == "same":
-        # an even window has one voxel more after its place than before it
+        # an even window has one voxel more after its position than before it
         return [(d * (k - 1) % 2 / 2, 1) for k, d in zip(kernel, dilation, strict=True)]
     padding = (0, 0, 0) if isinstance(layer.padding, str) else triple(layer.padding)
     return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
@@ -102,7 +102,7 @@ def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float,
 
 @runtime_checkable
 class OwnGeometry(Protocol):
-    """Layers in one module that know themselves how to bring their outputs to the grid of the input."""
+    """A module that upsamples its outputs to the grid of the input itself."""
 
     def to_input(self, maps: Tensor, shape: Sequence[int]) -> Tensor:
         """Maps (B, 1, d, h, w) on a grid of `shape`."""
@@ -121,7 +121,7 @@ def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
 
 
 def interpolated(maps: Tensor, layers: Sequence[tuple[str, nn.Module]], shape: Sequence[int]) -> Tensor:
-    """Bring maps (B, 1, d, h, w) of what leaves some layers to a grid of `shape`; see `to_input_grid`."""
+    """Bring maps (B, 1, d, h, w) of the output of some layers to a grid of `shape`; see `to_input_grid`."""
     if len(layers) == 1 and isinstance(layers[0][1], OwnGeometry):
         return layers[0][1].to_input(maps, shape)
     for axis, (offset, step) in enumerate(receptive_centres(layers)):

@@ -17,6 +17,7 @@ from scipy.spatial.distance import cdist
 
 from pipeline.regions.ranking import mean_over_participants, top_groups
 from pipeline.run.declared import Table
+from pipeline.run.plain_text import counted
 
 MIN_PROBABILITY = 0.9
 GROUPS = 25
@@ -25,14 +26,14 @@ FINGERPRINT_COLUMNS = {
     "map": "Relevance map",
     "patient": "1 or 2: member of the pair",
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
     "probability": "Softmax probability of the positive class",
     "rank": "Rank of the group by mean density over participants of the positive class",
     "group": "Bilateral group",
     "density": "Relevance density of this scan in the group",
     "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
-    "n_candidates": "Participants the pair was chosen from",
+    "n_candidates": "Participants that the pair was chosen from",
     "note": "Why there is no pair",
 }
 FINGERPRINTS_TABLE = Table(
@@ -89,7 +90,8 @@ def _pair_rows(table: pd.DataFrame, map_name: str) -> list[dict[str, Any]]:
     confident = positive[positive["probability"] > MIN_PROBABILITY]
     n_candidates = int(confident["participant_id"].nunique())
     if n_candidates < 2:
-        note = f"{n_candidates} participants of the positive class have a probability above {MIN_PROBABILITY}; 2 needed"
+        people = counted(n_candidates, "participant")
+        note = f"{people} of the positive class with a probability above {MIN_PROBABILITY}; two are needed"
         return [{"map": map_name, "n_candidates": n_candidates, "note": note}]
     groups = top_groups(mean_over_participants(positive, "density").droplevel("map"), GROUPS)
     densities = confident.pivot_table("density", "scan_id", "group", aggfunc="first")[groups]

@@ -1,4 +1,4 @@
-"""Types of arrays that the whole room uses."""
+"""Array types used throughout the statistics package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether the names in ``[statistics]`` are those of columns, regions and maps that the run will have.
+"""Check that the names in ``[statistics]`` are columns, regions and maps that the run will have.
 
-Names are checked as soon as the cohort is read, since a misspelt one would only show hours later, in a row of a table.
+This is done as soon as the cohort is read, since a misspelt name would otherwise show hours later, in a row of a table.
 A clinical column that the program knows but this cohort lacks is not an error; its rows give the reason.
 """
 
@@ -35,7 +35,7 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
     ----------
     config : Config
     scans : sequence of Scan
-        Those of the contrast.
+        Scans of the contrast.
     clinical : Clinical or None
     groups : collection of str
         Bilateral groups of the atlas.
@@ -43,7 +43,7 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
     Raises
     ------
     BadInputError
-        Naming the setting, the name, and the nearest that there is.
+        Naming the setting, the unknown name and the nearest known one.
     """
     settings, frame = config.statistics, _frame(scans, clinical)
     known = {*map(str, frame.columns), *MEASURES, *TIMES}

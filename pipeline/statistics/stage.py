@@ -1,8 +1,8 @@
 """The statistics stage: tables of inference from tables of relevance.
 
-Everything is computed from tables; no image is read. Each analysis is one function from `StatisticsInputs` to tables
-that are declared beside it; this module lists them, keeps them apart and writes. Data that do not allow an analysis
-leave a row in ``statistics/notes.tsv`` and the other analyses their tables; a defect of the program ends the stage.
+No image is read. Each analysis is a function from `StatisticsInputs` to tables that are declared beside it; this module
+lists the analyses, runs them independently and writes their tables. If the data do not allow an analysis, the reason is
+a row of ``statistics/notes.tsv`` and the other analyses continue; a programming error ends the stage.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ from pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut
 from pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table
 
 Tables = Mapping[str, pd.DataFrame]
-"""By the names of their declarations."""
+"""Tables by name."""
 
 DATA_PROBLEMS = (BadInputError, np.linalg.LinAlgError)
-"""What data can do to an analysis; any other exception is a defect of the program."""
+"""Errors that data can cause; any other exception is a programming error."""
 
 NOTES_COLUMNS = {
     "analysis": "Analysis of the statistics stage, or inputs",
-    "tables": "Tables that are missing because of it; n/a where none is",
-    "reason": "Why, and what can be done",
+    "tables": "Tables that are therefore missing; n/a for none",
+    "reason": "Reason, and what can be done",
 }
 NOTES_TABLE = Table(
     "notes", NOTES_COLUMNS, "analysis that could not be made, or contradiction of inputs", "Why is a table missing?",
@@ -82,7 +82,7 @@ class Analysis:
     name : str
     function : callable
     tables : tuple of Table
-        What it may write.
+        Tables that it may write.
     tasks : frozenset of str
         Kinds of tasks that it is defined for.
     """
@@ -146,10 +146,10 @@ def analyse(
     scans : sequence of Scan
         Those with a prediction and heatmaps.
     predictions : pandas.DataFrame
-        ``predictions.tsv``; performance is over all of it.
+        ``predictions.tsv``, all of which performance is computed over.
     config : Config
     executor : concurrent.futures.Executor, optional
-        Does analyses side by side; each has random numbers of its own, so the tables are the same.
+        Runs analyses in parallel; each has its own random stream, so the tables do not change.
 
     Returns
     -------
@@ -161,8 +161,8 @@ def analyse(
     concurrent.futures.BrokenExecutor
         If a worker was lost.
     BadInputError
-        If a table of the run itself is broken (`read_inputs`). Data that do not allow an analysis (one class, too
-        few participants, no volumes) are no error: its rows, or its note, say why.
+        If a table of the run is invalid (`read_inputs`). Data that do not allow an analysis (one class, too few
+        participants, no volumes) raise no error: its rows or ``notes.tsv`` say why.
     """
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]
@@ -175,7 +175,7 @@ def analyse(
             if table.name in tables:
                 write_table(path, tables[table.name], table.meanings)
                 written.append(path)
-            else:  # what an earlier run wrote is no longer true
+            else:  # remove the table of an earlier run
                 path.unlink(missing_ok=True)
                 path.with_suffix(".json").unlink(missing_ok=True)
     write_table(layout.statistics("notes"), pd.DataFrame(notes, columns=list(NOTES_COLUMNS)), NOTES_COLUMNS)
@@ -198,7 +198,7 @@ def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str 
     try:
         found = analysis.function(inputs)
     except DATA_PROBLEMS as error:
-        said = str(error).replace(f"{inputs.layout.root}{os.sep}", "")  # tables name files as the run folder does
+        said = str(error).replace(f"{inputs.layout.root}{os.sep}", "")  # paths relative to the run folder
         return {}, " ".join(said.split()) or type(error).__name__
     tables = {analysis.tables[0].name: found} if isinstance(found, pd.DataFrame) else found
     undeclared = set(tables) - {table.name for table in analysis.tables}

@@ -1,9 +1,9 @@
 """The gap between a predicted and a true number, and its correction for regression to the mean.
 
-Networks predict too high for the young and too low for the old, so the gap depends on age itself. De Lange & Cole
-(2020, doi:10.1016/j.nicl.2020.102229) fit ``predicted = intercept + slope * true`` and take from a prediction what the
-line says for the true value. The line of a test fold is fitted to the out-of-fold predictions of all other folds, each
-by a network that had not seen its participant; the people of the test fold are never in the fit.
+Predictions are too high for the young and too low for the old, so the gap depends on age itself. De Lange & Cole (2020,
+doi:10.1016/j.nicl.2020.102229) fit ``predicted = intercept + slope * true`` and subtract the value of this line from
+each prediction. The line of a test fold is fitted to the out-of-fold predictions of all other folds, so no participant
+of the test fold is in the fit.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import pandas as pd
 
 GAP_COLUMNS = {
     "gap": "prediction minus target",
-    "corrected_gap": "prediction minus (intercept + slope x target): the gap without its trend over the target (de "
-    "Lange & Cole 2020); n/a with fewer than 3 participants in the fit",
-    "correction_intercept": "Intercept of the line, fitted to the out-of-fold predictions of the other folds",
-    "correction_slope": "Slope of the line; 1 where there is no bias",
+    "corrected_gap": "prediction minus (intercept + slope x target): the gap without its dependence on the target "
+    "(de Lange & Cole 2020); n/a with fewer than 3 participants in the fit",
+    "correction_intercept": "Intercept of the correction line, fitted to the out-of-fold predictions of the other "
+    "folds",
+    "correction_slope": "Slope of the correction line; 1 for unbiased predictions",
 }
-"""Columns of ``predictions.tsv`` where a number is predicted."""
+"""Further columns of ``predictions.tsv`` for regression."""
 MIN_PARTICIPANTS = 3
-"""Two points lie on every line."""
+"""A line fits two points exactly."""
 
 
 def bias_line(target: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
-    """Intercept and slope of the least-squares line of predicted over true values; NaN without a spread.
+    """Intercept and slope of the regression of predicted on true values; NaN if the true values are constant.
 
     Examples
     --------
@@ -39,7 +40,7 @@ def bias_line(target: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
 
 
 def with_corrected_gaps(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Fill `GAP_COLUMNS` of the predictions of all folds; each participant counts once in a fit."""
+    """Fill in `GAP_COLUMNS` of the predictions of all folds; each participant counts once in a fit."""
     result = predictions.copy()
     for fold in result["fold"].unique():
         here = result["fold"] == fold

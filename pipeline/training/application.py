@@ -1,13 +1,12 @@
-"""The networks applied to kept scans outside the contrast: MCI, above all.
+"""Apply the networks to kept scans outside the contrast, mainly MCI.
 
-No network is ever asked about someone it was trained or selected with. A participant with labelled scans too has one
-network left, that of the fold that tests them; everyone else has all folds' networks, or those that could be trained,
-and their answers are averaged:
-the mean of the logits, and the mean of the softmax probabilities (a vote of the networks). With the mean logit, or the
-mean probability, as start value the explanation of the average is the average of the explanations; see
+A network is never applied to a participant it was trained or selected with. A participant who also has labelled scans
+gets only the network of the fold that tests them; everyone else gets the networks of all folds that could be trained,
+and their outputs are averaged: the mean logits and the mean softmax probabilities. With the mean logit, or the mean
+probability, as start value the explanation of the average is the average of the explanations; see
 `pipeline.explaining.ensemble`.
 
-One unit of work per fold: its network, all scans it may be asked about.
+One unit of work per fold: its network and all scans that it is applied to.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -46,7 +46,7 @@ _IDENTITY = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "sess
 
 NETWORK_COLUMNS = {
     **_IDENTITY,
-    "fold": "Fold whose network made the prediction; it was neither trained nor selected with the participant",
+    "fold": "Fold whose network made the prediction, without the participant in training or selection",
     "logit_negative": PREDICTION_COLUMNS["logit_negative"],
     "logit_positive": PREDICTION_COLUMNS["logit_positive"],
     "probability": PREDICTION_COLUMNS["probability"],
@@ -56,33 +56,33 @@ NETWORK_COLUMNS = {
 
 APPLIED_COLUMNS = {
     **_IDENTITY,
-    "networks": "Folds whose networks were asked, joined by ;: none was trained or selected with the participant",
-    "n_networks": "How many; logits and probability are means over them",
-    "logit_negative": "Mean output of unit 0 before softmax",
-    "logit_positive": "Mean output of unit 1 before softmax",
+    "networks": "Folds whose networks were applied, joined by ;: none was trained or selected with the participant",
+    "n_networks": "Number of networks; logits and probability are means over them",
+    "logit_negative": "Mean logit of the negative class (unit 0)",
+    "logit_positive": "Mean logit of the positive class (unit 1)",
     "probability": "Mean softmax probability of the positive class; uncalibrated",
-    "probability_sd": "Standard deviation of the probability between networks; n/a for one network",
-    "predicted": "The positive class where probability is above one half, otherwise the negative class",
+    "probability_sd": "Standard deviation of the probability over networks; n/a for one network",
+    "predicted": "Positive class if probability is above one half, otherwise negative class",
     "control": PREDICTION_COLUMNS["control"],
 }
 """Columns of ``predictions_applied.tsv``."""
 PREDICTIONS_APPLIED_TABLE = Table(
     "predictions_applied", APPLIED_COLUMNS, "kept scan outside the contrast",
-    "What do the networks say of scans outside the contrast, such as MCI?", stage="training",
+    "What do the networks predict for scans outside the contrast, such as MCI?", stage="training",
     place="predictions_applied", filled=("participant_id", "scan_id", "probability"), finite=True,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """All that a worker needs to ask one network.
+    """Input of a worker that applies one network.
 
     Parameters
     ----------
     layout : RunLayout
     fold : int
     scans : tuple of Scan
-        Registered; of participants the network has not seen.
+        Registered; of participants the network was not trained or selected with.
     config : Config
     """
 
@@ -107,12 +107,12 @@ def apply_networks(
     ----------
     layout : RunLayout
     scans : sequence of Scan
-        Registered, without a label. Those for whom no network is left have no row (a single split trains its one
-        network with their labelled scans, or the only one that may be asked could not be trained); they are counted
-        in the log.
+        Registered, without a label. Scans without an applicable network have no row (with a single split, if their
+        participant's labelled scans were used for training; or if the only applicable network could not be trained);
+        they are counted in the log.
     split : Split
     trained : sequence of int
-        Folds whose networks are there.
+        Folds with a trained network.
     config : Config
     executor : concurrent.futures.Executor
     digests : DigestCache
@@ -120,8 +120,8 @@ def apply_networks(
     Returns
     -------
     list of Outcome
-        One per network asked. ``predictions_applied.tsv`` has the scans that a network answered about, averaged over
-        those that did; its rows say which. It is removed where there is none.
+        One per network. ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row
+        names. It is removed if there are none.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def apply_networks(
     """
     labelled = [scan.name for scan in scans if scan.label is not None]
     if labelled:
-        raise BadInputError(f"{labelled[0]} has a label: its prediction is that of the fold that tests it.")
+        raise BadInputError(f"{labelled[0]} has a label, so it is predicted by the fold that tests it.")
     networks = networks_for([scan.participant_id for scan in scans], split)
     jobs = []
     for fold in split.folds:
@@ -147,9 +147,12 @@ def apply_networks(
     none = sum(not folds for folds in answered)
     fewer = sum(0 < len(own) < len(networks[scan.participant_id]) for scan, own in zip(scans, answered, strict=True))
     if none:
-        log.warning("%d scans outside the contrast have no prediction: each network saw them, or failed.", none)
+        log.warning(
+            "no prediction for %s outside the contrast: all networks were trained with them, or failed.",
+            counted(none, "scan"),
+        )
     if fewer:
-        log.warning("%d scans outside the contrast are predicted by fewer networks than there should be.", fewer)
+        log.warning("%s outside the contrast predicted by fewer networks than expected.", counted(fewer, "scan"))
     if not any(answered):
         _remove(layout.predictions_applied)
         return outcomes
@@ -165,7 +168,7 @@ def _remove(table: Path) -> None:
 
 
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
-    """Average the answers of the networks, one row per scan.
+    """Average the predictions of the networks, one row per scan.
 
     Parameters
     ----------
@@ -211,7 +214,7 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     Raises
     ------
     BadInputError
-        If a scan cannot be read, or its participant is in the list the network was trained or selected with.
+        If a scan cannot be read, or the network was trained or selected with its participant.
     """
     model = task.layout.fold(task.fold)
     device = chosen_device(task.config.training)

@@ -1,8 +1,8 @@
-"""A training between two epochs on disk, so that a killed one goes on where it was.
+"""Checkpoints of a training between epochs, so that an interrupted one can be resumed.
 
-One safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its header. One
-file is replaced in one step, so a kill leaves the old checkpoint or the new one, never a mixture. Random numbers need
-no place in it: every epoch derives its own from the seed.
+One safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its header. The file
+is replaced atomically, so an interruption leaves the old checkpoint or the new one. Random states are not stored: every
+epoch derives its own from the seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Numbers of one epoch. Training values are those of the passes that trained, with dropout and augmentation.
+    """Loss and score of one epoch; those of training include dropout and augmentation.
 
     The score is that of the objective: balanced accuracy, or the MAE in the unit of the target.
     """
@@ -43,10 +43,10 @@ class Checkpoint:
     Parameters
     ----------
     selection : Selection
-        Holds the number of epochs done.
+        Includes the number of epochs done.
     history : tuple of EpochRecord
     weights, best_weights : mapping of str to Tensor
-        State of the network now, and at the epoch to keep (empty while there is none).
+        Current state of the network, and that of the best epoch (empty if there is none yet).
     moments : mapping of int to mapping of str to Tensor
         State of the optimiser per parameter.
     """
@@ -59,7 +59,7 @@ class Checkpoint:
 
 
 def checkpoint_path(fold_folder: Path) -> Path:
-    """Where the unfinished training of a fold lies."""
+    """Path of the checkpoint of a fold."""
     return fold_folder / "checkpoint.safetensors"
 
 
@@ -76,7 +76,7 @@ def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
-    # save_file wants every tensor contiguous and in memory of its own.
+    # save_file needs contiguous tensors that do not share memory.
     contiguous = {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
     }
@@ -85,7 +85,7 @@ def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
-    """The checkpoint of the training with this key; None if there is none, or it is damaged or of another training."""
+    """The checkpoint of the training with this key; None if it is missing, damaged or of another training."""
     try:
         with safe_open(path, framework="pt") as file:
             state = json.loads(file.metadata()["state"])
@@ -104,7 +104,7 @@ def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
 
 
 def read_history(path: Path) -> tuple[EpochRecord, ...]:
-    """Epochs done so far, from the header of the checkpoint; none where there is none that can be read."""
+    """Epochs done so far, from the header of the checkpoint; empty if it cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
             history = json.loads(file.metadata()["state"])["history"]
@@ -114,7 +114,7 @@ def read_history(path: Path) -> tuple[EpochRecord, ...]:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove the checkpoint of a finished training, and what a kill may have left of a half-written one."""
+    """Remove the checkpoint of a finished training, and any half-written one."""
     path.unlink(missing_ok=True)
     _temporary(path).unlink(missing_ok=True)
 

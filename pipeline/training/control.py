@@ -1,8 +1,8 @@
-"""Control runs: networks trained on what cannot tell the disease, to see what accuracy and maps are worth without it.
+"""Control runs: networks trained without disease information, as a baseline for accuracy and maps.
 
-Two settings make one: ``training.control = "binarised"`` (images become their brain masks, so that only the contour of
-the brain extraction is left; Tinauer et al. 2025) and ``cohort.shuffle_labels`` (labels change places between
-participants). What is made by such a run says so: the description of each network and every row of its predictions.
+There are two: ``training.control = "binarised"`` (images are replaced by their brain masks, so that only the contour of
+the brain extraction is left; Tinauer et al. 2025) and ``cohort.shuffle_labels`` (labels are permuted between
+participants). Their outputs are marked: the description of each network and every row of its predictions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NO_CONTROL = "none"
 
 
 def control_of(config: Config) -> str:
-    """What makes a run a control run; ``none`` if nothing does.
+    """Kind of control run; ``none`` for an ordinary run.
 
     Examples
     --------

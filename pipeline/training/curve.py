@@ -1,7 +1,7 @@
-"""The learning curve of trainings under way, on the terminal or in the log.
+"""Learning curves of running trainings, on the terminal or in the log.
 
-Workers may be on other machines, so the curve is read from where they leave it anyway: the checkpoint of each training,
-whose header holds the numbers of all epochs.
+Workers may be on other machines, so the curve is read from the checkpoint of each training, whose header holds all
+epochs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class CurveOnTerminal:
-    """Says how trainings go while they do; use as a context.
+    """Context that reports the progress of trainings.
 
-    A line per training that has finished an epoch since the last look, every `SECONDS_BETWEEN_LINES`: above the
-    progress bar on a terminal, else in the log of the run, or on standard output where no log is open.
+    Every `SECONDS_BETWEEN_LINES`, a line for each training with a new epoch: above the progress bar on a terminal,
+    otherwise in the log of the run, or on standard output if no log is open.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class CurveOnTerminal:
                 _say(line)
 
     def news(self) -> list[str]:
-        """A line per training with epochs that have not been told of."""
+        """A line for each training with new epochs."""
         lines = []
         for name, path in self._trainings:
             history = read_history(path)
@@ -79,7 +79,7 @@ def _say(line: str) -> None:
 
 
 def curve_line(name: str, history: Sequence[EpochRecord], max_epochs: int) -> str:
-    """Last numbers of a training, and the curve of its validation loss.
+    """Latest numbers of a training, and the curve of its validation loss.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def curve_line(name: str, history: Sequence[EpochRecord], max_epochs: int) -> st
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve of at most `WIDTH` characters, of the last value of each stretch.
+    """A curve of at most `WIDTH` characters; longer series are subsampled.
 
     Examples
     --------

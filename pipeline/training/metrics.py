@@ -1,4 +1,4 @@
-"""How well a network does, from targets and outputs."""
+"""Performance metrics from targets and network outputs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from sklearn.metrics import balanced_accuracy_score
 
 
 def balanced_accuracy(targets: np.ndarray, logits: np.ndarray) -> float:
-    """Mean over classes of the share of their scans that is recognised (of two: of sensitivity and specificity).
+    """Mean recall over classes (for two classes the mean of sensitivity and specificity).
 
     Parameters
     ----------
     targets : array of int, shape (N,)
         Class numbers; all must occur.
     logits : array, shape (N, classes)
-        The largest decides; the first of those that are equal.
+        The largest is predicted; the first in case of ties.
     """
     return float(balanced_accuracy_score(targets, predicted_class(logits)))
 
 
 def predicted_class(logits: np.ndarray) -> np.ndarray:
-    """Class per row of logits; the first of those that are equal."""
+    """Predicted class per row of logits; the first in case of ties."""
     classes: np.ndarray = logits.argmax(axis=1)
     return classes
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax per row of logits, in float64 and without overflow."""
+    """Softmax of each row of logits, in float64 and without overflow."""
     return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 
@@ -39,7 +39,7 @@ def positive_probability(logits: np.ndarray) -> np.ndarray:
 
 
 def outcome(target: int, predicted: int) -> str:
-    """Cell of the confusion table: TP, FP, TN or FN.
+    """Cell of the confusion matrix: TP, FP, TN or FN.
 
     Examples
     --------

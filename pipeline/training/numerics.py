@@ -1,4 +1,4 @@
-"""Numerical set-up of a worker process, as contexts that leave it as it was."""
+"""Numerical settings of a worker process, as contexts that restore the previous ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GLIBC_MMAP_MAX, GLIBC_TRIM_THRESHOLD = 65536, 128 * 1024
 
 @contextmanager
 def repeatable(device: torch.device, seed: int, threads: int) -> Iterator[None]:
-    """Fixed algorithms, threads and random numbers: the same training twice gives the same bits.
+    """Deterministic algorithms, threads and random numbers: training twice gives identical results.
 
-    On a GPU PyTorch has no repeatable backward pass of 3D max-pooling by its own account, so there it only warns; the
-    windows of this network do not overlap, so no two threads add to one voxel.
+    PyTorch has no deterministic backward pass of 3D max-pooling on a GPU and only warns; the windows of this network do
+    not overlap, so its result is deterministic nonetheless.
     """
     before = torch.get_num_threads()
     strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -41,10 +41,10 @@ def repeatable(device: torch.device, seed: int, threads: int) -> Iterator[None]:
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Let the C library keep freed memory for the next step instead of returning it to the system.
+    """Let the C library keep freed memory instead of returning it to the system.
 
-    Activations of a 3D network are tens of megabytes each. glibc maps such blocks afresh every time, and the kernel
-    clears every page: half the time of a training step on the CPU. Elsewhere than on glibc this does nothing.
+    Activations of a 3D network are tens of megabytes each. glibc maps such blocks anew every time, and the kernel
+    clears every page, which takes half the time of a training step on the CPU. No effect without glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         yield
@@ -61,9 +61,9 @@ def kept_memory() -> Iterator[None]:
 
 
 def mixed_precision(device: torch.device, precision: str = "auto") -> AbstractContextManager[None]:
-    """Bfloat16 where it is asked for; its range is that of float32, so gradients need no scaling.
+    """Bfloat16 autocast if requested; its range is that of float32, so gradients need no scaling.
 
-    ``auto`` asks for it where a GPU computes in it.
+    ``auto`` uses it on GPUs that support it.
     """
     native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     enabled = native if precision == "auto" else precision == "bfloat16-mixed"

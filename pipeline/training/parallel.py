@@ -1,10 +1,10 @@
-"""Several devices that train one network: processes that share the scans of each step (torch's DDP).
+"""Train one network on several devices: processes that share the scans of each step (torch's DDP).
 
-Each process holds all volumes and draws the same random order and augmentation, and then takes its share of a step.
-Gradients are averaged so that a step is that of the whole: with the same scans per step, several processes give what
-one gives, up to the order of floating-point sums, except for dropout (each process draws its own) and batch
-normalisation. On GPUs the latter becomes `torch.nn.SyncBatchNorm`, whose statistics are over the whole step; torch has
-none for the CPU, where statistics are those of each share and the running ones those of the first process.
+Each process holds all volumes, draws the same random order and augmentation, and takes its share of a step. Gradients
+are averaged so that a step is that of the whole batch: with the same scans per step, several processes give the result
+of one, up to the order of floating-point sums, except for dropout (drawn by each process) and batch normalisation. On
+GPUs the latter becomes `torch.nn.SyncBatchNorm`, with statistics over the whole step; torch has none for the CPU, where
+statistics are those of each share and the running ones those of the first process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.run.errors import UsageError
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this one is."""
+    """Rank of this process, and number of processes."""
 
     rank: int = 0
     count: int = 1
@@ -57,7 +57,7 @@ class Ranks:
         return DistributedDataParallel(model, [device] if device.type == "cuda" else None)
 
     def gathered(self, logged: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The values of all processes, one after the other."""
+        """The values of all processes, concatenated."""
         if self.count == 1:
             return dict(logged)
         parts: list[Any] = [None] * self.count
@@ -65,7 +65,7 @@ class Ranks:
         return {name: torch.cat([part[name] for part in parts]).to(logged[name].device) for name in logged}
 
     def agreed(self, value: Any) -> Any:
-        """What the first process says, so that all take the same decisions."""
+        """The value of the first process, so that all take the same decisions."""
         if self.count == 1:
             return value
         said = [value]
@@ -102,7 +102,7 @@ def require_devices(count: int, device: torch.device) -> None:
 
 
 def in_processes(count: int, device: torch.device, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function(ranks, *arguments)`` in `count` processes that can talk to each other; wait for all.
+    """Call ``function(ranks, *arguments)`` in `count` connected processes and wait for all.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Predictions for scans that a network has not seen, and the tables of each task."""
+"""Out-of-fold predictions, and the prediction tables of each task."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from pipeline.training.metrics import outcome, positive_probability, predicted_c
 
 PREDICTION_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
-    "fold": "Fold whose model made the prediction; the participant took no part in its training or validation",
+    "fold": "Fold whose model made the prediction, without the participant in training or validation",
     "label": "True class",
     "target": "True class as the number of its output unit: 0 negative, 1 positive",
-    "logit_negative": "Output of unit 0 before softmax",
-    "logit_positive": "Output of unit 1 before softmax",
+    "logit_negative": "Logit of the negative class (unit 0)",
+    "logit_positive": "Logit of the positive class (unit 1)",
     "probability": "Softmax probability of the positive class; uncalibrated",
     "predicted": "Class with the larger logit",
     "outcome": "TP, FP, TN or FN; positive is the class of unit 1",
-    "control": "none; or what makes this a control run, from which nothing follows about the disease: binarised "
-    "(networks saw brain masks), shuffled labels, or both",
+    "control": "Kind of control run, whose results do not concern the disease: binarised (networks saw brain masks), "
+    "shuffled labels, or both; none for an ordinary run",
 }
 """Columns of ``predictions.tsv`` for two classes, and their descriptions."""
 _KNOWN = ("participant_id", "scan_id", "fold", "target")
 _CLASSES = {"label": (CLASSES,), "predicted": (CLASSES,), "outcome": ("TP", "FP", "TN", "FN")}
 PREDICTIONS_TABLE = Table(
     "predictions", PREDICTION_COLUMNS, "scan with a class of the contrast",
-    "What does a network say of a scan it has not seen?", stage="training", place="predictions",
+    "What do networks predict for scans of held-out participants?", stage="training", place="predictions",
     forms={"target": Form.COUNT}, filled=(*_KNOWN, "label", "predicted", "outcome", "probability"), values=_CLASSES,
     finite=True,
 )  # fmt: skip
@@ -68,7 +68,7 @@ def prediction_columns(task: Task) -> dict[str, str]:
         **_FIRST,
         "label": "True class",
         "target": f"True class as the number of its output unit: {_numbered(task)}",
-        **{f"logit_{name}": f"Output of unit {unit} before softmax" for unit, name in enumerate(task.outputs)},
+        **{f"logit_{name}": f"Logit (output of unit {unit})" for unit, name in enumerate(task.outputs)},
         **{f"probability_{name}": f"Softmax probability of {name}; uncalibrated" for name in task.outputs},
         "probability": f"Softmax probability of {task.explained}, the class that maps explain",
         "predicted": "Class with the largest logit",
@@ -92,12 +92,12 @@ PREDICTIONS_CLASSES_TABLE = replace(
         "outcome": "TP, FP, TN or FN; positive is the class that maps explain, negative any other",
     },
     rows="scan with one of several classes",
-    question="What does a network say of a scan it has not seen? Each class has a logit and a probability too, "
-    "in columns that bear its name.",
+    question="What do networks predict for scans of held-out participants? Each class also has a logit and a "
+    "probability, in columns with its name.",
 )
 PREDICTIONS_NUMBER_TABLE = Table(
     "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
-    "What number does a network give a scan it has not seen? Here the number is age.", stage="training",
+    "What number do networks predict for held-out participants? Here the number is age.", stage="training",
     place="predictions", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
 )  # fmt: skip
 
@@ -115,8 +115,7 @@ def predict_test_part(
 ) -> pd.DataFrame:
     """Predict every labelled scan of the test participants of a fold.
 
-    Volumes are read one by one in float32, without the rounding of the resident ones, exactly as attribution
-    will read them.
+    Volumes are read one by one in float32, without the rounding of those used in training, exactly as for attribution.
 
     Parameters
     ----------
@@ -125,9 +124,9 @@ def predict_test_part(
     task : Task
     fold : Fold
     scans : sequence of Scan
-        Labelled and registered; those of other participants are passed over.
+        Labelled and registered; those of other participants are ignored.
     device : torch.device
-        Where the model is.
+        Device of the model.
 
     Returns
     -------
@@ -137,7 +136,7 @@ def predict_test_part(
     Raises
     ------
     BadInputError
-        If a participant is in two parts of the fold, or in the list the model was trained or selected with.
+        If a participant is in two parts of the fold, or the model was trained or selected with one.
     """
     require_disjoint(fold)
     _require_unseen(loaded, fold)
@@ -155,7 +154,7 @@ def predict_test_part(
 
 
 def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> list[object]:
-    """Cells between the label and the control, as the columns of the task have them."""
+    """Cells between the label and the control, in the order of the task's columns."""
     target = task.value(scan.label, scan.name)
     if task.is_number:
         scale = loaded.description["objective"]
@@ -171,11 +170,11 @@ def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> 
 
 
 def _require_unseen(loaded: LoadedModel, fold: Fold) -> None:
-    """The split in memory must not be another one than the model was trained with."""
+    """Refuse a split other than that of the model's training."""
     trained = loaded.description["participants"]
     known = set(fold.test) & {*trained["train"], *trained["validation"]}
     if known:
         raise BadInputError(
-            f"fold {fold.index}: participant {min(known)} would be predicted by a model trained or selected with it. "
-            "Train the fold again with the present split."
+            f"fold {fold.index}: the model was trained or selected with participant {min(known)}, a test participant. "
+            "Train the fold again with the current split."
         )

@@ -1,7 +1,7 @@
-"""When to stop, and which epoch to keep: a state that takes one epoch's validation numbers at a time.
+"""Early stopping and selection of the epoch to keep, updated with the validation numbers of each epoch.
 
-Both decisions ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are still settling
-and a lucky early epoch on a small validation set would win for ever.
+Both ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are still changing, and a lucky
+early epoch on a small validation set could never be beaten.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Selection:
     lowest_loss : float or None
         Lowest validation loss of the epochs that count.
     stale_epochs : int
-        Epochs since then.
+        Epochs since the lowest loss.
     best_epoch : int or None
-        Epoch to keep: best validation score, among equals the lowest validation loss, then the first.
+        Epoch to keep: best validation score; on ties the lowest validation loss, then the first.
     best_score, best_loss : float or None
-        Its numbers; a higher score is better.
+        Score and loss of the best epoch; a higher score is better.
     """
 
     epoch: int = 0
@@ -38,7 +38,7 @@ class Selection:
     best_loss: float | None = None
 
     def after(self, loss: float, score: float, config: TrainingConfig) -> Selection:
-        """The state after one more epoch with this validation loss and score (the higher, the better).
+        """The state after one more epoch with this validation loss and score (higher is better).
 
         An epoch counts if more than ``min_epochs`` are done, or if it is the last one allowed.
         """
@@ -60,11 +60,11 @@ class Selection:
 
     @property
     def improved(self) -> bool:
-        """Whether the last epoch is the one to keep so far."""
+        """Whether the last epoch is the best so far."""
         return self.best_epoch == self.epoch
 
     def stopped_early(self, config: TrainingConfig) -> bool:
-        """Whether the validation loss has not fallen for ``patience`` epochs."""
+        """Whether the validation loss has not decreased for ``patience`` epochs."""
         return self.stale_epochs >= config.patience
 
     def finished(self, config: TrainingConfig) -> bool:

@@ -1,4 +1,4 @@
-"""The training stage: one network per fold, and a prediction for every labelled scan by a network that never saw it."""
+"""The training stage: one network per fold, and out-of-fold predictions for every labelled scan."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HISTORY_COLUMNS = {
 }
 """Columns of ``history.tsv`` for classes, and their descriptions."""
 HISTORIES_TABLE = Table(
-    "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training go?", stage="training",
+    "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training progress?", stage="training",
     place="fold.history",
 )  # fmt: skip
 NUMBER_HISTORY_COLUMNS = {
@@ -67,17 +67,17 @@ NUMBER_HISTORY_COLUMNS = {
 }
 """Columns of ``history.tsv`` for a number, and their descriptions."""
 HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
-REPEAT_COLUMN = {"repeat": "Which of the trainings of the fold, from 1; the first is that of predictions.tsv"}
+REPEAT_COLUMN = {"repeat": "Repeat of the fold's training, from 1; repeat 1 is that of predictions.tsv"}
 PREDICTIONS_REPEATS_TABLE = replace(
     PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTION_COLUMNS},
     rows="scan and training of its fold; columns are those of predictions.tsv",
-    question="What do networks trained with other seeds say?", place="predictions_repeats", on_pages=False,
+    question="What do networks trained with other seeds predict?", place="predictions_repeats", on_pages=False,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FoldTask:
-    """All that a worker needs to train one fold; picklable.
+    """Input of a worker that trains one fold; picklable.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def train_folds(
     ----------
     layout : RunLayout
     scans : sequence of Scan
-        Labelled and registered; a scan whose registration failed is simply not among them.
+        Labelled and registered, i.e. without scans whose registration failed.
     split : Split
     config : Config
     executor : concurrent.futures.Executor
@@ -136,8 +136,8 @@ def train_folds(
     Returns
     -------
     list of Outcome
-        One per fold, and then those of further repeats. Predictions of the folds that succeeded are in
-        ``layout.predictions``, and those of all repeats, where there are several, in ``layout.predictions_repeats``.
+        One per fold, then those of further repeats. Predictions of the folds that succeeded are in
+        ``layout.predictions``, and those of all repeats, if several, in ``layout.predictions_repeats``.
 
     Raises
     ------
@@ -179,13 +179,13 @@ def fold_job(
     Parameters
     ----------
     layout : RunLayout
-        Where the network and its predictions are written, and where scans are read.
+        Location of scans, and of the network and its predictions.
     scans : sequence of Scan
-        Labelled and registered; those of other participants are passed over.
+        Labelled and registered; those of other participants are ignored.
     versions : mapping of str to str
         From `registered_versions`.
     prefix : str
-        Begins the name of the unit, where a folder has several networks per fold.
+        Prefix of the unit's name, for several networks per fold.
     """
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
@@ -194,7 +194,7 @@ def fold_job(
     task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, *names), repeat)
     kind = task.task
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
-    training = dataclasses.replace(config.training, repeats=1)  # how many there are changes none of them
+    training = dataclasses.replace(config.training, repeats=1)  # their number does not affect a single training
     parameters = [
         fold,
         targets,
@@ -271,7 +271,7 @@ def _fresh_network(task: FoldTask) -> StagedModel:
 
 
 def _description(task: FoldTask, trained: Trained, objective: Objective, device: torch.device) -> dict[str, Any]:
-    """What the description file says beyond the network itself."""
+    """Content of the description file besides the network."""
     fold, config, selection = task.fold, task.config, trained.selection
     parts = {"train": fold.train, "validation": fold.validation, "test": fold.test}
     early = selection.stopped_early(config.training)
@@ -306,7 +306,7 @@ def _history(trained: Trained, objective: Objective) -> pd.DataFrame:
 
 
 def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]], task: Task) -> None:
-    """Write the predictions of all given folds as one table, and those of all repeats, sorted as the scan table is."""
+    """Write the predictions of all given folds, and those of all repeats, in the order of the scan table."""
     columns = prediction_columns(task)
     collected = {}
     for repeat, paths in tables.items():
@@ -332,7 +332,7 @@ def _write_or_remove(path: Path, frame: pd.DataFrame | None, columns: Mapping[st
 def registered_versions(
     layout: RunLayout, scans: Sequence[Scan], config: Config, digests: DigestCache
 ) -> dict[str, str]:
-    """What makes a registered scan the same, by its name: the bytes of what the network reads of it."""
+    """Digest of the files that the network reads of each registered scan, by its name."""
     versions = {}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)

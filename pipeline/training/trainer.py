@@ -1,7 +1,7 @@
 """Training of one network: epochs of Adam on an objective, resumed from the last finished epoch.
 
-Everything random in an epoch (order, augmentation, dropout) is drawn from the seed and the number of the epoch, so
-an epoch is the same whether the training came there in one go or was killed and resumed.
+Everything random in an epoch (order, augmentation, dropout) is derived from the seed and the number of the epoch, so
+resuming an interrupted training gives the same result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING = Context()
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where a training keeps its checkpoint, and the key that says which training it belongs to."""
+    """Path of the checkpoint, and the key of the training it belongs to."""
 
     path: Path
     key: str
@@ -46,7 +46,7 @@ class Trained:
     Parameters
     ----------
     selection : Selection
-        Final state; holds the epoch that was kept.
+        Final state, including the epoch that was kept.
     history : tuple of EpochRecord
     weights : mapping of str to Tensor
         Network state at the epoch kept.
@@ -58,8 +58,8 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What stays the same over the epochs of a training.
+class TrainingSetup:
+    """What is constant over the epochs of a training.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Lesson:
     config : TrainingConfig
     seed : int
     ranks : Ranks
-        The processes that share it.
+        The processes that train together.
     """
 
     objective: Objective
@@ -82,8 +82,7 @@ class Lesson:
 def learning_rate(config: TrainingConfig, epoch: int) -> float:
     """Learning rate of an epoch, counted from 1.
 
-    ``cosine`` falls from the configured rate to 0 over ``max_epochs`` (Loshchilov & Hutter 2017, without restarts), so
-    that a short training on few scans ends settled.
+    ``cosine`` decreases from the configured rate to 0 over ``max_epochs`` (Loshchilov & Hutter 2017, without restarts).
 
     Examples
     --------
@@ -107,7 +106,7 @@ def train(
     context: Context = NOTHING,
     ranks: Ranks = ALONE,
 ) -> Trained:
-    """Train until the validation loss stops falling or the epochs are used up.
+    """Train until early stopping or the last epoch.
 
     Parameters
     ----------
@@ -119,18 +118,18 @@ def train(
     config : TrainingConfig
     seed : int
     resumption : Resumption
-        A checkpoint there is continued and replaced after every epoch.
+        An existing checkpoint is resumed, and replaced after every epoch.
     context : Context
         For the objective.
     ranks : Ranks
-        The processes that train it together, each called with the same arguments.
+        The processes that train together, each called with the same arguments.
 
     Raises
     ------
     UsageError
-        If the loss is no longer a number.
+        If the loss is no longer finite.
     """
-    lesson = Lesson(objective, context, config, seed, ranks)
+    setup = TrainingSetup(objective, context, config, seed, ranks)
     model.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
     optimiser = torch.optim.Adam(model.parameters(), config.learning_rate, weight_decay=config.weight_decay)
     selection, history, best = Selection(), [], {}
@@ -141,7 +140,7 @@ def train(
         selection, history, best = known.selection, list(known.history), dict(known.best_weights)
     network = ranks.wrapped(model)
     while not selection.finished(config):
-        record = ranks.agreed(_epoch(network, optimiser, training, validation, lesson, selection.epoch + 1))
+        record = ranks.agreed(_epoch(network, optimiser, training, validation, setup, selection.epoch + 1))
         if not (math.isfinite(record.train_loss) and math.isfinite(record.validation_loss)):
             raise UsageError(
                 f"training: the loss is not a finite number in epoch {record.epoch}. Lower training.learning_rate "
@@ -163,21 +162,21 @@ def _epoch(
     optimiser: torch.optim.Optimizer,
     training: LabelledVolumes,
     validation: LabelledVolumes,
-    lesson: Lesson,
+    setup: TrainingSetup,
     epoch: int,
 ) -> EpochRecord:
     """One pass over the training part and one over the validation part."""
-    trained = _train_epoch(network, optimiser, training, lesson, epoch)
-    # Each process evaluates the whole part: what is kept must not depend on how scans are shared.
-    alone = network.module if lesson.ranks.count > 1 else network
-    validated = _evaluate(alone, validation, lesson)  # type: ignore[arg-type]
+    trained = _train_epoch(network, optimiser, training, setup, epoch)
+    # Each process evaluates the whole part, so that selection does not depend on the number of processes.
+    alone = network.module if setup.ranks.count > 1 else network
+    validated = _evaluate(alone, validation, setup)  # type: ignore[arg-type]
     return EpochRecord(epoch, trained.loss, trained.score, validated.loss, validated.score)
 
 
 def _train_epoch(
-    network: nn.Module, optimiser: torch.optim.Optimizer, data: LabelledVolumes, lesson: Lesson, epoch: int
+    network: nn.Module, optimiser: torch.optim.Optimizer, data: LabelledVolumes, setup: TrainingSetup, epoch: int
 ) -> Measures:
-    config, seed, ranks = lesson.config, lesson.seed, lesson.ranks
+    config, seed, ranks = setup.config, setup.seed, setup.ranks
     random = generator(seed, "epoch", epoch)
     torch.manual_seed(derived_seed(seed, "dropout", epoch, *([ranks.rank] if ranks.rank else [])))
     further = FurtherAugmentation(config.augmentation, seed, epoch)
@@ -191,26 +190,26 @@ def _train_epoch(
         places = np.arange(len(step))
         for part in np.array_split(places, math.ceil(len(step) / config.batch_size)):
             share = ranks.share(part)
-            own = share if len(share) else part[:1]  # a process without a scan joins in with no weight
-            inputs = further(volumes[own].float(), step[own])
-            losses, values = _forward(network, inputs, data, step[own], lesson)
+            mine = share if len(share) else part[:1]  # a process without a scan takes part with weight 0
+            inputs = further(volumes[mine].float(), step[mine])
+            losses, values = _forward(network, inputs, data, step[mine], setup)
             weight = len(share) * ranks.count / len(step)
             (losses * weight).backward()  # type: ignore[no-untyped-call]
             logged.append({name: value.detach()[: len(share)] for name, value in values.items()})
         optimiser.step()
         optimiser.zero_grad()
-    return lesson.objective.measures(ranks.gathered(_joined(logged)))
+    return setup.objective.measures(ranks.gathered(_joined(logged)))
 
 
 @torch.inference_mode()
-def _evaluate(network: nn.Module, data: LabelledVolumes, lesson: Lesson) -> Measures:
-    """Loss and score of the network as it would be used."""
+def _evaluate(network: nn.Module, data: LabelledVolumes, setup: TrainingSetup) -> Measures:
+    """Loss and score of the network in evaluation mode."""
     network.eval()
     logged = []
-    for indices in batches(np.arange(len(data)), lesson.config.batch_size):
+    for indices in batches(np.arange(len(data)), setup.config.batch_size):
         inputs = data.batch(indices)[0].float()
-        logged.append(_forward(network, inputs, data, indices, lesson, train=False)[1])
-    return lesson.objective.measures(_joined(logged))
+        logged.append(_forward(network, inputs, data, indices, setup, train=False)[1])
+    return setup.objective.measures(_joined(logged))
 
 
 def _forward(
@@ -218,15 +217,15 @@ def _forward(
     inputs: torch.Tensor,
     data: LabelledVolumes,
     indices: np.ndarray,
-    lesson: Lesson,
+    setup: TrainingSetup,
     train: bool = True,
 ) -> tuple[torch.Tensor, Logged]:
     """The objective of some scans."""
     if train:
         prepare_step(network)
     scans = torch.as_tensor(indices, device=data.targets.device)
-    with mixed_precision(data.volumes.device, lesson.config.precision):
-        return lesson.objective.loss(network, Batch(inputs, data.targets[scans], scans), lesson.context)
+    with mixed_precision(data.volumes.device, setup.config.precision):
+        return setup.objective.loss(network, Batch(inputs, data.targets[scans], scans), setup.context)
 
 
 def _joined(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:
@@ -234,9 +233,9 @@ def _joined(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:
 
 
 def batches(order: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut an order into the fewest batches of at most `size`, as equal as possible.
+    """Divide an order into the fewest batches of at most `size`, as equal as possible.
 
-    A last batch of one scan, as plain cutting leaves it, has no batch statistics worth the name.
+    Otherwise a last batch of one scan would have no meaningful batch statistics.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""All volumes of a training part in memory at once, on the device that trains.
+"""All volumes of a training part in memory at once, on the training device.
 
-A part is read once; an epoch then touches no file. Volumes are kept in float16: intensities lie in [0, 1], where its
-rounding (at most 0.00025) is an eighth of that of 8 bits, at half the memory of float32. A brain box takes 1.3 MB
-per scan at 2 mm and 9.4 MB at 1 mm, so the 969 scans of the founding study need 9 GB.
+Files are read once. Volumes are kept in float16: for intensities in [0, 1] its rounding error (at most 0.00025) is an
+eighth of that of 8 bits, with half the memory of float32. A brain box takes 1.3 MB per scan at 2 mm and 9.4 MB at 1 mm,
+so the 969 scans of the founding study need 9 GB.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ STORED = torch.float16
 
 @dataclass(frozen=True)
 class LabelledVolumes:
-    """Volumes and what is to be said of them.
+    """Volumes and their targets.
 
     Parameters
     ----------
     volumes : Tensor of float16, shape (N, D, H, W)
     targets : Tensor, shape (N,)
-        Class numbers (int64; of two classes 0 negative, 1 positive) or numbers (float32); on the same device.
+        Class numbers (int64; for two classes 0 negative, 1 positive) or numbers (float32); on the same device.
     """
 
     volumes: torch.Tensor
@@ -62,7 +62,7 @@ def load_volumes(
     Raises
     ------
     BadInputError
-        If a scan cannot be read; names the file.
+        If a scan cannot be read; the message names the file.
     UsageError
         If the volumes do not fit the device.
     """
@@ -72,7 +72,7 @@ def load_volumes(
         needed = len(files) * spec.grid.shape[0] * spec.grid.shape[1] * spec.grid.shape[2] * STORED.itemsize / 2**30
         raise UsageError(
             f"{len(files)} volumes need {needed:.1f} GiB on {device}, more than is free. Run fewer folds at a time "
-            "(--n-procs), see only the brain (model.field_of_view), or set training.device = 'cpu'."
+            "(--n-procs), use only the brain (model.field_of_view), or set training.device = 'cpu'."
         ) from error
 
     def read(index: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,18 +25,8 @@ def remark(value: object) -> str:
 
 
 def footnote(value: object) -> str:
-    """The same, said below the table: a cell has only the number of the note, so that long notes make no tall rows.
-
-    Examples
-    --------
-    >>> footnote("1 true-positive scans without a volume; 11 rows without age")
-    '1 true-positive scan without a volume; 11 rows without age'
-    """
-    return _ONE.sub(r"1 \1", shortened(remark(value), LONGEST_TEXT))
-
-
-_ONE = re.compile(r"\b1 ((?:true-positive )?(?:row|scan|participant))s\b")
-"""A plural after one, as the notes of tables have it, whose numbers vary."""
+    """A remark printed below the table; the cell shows only its number, which keeps rows short."""
+    return shortened(remark(value), LONGEST_TEXT)
 
 
 _WHERE_SAID = (remark, footnote)  # columns that are left out where no row has anything to say

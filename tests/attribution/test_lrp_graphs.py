@@ -189,7 +189,7 @@ def test_functions_keep_their_options(work: Callable[..., Tensor]) -> None:
 def test_what_stretches_relevance_is_refused(work: Callable[..., Tensor], name: str) -> None:
     model, x = Headed(work), volumes(7, 8, 9)
     model(x.float())
-    with pytest.raises(UsageError, match=rf"layer {name} makes .* stretching is not supported"):
+    with pytest.raises(UsageError, match=rf"layer {name} makes .* broadcasting is not supported"):
         lrp(model.double().eval(), x, 1, [LRP_0])
 
 

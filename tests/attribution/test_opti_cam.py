@@ -11,7 +11,7 @@ from cam_toys import GRID, SHAPE, STAGE, network, view, volumes
 from torch import Tensor, nn
 
 from pipeline.attribution.cam.map_range import normalised
-from pipeline.attribution.cam.opti_cam import OptiCam, climbed, mixture
+from pipeline.attribution.cam.opti_cam import OptiCam, mixture, optimised_weights
 from pipeline.attribution.cam.score_cam import ScoreCam
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.network_view import explaining
@@ -47,7 +47,7 @@ def test_height_is_the_score_of_the_masked_volume(normalisation: str, objective:
     u = torch.randn(3, 6, dtype=torch.float64)
     method = OptiCam(normalisation=normalisation, objective=objective, masking=Masking(b))
     with explaining(net, x, 1, STAGE) as opened:
-        ours = method.height(opened)(u, ROWS)
+        ours = method.ascent_objective(opened)(u, ROWS)
         for i in range(3):
             A = net[:STAGE](x[i : i + 1]).detach()
             S = sum(torch.softmax(u[i], 0)[k] * A[:, k : k + 1] for k in range(6))
@@ -63,7 +63,7 @@ def test_gradient_equals_finite_differences(normalisation: str, objective: str) 
     torch.manual_seed(2)
     u = torch.randn(3, 6, dtype=torch.float64)
     with view("dense") as opened:
-        height = OptiCam(normalisation=normalisation, objective=objective).height(opened)
+        height = OptiCam(normalisation=normalisation, objective=objective).ascent_objective(opened)
         leaf = u.clone().requires_grad_()
         (g,) = torch.autograd.grad(height(leaf, ROWS).sum(), leaf)
         numeric = torch.zeros_like(u)
@@ -80,10 +80,10 @@ def test_height_ignores_an_offset_of_u_and_the_scale_of_features() -> None:
     torch.manual_seed(3)
     u = torch.randn(3, 6, dtype=torch.float64)
     with view("dense") as opened:
-        plain = OptiCam().height(opened)(u, ROWS)
-        torch.testing.assert_close(OptiCam().height(opened)(u + 7, ROWS), plain, rtol=1e-12, atol=1e-14)
+        plain = OptiCam().ascent_objective(opened)(u, ROWS)
+        torch.testing.assert_close(OptiCam().ascent_objective(opened)(u + 7, ROWS), plain, rtol=1e-12, atol=1e-14)
         larger = replace(opened, features=4 * opened.features)
-        torch.testing.assert_close(OptiCam().height(larger)(u, ROWS), plain, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(OptiCam().ascent_objective(larger)(u, ROWS), plain, rtol=1e-12, atol=1e-14)
         method = OptiCam(iterations=6)
         torch.testing.assert_close(method.weights(larger), method.weights(opened), rtol=1e-9, atol=1e-12)
 
@@ -93,7 +93,7 @@ def test_height_ignores_an_offset_of_u_and_the_scale_of_features() -> None:
 def test_best_is_never_below_the_start_nor_below_the_last(normalisation: str, objective: str, head: str) -> None:
     best = OptiCam(normalisation=normalisation, objective=objective, learning_rate=0.5, iterations=15)
     with view(head) as opened:
-        height = best.height(opened)
+        height = best.ascent_objective(opened)
         with torch.no_grad():
             start = height(torch.zeros(3, 6, dtype=torch.float64), ROWS)
             last = height(replace(best, keep="last").weights(opened), ROWS)
@@ -121,7 +121,7 @@ def test_optimum_of_two_channels_equals_brute_force(normalisation: str, objectiv
     net, x = two_channels(), volumes(2)
     method = OptiCam(normalisation=normalisation, objective=objective, iterations=150)
     with explaining(net, x, 1, 3) as opened:
-        height = method.height(opened)
+        height = method.ascent_objective(opened)
         share = torch.linspace(-9, 9, 401, dtype=torch.float64)
         grid = torch.stack([share / 2, -share / 2], 1)
         for i in range(2):
@@ -161,7 +161,7 @@ class Halves(nn.Module):
 
 
 def test_steps_are_those_of_adam() -> None:
-    """A bowl of its own for each row, climbed here and by torch.optim."""
+    """A bowl of its own for each row, optimised_weights here and by torch.optim."""
     torch.manual_seed(6)
     goal, scale = torch.randn(3, 4, dtype=torch.float64), torch.rand(3, 4, dtype=torch.float64) + 0.1
 
@@ -174,7 +174,7 @@ def test_steps_are_those_of_adam() -> None:
         adam.zero_grad()
         height(u, ROWS).sum().backward()
         adam.step()
-    ours = climbed(height, ROWS, 4, torch.float64, OptiCam(iterations=40, keep="last"))
+    ours = optimised_weights(height, ROWS, 4, torch.float64, OptiCam(iterations=40, keep="last"))
     torch.testing.assert_close(ours, u.detach(), rtol=1e-9, atol=1e-12)
 
 
@@ -187,7 +187,7 @@ def test_each_row_stops_for_itself_when_its_height_no_longer_moves() -> None:
         shapes = [lambda a: 0 * a, lambda a: a, lambda a: a.clamp(max=0.35)]
         return torch.stack([shapes[row](a) for row, a in zip(rows.tolist(), u[:, 0], strict=True)])
 
-    u = climbed(height, ROWS, 1, torch.float64, OptiCam(iterations=10, keep="last"))
+    u = optimised_weights(height, ROWS, 1, torch.float64, OptiCam(iterations=10, keep="last"))
     seen = [sum(row in step for step in evaluated) for row in range(3)]
     assert seen[0] == 2
     assert seen[1] == 10
@@ -205,10 +205,10 @@ def test_best_counts_the_point_after_the_last_step_and_forgets_overshooting() ->
         return -(u[:, 0] - 0.04).abs()
 
     row = torch.arange(1)
-    assert float(climbed(slope, row, 1, torch.float64, OptiCam(iterations=3))) == pytest.approx(0.3, abs=1e-6)
-    best = climbed(peak, row, 1, torch.float64, OptiCam(iterations=1))
+    assert float(optimised_weights(slope, row, 1, torch.float64, OptiCam(iterations=3))) == pytest.approx(0.3, abs=1e-6)
+    best = optimised_weights(peak, row, 1, torch.float64, OptiCam(iterations=1))
     assert float(best) == 0  # 0.1 is farther from 0.04 than 0 is
-    last = climbed(peak, row, 1, torch.float64, OptiCam(iterations=1, keep="last"))
+    last = optimised_weights(peak, row, 1, torch.float64, OptiCam(iterations=1, keep="last"))
     assert float(last) == pytest.approx(0.1, abs=1e-6)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.perturbation.rise import Rise, random_masks, stretching
+from pipeline.attribution.perturbation.rise import Rise, interpolation, random_masks
 from pipeline.run.errors import UsageError
 
 LIKE = torch.zeros((), dtype=torch.float64)
@@ -22,7 +22,7 @@ def test_stretching_is_torch_interpolation_cut_at_the_shift(length, cells):
     coarse = torch.rand(1, 1, cells, dtype=torch.float64)
     whole = functional.interpolate(coarse, size=(cells + 1) * cell, mode="linear", align_corners=False)[0, 0]
     for shift in range(cell):
-        torch.testing.assert_close(stretching(length, cells, shift) @ coarse[0, 0], whole[shift : shift + length])
+        torch.testing.assert_close(interpolation(length, cells, shift) @ coarse[0, 0], whole[shift : shift + length])
 
 
 def test_masks_are_those_of_the_paper_in_three_dimensions():
@@ -34,7 +34,7 @@ def test_masks_are_those_of_the_paper_in_three_dimensions():
         for x in range(3):
             for y in range(3):
                 for z in range(4):
-                    axes = [stretching(n, cells, s).numpy() for n, s in zip(grid, (x, y, z), strict=True)]
+                    axes = [interpolation(n, cells, s).numpy() for n, s in zip(grid, (x, y, z), strict=True)]
                     kron = np.kron(np.kron(axes[0], axes[1]), axes[2])
                     coarse, *_ = np.linalg.lstsq(kron, mask.numpy().ravel(), rcond=None)
                     if np.abs(kron @ coarse - mask.numpy().ravel()).max() < 1e-9:
@@ -64,7 +64,7 @@ def second_moments(grid: tuple[int, int, int], cells: int, p: float, shifted: bo
     axes = []
     for length in grid:
         count = math.ceil(length / cells) if shifted else 1
-        axes.append(torch.stack([(a := stretching(length, cells, shift)) @ a.T for shift in range(count)]).mean(dim=0))
+        axes.append(torch.stack([(a := interpolation(length, cells, s)) @ a.T for s in range(count)]).mean(dim=0))
     return p**2 + p * (1 - p) * torch.kron(torch.kron(axes[0], axes[1]), axes[2])
 
 

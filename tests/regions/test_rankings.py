@@ -122,7 +122,7 @@ def test_fingerprints_of_the_planted_pair():
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (rows([1.0, 2.0], participant_id="p", scan_id="1"), "1 participants"),
+        (rows([1.0, 2.0], participant_id="p", scan_id="1"), "1 participant of"),
         (rows([1.0, 2.0], participant_id="p", scan_id="1", probability=0.5), "0 participants"),
         (
             pd.concat([rows([0.0, 0.0], participant_id=p, scan_id=p) for p in "pq"]),

@@ -89,7 +89,7 @@ def test_someone_of_both_classes_is_in_neither():
     table = demographic_tests([*scans, *both], CohortConfig()).set_index("variable")
     alone = demographic_tests(scans, CohortConfig()).set_index("variable")
     assert table.loc["age", "p"] == alone.loc["age", "p"]
-    assert table.loc["age", "note"] == "1 with scans of both classes left out"
+    assert table.loc["age", "note"] == "1 participant with scans of both classes left out"
 
 
 def test_one_class_alone_is_said_to_have_no_test():

@@ -79,7 +79,7 @@ def test_perfect_prediction_has_exact_intervals_over_participants_and_none_where
         row = table.loc[("all", metric)]
         assert (row["estimate"], row["interval"]) == (1, "none")
         assert np.isnan([row["ci_low"], row["ci_high"]]).all()
-        assert "cannot show uncertainty" in row["note"]
+        assert "cannot estimate the uncertainty" in row["note"]
     assert table.loc[("all", "brier"), "interval"] == "BCa"
     nobody = predictions_of(people(), wrong=[s.participant_id for s in people()])
     row = performance_table(nobody, FAST.statistics, 3).set_index(["fold", "metric"]).loc[("all", "accuracy")]

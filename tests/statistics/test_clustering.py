@@ -116,7 +116,7 @@ def test_consensus_counts_how_often_two_are_together():
     grid = np.linspace(0, 1, 20001)
     area = np.trapezoid([(pairs <= x).mean() for x in grid], grid)
     assert one.area == pytest.approx(area, abs=1e-3)
-    own = one.own_group()
+    own = one.item_consensus()
     others = [j for j in range(40) if group[j] == group[0] and j != 0]
     assert own[0] == pytest.approx(one.together[0, others].mean())
 
@@ -131,8 +131,8 @@ def test_groups_in_noise_are_not_stable():
 def test_a_group_of_one_has_no_company():
     points = np.vstack([np.random.default_rng(0).normal(size=(9, 3)), [[50.0, 50.0, 50.0]]])
     one = consensus(points, [2], 30, np.random.default_rng(0))[0]
-    assert np.isnan(one.own_group()[9])
-    assert one.own_group()[:9].min() > 0.5
+    assert np.isnan(one.item_consensus()[9])
+    assert one.item_consensus()[:9].min() > 0.5
 
 
 def test_participants_who_are_alike_are_not_told_apart():

@@ -146,7 +146,7 @@ def test_equal_variances_over_features_need_no_prior():
 
 def test_an_unseen_site_is_refused_by_name_or_pooled():
     cohort = planted(n=60)
-    with pytest.raises(BadInputError, match=r"site nowhere is not among .*s0, s1, s2.*unseen_site"):
+    with pytest.raises(BadInputError, match=r"not fitted on site nowhere .*s0, s1, s2.*unseen_site"):
         fit(cohort["values"], cohort["site"]).transform(cohort["values"][:1], ["nowhere"])
     pooled = fit(cohort["values"], cohort["site"], unseen_site="pooled")
     assert np.array_equal(pooled.transform(cohort["values"][:1], ["nowhere"]), cohort["values"][:1])
@@ -185,7 +185,7 @@ def test_a_constant_feature_and_one_without_spread_at_a_site_are_named_and_stay(
     values[cohort["number"] == 1, 5] = 2.0
     model = fit(values, cohort["site"])
     assert model.unadjusted == {
-        3: "the same in all participants of site s0", 5: "the same in all participants of site s1"
+        3: "constant at site s0", 5: "constant at site s1"
     }  # fmt: skip
     after = model.transform(values, cohort["site"])
     assert np.array_equal(after[:, [3, 5]], values[:, [3, 5]])
@@ -223,16 +223,16 @@ def test_a_row_without_covariate_has_no_harmonised_value():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"covariates": np.ones((60, 1)), "covariate_names": ["age"]}, "age follows from the site"),
+        ({"covariates": np.ones((60, 1)), "covariate_names": ["age"]}, "age is collinear with the site"),
         (
             {"covariates": (np.arange(60) % 3 == 1)[:, None], "covariate_names": ["tesla"]},
-            "tesla follows from the site",
+            "tesla is collinear with the site",
         ),
-        ({"covariates": np.full((60, 1), np.nan)}, "hold n/a"),
+        ({"covariates": np.full((60, 1), np.nan)}, "contain n/a"),
         ({"reference": "s9"}, "reference site s9 is not among s0, s1, s2"),
         ({"site": ["one"] * 60}, "1 site to compare"),
         ({"values": np.arange(60.0)[:, None] ** 2}, "fewer than two features"),
-        ({"covariates": np.random.default_rng(0).normal(size=(60, 57))}, "leave no spread"),
+        ({"covariates": np.random.default_rng(0).normal(size=(60, 57))}, "leave no residual variance"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused_by_name(change, said):

@@ -191,8 +191,8 @@ def test_events_censored_and_competing_people_are_counted_and_the_others_named(c
         assert row["n_censored"] == N - kinds["AD"]
         assert row["n_competing"] == kinds["other"]
         assert row["event"] == "AD at any visit after the scan"
-        assert f"{WITHDRAWN} left out: neither conversion nor follow-up known" in row["note"]
-        assert f"{UNSEEN_AGAIN} left out: no time between scan and last visit" in row["note"]
+        assert f"{WITHDRAWN} participants left out: neither conversion nor follow-up known" in row["note"]
+        assert f"{UNSEEN_AGAIN} participants left out: no time between scan and last visit" in row["note"]
     assert not cohort.tables["notes"]["analysis"].eq("progression").any()
 
 

@@ -35,8 +35,8 @@ def test_centring_is_that_of_training():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"sex": "X"}, "sex X is not among those the model was fitted on"),
-        ({"field_strength": 3.0}, "field_strength 3 is not among those the model was fitted on"),
+        ({"sex": "X"}, "sex X was not seen in training"),
+        ({"field_strength": 3.0}, "field_strength 3 was not seen in training"),
         ({"age": np.nan}, "age is n/a"),
         ({"age": np.inf}, "age is n/a"),
     ],
@@ -52,8 +52,8 @@ def test_what_carries_nothing_is_left_out_and_named():
     covariates = CovariateColumns.of("age + field_strength + years + mmse", TRAINING)
     assert covariates.names == ("age",)
     assert covariates.dropped == {
-        "mmse": "not known of anyone in training", "field_strength": "the same in all training rows",
-        "years": "follows from the other covariates",
+        "mmse": "unknown for all training participants", "field_strength": "constant in the training rows",
+        "years": "collinear with the other covariates",
     }  # fmt: skip
     columns, _ = covariates.matrix(TRAINING)
     assert columns[:, 0].tolist() == TRAINING["age"].tolist()
@@ -92,6 +92,6 @@ def test_a_formula_that_cannot_be_used_is_refused(formula, said):
 @pytest.mark.parametrize("column", ["label", "diagnosis", "group"])
 def test_the_class_is_refused(column):
     columns = ["age", "label", "diagnosis", "group"]
-    with pytest.raises(BadInputError, match=rf"statistics.x = 'age \+ {column}': {column} tells the class"):
+    with pytest.raises(BadInputError, match=rf"statistics.x = 'age \+ {column}': {column} contains the class"):
         refuse_class(f"age + {column}", "group", columns, "statistics.x")
     refuse_class("age", "group", columns, "statistics.x")

@@ -20,7 +20,7 @@ from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.resampling.bootstrap import FLAT, Intervals
 from pipeline.statistics.resampling.proportions import with_exact_shares
 
-FEW = "degrees of freedom for its standard deviation, fewer than 8"
+FEW = "no Hedges' g: fewer than 8 degrees of freedom"
 
 
 @pytest.mark.parametrize("n", [1, 5, 40])
@@ -41,7 +41,7 @@ def test_g_needs_eight_degrees_of_freedom_in_tables_and_two_by_its_formula() -> 
     assert why == [None, None]
     g, why = reported_g(values, first, folds)
     assert np.isnan(g).all()
-    assert why == [f"no Hedges' g: 6 {FEW}"] * 2
+    assert why == [f"{FEW} (6)"] * 2
     assert np.isfinite(hedges_g(values, first, folds)).all()
     assert np.isnan(hedges_g(values[:3], first[3:6])).all()  # one degree of freedom: its correction is 0
     assert np.isfinite(hedges_g(values[:4], first[3:7])).all()

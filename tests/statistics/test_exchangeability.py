@@ -120,7 +120,7 @@ def test_within_participants_is_the_model_with_a_dummy_for_each():
     assert test.df[0] == fit.df_resid
     assert test.n_units == 22  # two people have one scan
     within = Exchangeability.within_participants(frame["participant_id"])
-    with pytest.raises(BadInputError, match=r"term sex.*cannot be told from the covariates.*centred"):
+    with pytest.raises(BadInputError, match=r"term sex.*collinear with the covariates.*centred"):
         freedman_lane(y, design_of("years + sex", "sex", frame), within, 99, np.random.default_rng(0))
 
 

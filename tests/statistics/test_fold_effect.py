@@ -136,7 +136,7 @@ def test_too_few_participants_go_without_fold_and_say_so(n_folds: int, size: int
 
 def test_what_follows_from_fold_is_refused() -> None:
     frame = people().assign(site=lambda t: np.where(t["fold"] < 2, "a", "b"))
-    with pytest.raises(BadInputError, match=r"site.*follows from.*fold"):
+    with pytest.raises(BadInputError, match=r"site.*collinear with.*fold"):
         model_within_folds("site", "site", frame, True)
     assert not model_within_folds("site", "site", frame, False).held
 

@@ -88,7 +88,7 @@ def test_someone_in_both_outcomes_is_left_out_and_counted():
     row = hippocampus(table)
     assert (row["n_first"], row["n_second"], row["n_both"]) == (2, 3, 1)
     assert "1 participant with scans of both groups left out" in row["note"]
-    assert "fold: left out: too few participants (4 in 1 folds of two or more)" in row["note"]
+    assert "fold: left out: too few participants (4 in 1 fold of two or more)" in row["note"]
     assert not row["fold_held"]
     assert bool(row["exact"])
     assert row["n_permutations"] == 10  # 5 people, 2 of them FN
@@ -146,7 +146,7 @@ def test_an_infinite_gain_is_named_and_the_floor_used():
     )
     row = table.loc[(MAPS[0], "Amygdala")]
     assert np.isnan(row["ratio"])
-    assert row["note"] == "infinite gain: the mean of CN is 0; log_gain counts it as the floor"
+    assert row["note"] == "infinite ratio: the mean of CN is 0; log_gain uses the floor instead"
     means = table.loc[MAPS[0], "mean_second"]
     assert row["floor"] == pytest.approx(0.05 * means.abs().mean())
     assert row["log_gain"] == pytest.approx(np.log(row["mean_first"] / row["floor"]))

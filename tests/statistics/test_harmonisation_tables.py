@@ -150,7 +150,7 @@ def test_a_site_of_one_participant_stays_as_it_is_and_is_named():
     found = made["harmonised_relevance"]
     own = found[found["participant_id"] == "sub-000"]
     assert np.array_equal(own["density"], own["harmonised"])
-    assert own["note"].eq("site lonely has no parameters of its own in this fold: unchanged").all()
+    assert own["note"].eq("no parameters for site lonely in this fold: unchanged").all()
     treatment = made["harmonisation_models"].query("site == 'lonely'")["treatment"]
     assert treatment.eq("unchanged").all()
     assert made["site_effects"]["note"].eq("1 participant of small sites left out").all()
@@ -175,13 +175,16 @@ def test_a_site_of_one_participant_is_refused_by_option(setting):
     ("settings", "said"),
     [
         ({"site_column": "scanner"}, "site_column = 'scanner': scans have no such column"),
-        ({"relevance_covariates": "age + label"}, "relevance_covariates = 'age . label': label tells the class"),
-        ({"volume_covariates": "age + diagnosis"}, "volume_covariates = 'age . diagnosis': diagnosis tells the class"),
+        ({"relevance_covariates": "age + label"}, "relevance_covariates = 'age . label': label contains the class"),
+        (
+            {"volume_covariates": "age + diagnosis"},
+            "volume_covariates = 'age . diagnosis': diagnosis contains",
+        ),
         ({"relevance_covariates": "age + smoking"}, "no column 'smoking'"),
         ({"reference_site": "Mars"}, "reference site Mars"),
         (
             {"relevance_covariates": "age + site", "volume_covariates": "age + site"},
-            "site.T.10.. follows from the site",
+            "site.T.10.. is collinear with the site",
         ),
     ],
 )
@@ -217,7 +220,7 @@ def test_one_fold_only_leaves_nobody_to_fit_on():
     frame = inputs.values.scans.assign(fold=0)
     values = dataclasses.replace(inputs.values, scans=frame)
     split = dataclasses.replace(inputs.split, folds=())
-    with pytest.raises(BadInputError, match="nobody outside the fold"):
+    with pytest.raises(BadInputError, match="no participant outside the fold"):
         harmonisation_tables(dataclasses.replace(inputs, values=values, split=split))
 
 
@@ -301,9 +304,7 @@ def test_serial_numbers_of_scanners_are_told_apart_to_the_last_digit():
     assert design_of("~ site + age", "site", frame).tested.shape[1] == 2
     columns = CovariateColumns.of("site", frame)
     assert len(columns.names) == 2
-    assert (
-        columns.matrix(frame.assign(site=4177019.0))[1][0] == "site 4177019 is not among those the model was fitted on"
-    )
+    assert columns.matrix(frame.assign(site=4177019.0))[1][0] == "site 4177019 was not seen in training"
     assert levels_of("site", frame, SubgroupsConfig()).names == ("4177010", "4177011", "4177012")
     assert levels_of("serial", frame, SubgroupsConfig()).names == ("4177010", "4177011", "4177012")
 

@@ -77,7 +77,7 @@ def test_a_participant_with_two_sexes_is_named_and_left_out():
     design = design_of("age + sex", "age", frame)
     assert [i for i in range(24) if i not in design.rows] == [4, 5]
     assert design.missing == {"sex": 2}
-    assert design.dropped == {"sub-02": "sex is F and M; taken as unknown, so these scans are left out"}
+    assert design.dropped == {"sub-02": "sex is F and M; treated as unknown, so these scans are left out"}
     assert len(design_of("age", "age", frame).rows) == 24
 
 
@@ -90,8 +90,8 @@ def test_constant_and_collinear_covariates_are_left_out_by_name():
         "unknown": "no known value in any row; left out of the model",
         "who": "adult in all rows; left out of the model",
         "one": "constant; left out",
-        "years": "follows from Intercept, age; left out",
-        "months": "follows from Intercept, age; left out",
+        "years": "collinear with Intercept, age; left out",
+        "months": "collinear with Intercept, age; left out",
     }
 
 
@@ -104,7 +104,7 @@ def test_site_that_says_the_field_strength_is_dropped_column_by_column():
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    ({"age": 70.0}, "term age: cannot be tested: age constant"),
+    ({"age": 70.0}, "term age: cannot be tested: age is constant"),
     ({"age": None}, "column age: no known value, so age cannot be tested"),
     ({"tiv_mm3": None, "age": None}, "column age: no known value"),
 ])  # fmt: skip
@@ -115,7 +115,7 @@ def test_tested_column_without_variation_is_refused(change, said):
 
 def test_tested_column_that_follows_from_the_covariates_is_refused():
     frame = scans().assign(label=lambda t: np.where(t["site"] == "a", "AD", "CN"))
-    with pytest.raises(BadInputError, match=r"term label: .*label\[T.CN\] follows from Intercept, site"):
+    with pytest.raises(BadInputError, match=r"term label: .*label\[T.CN\] is collinear with Intercept, site"):
         design_of("site + label", "label", frame)
     with pytest.raises(BadInputError, match="term label: cannot be tested: one level only"):
         design_of("age + label", "label", frame.assign(label="AD"))
@@ -154,11 +154,11 @@ def test_numbers_that_are_names_are_levels():
     ("age + sex", "site", "has no term 'site'; its terms are age, sex"),
     ("age +", "age", "cannot be read"),
     ("0 + age", "age", "without an intercept"),
-    ("age * sex", "age", "age cannot be tested beside age:sex"),
-    ("age + I(__import__('os').getcwd())", "age", "more than arithmetic"),
-    ("age + {tiv_mm3.__class__}", "age", "more than arithmetic"),
-    ("age + {[x for x in sex]}", "age", "more than arithmetic"),
-    ("age + eval('1')", "age", "more than arithmetic"),
+    ("age * sex", "age", "age cannot be tested with age:sex"),
+    ("age + I(__import__('os').getcwd())", "age", "not arithmetic"),
+    ("age + {tiv_mm3.__class__}", "age", "not arithmetic"),
+    ("age + {[x for x in sex]}", "age", "not arithmetic"),
+    ("age + eval('1')", "age", "not arithmetic"),
     ("age + log(sex)", "age", "cannot be evaluated"),
 ])  # fmt: skip
 def test_formulas_that_cannot_be_used_say_why(formula, term, said):

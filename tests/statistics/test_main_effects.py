@@ -112,7 +112,7 @@ def test_a_column_that_few_have_is_tested_and_costs_the_others_nothing() -> None
     table = table_of(dataclasses.replace(inputs, clinical=few))
     row = table.loc[("volume", "sex", "Putamen")]
     assert row["n_participants"] == 36
-    assert "not held, known of too few participants: education (12 of 36)" in row["note"]
+    assert "not adjusted for, known for too few participants: education (12 of 36)" in row["note"]
     assert "education" not in row["covariates"]
     own = table.xs("education", level="variable")
     assert own["n_participants"].eq(12).all()

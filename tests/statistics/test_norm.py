@@ -76,7 +76,7 @@ def test_too_few_controls_and_controls_that_do_not_differ_make_no_norm():
     values[0, 1] = np.nan
     values[:, 2] = 5.0
     norm = fit_norm(values, covariates, 5)
-    assert norm.problems == (None, "7 controls for 3 coefficients; 8 or more are needed", "controls do not differ")
+    assert norm.problems == (None, "7 controls for 3 coefficients; 8 or more are needed", "the controls are constant")
     assert np.isnan(norm.scores(values, covariates)[1]).all(axis=0).tolist() == [False, True, True]
 
 
@@ -86,4 +86,4 @@ def test_covariates_that_hang_together_where_values_are_known_make_no_norm():
     covariates[:, 1] = 0
     covariates[0, 1] = 1
     values[0] = np.nan
-    assert fit_norm(values, covariates, 5).problems[0].startswith("covariates follow from each other")
+    assert fit_norm(values, covariates, 5).problems[0].startswith("covariates are collinear")

@@ -71,7 +71,7 @@ def test_a_predictor_that_separates_has_no_ratio() -> None:
     time, event, _ = survival()
     found = hazard_per_sd(time, event, event.astype(float), NONE, 0.95)
     assert np.isnan(found.ratio)
-    assert "without error" in str(found.note)
+    assert "almost perfectly" in str(found.note)
 
 
 def test_constant_predictor_and_collinear_covariates_are_named() -> None:
@@ -197,11 +197,11 @@ def test_missing_and_constant_covariates_are_counted_and_named(cohort) -> None:
     row = table[(table["predictor"] == "model") & (table["model"] == "adjusted")].iloc[0]
     assert (row["n_participants"], row["n_missing"]) == (56, 4)
     assert row["covariates"] == "age + mmse"
-    assert "sex: the same in all" in row["note"]
+    assert "sex: constant" in row["note"]
     nobody = cox_table(dataclasses.replace(cohort, frame=frame.assign(mmse=np.nan)), FAST.statistics, 3)
     row = nobody[(nobody["predictor"] == "model") & (nobody["model"] == "adjusted")].iloc[0]
     assert row["n_participants"] == 60
-    assert "mmse: not known of anyone" in row["note"]
+    assert "mmse: unknown for all participants" in row["note"]
 
 
 def test_regions_known_of_fewer_people_are_a_family_of_their_own_and_say_so(cohort) -> None:
@@ -210,8 +210,8 @@ def test_regions_known_of_fewer_people_are_a_family_of_their_own_and_say_so(coho
     relevance[0, :, list(cohort.groups).index("Cuneus")] = np.nan
     table = cox_table(dataclasses.replace(cohort, relevance=relevance), FAST.statistics, 3)
     own = table[(table["predictor"] == "relevance") & (table["model"] == "alone")].set_index("group")
-    assert own.loc["Cuneus", "note"].str.contains("p_fwe is over the regions").all()
-    assert own.loc["Hippocampus", "note"].str.contains("p_fwe is over the regions").all()
+    assert own.loc["Cuneus", "note"].str.contains("p_fwe covers only the regions").all()
+    assert own.loc["Hippocampus", "note"].str.contains("p_fwe covers only the regions").all()
     assert not table.loc[table["predictor"] == "age", "note"].str.contains("p_fwe", na=False).any()
 
 
@@ -262,8 +262,8 @@ def test_one_scan_per_participant_the_first_and_whoever_has_no_time_is_counted()
     place = list(cohort.frame["scan_id"]).index("J9")
     assert cohort.relevance[place, 0, GROUPS.index("Hippocampus")] == pytest.approx(5 + risk[9])
     assert cohort.note is not None
-    assert cohort.note.startswith("1 left out: neither conversion")
-    assert "; 1 left out: no time" in cohort.note
+    assert cohort.note.startswith("1 participant left out: neither conversion")
+    assert "; 1 participant left out: no time" in cohort.note
 
 
 def test_nobody_with_mci_and_no_times_are_named(tmp_path) -> None:

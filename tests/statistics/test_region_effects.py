@@ -94,7 +94,7 @@ def test_empty_and_constant_groups_keep_their_rows():
     relevance.loc[relevance["group"] == "Third ventricle", "density"] = 0.1
     table = effects(scans, relevance).set_index(["map", "group"])
     assert "no voxel" in table.loc[("gb", "Amygdala"), "note"]
-    assert "same value everywhere" in table.loc[("gb", "Third ventricle"), "note"]
+    assert "values are constant" in table.loc[("gb", "Third ventricle"), "note"]
     assert table.loc[("gb", "Third ventricle"), "difference"] == pytest.approx(0)
     assert table.loc[("gb", "Hippocampus"), "p"] <= 0.05
     assert table.loc[("gb", "Hippocampus"), "family"] == "6 maps x groups"

@@ -53,7 +53,7 @@ def test_groups_without_scans_have_rows(data):
     row = table.loc[("gb", "Amygdala", "FP")]
     assert row["n_scans"] == row["n_participants"] == 0
     assert np.isnan(row["mean_density"])
-    assert row["note"] == "no such scan"
+    assert row["note"] == "no scan in this group"
 
 
 def test_ratio_needs_a_positive_denominator_and_empty_groups_say_so(data):

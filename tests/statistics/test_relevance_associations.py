@@ -206,9 +206,9 @@ def test_spearman_interval_by_hand_and_its_coverage():
     ("name", "why"),
     [
         ("abeta", "no such column"),
-        ("sex", "not a column of numbers"),
+        ("sex", "not a numeric column"),
         ("apoe4", "no scan has a value"),
-        ("own volume", "only scans that this run registered"),
+        ("own volume", "only in scans that the run registered"),
         ("volume of Elsewhere", "no bilateral group named Elsewhere"),
         ("mmse/nothing", "nothing: no such column"),
     ],
@@ -247,7 +247,7 @@ def test_constant_collinear_and_scarce_values_are_named():
     table = table_of(inputs_of(scans, only(["mmse", "cdr", "apoe4"])))
     assert table.loc[table["biomarker"] == "mmse", "note"].str.contains("constant").all()
     partial_row = row_of(table[table["biomarker"] == "cdr"], estimator="partial")
-    assert "follows from" in partial_row["note"]
+    assert "collinear with" in partial_row["note"]
     assert partial_row["note"].startswith("term cdr")
     assert table.loc[(table["biomarker"] == "cdr") & (table["estimator"] == "pearson"), "p"].notna().all()
     assert table.loc[table["biomarker"] == "apoe4", "note"].str.contains("3 participants with a value").all()

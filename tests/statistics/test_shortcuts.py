@@ -86,7 +86,7 @@ def test_enrichment_is_a_mean_over_participants_and_classes_are_compared_by_perm
     assert row["control"] == "none"
     fluid = table.loc["fluid"]
     assert (fluid["enrichment"], fluid["difference"]) == (2.0, 0.0)
-    assert fluid["note"] == f"{FLAT}; the same value everywhere"
+    assert fluid["note"] == f"{FLAT}; the values are constant"
     assert table.loc["vessel", "note"] == "no voxels of this kind, or no relevance"
     assert np.isnan(table.loc["vessel", "p"])
 
@@ -95,7 +95,7 @@ def test_scans_without_relevance_are_counted(tmp_path) -> None:
     value = {s.scan_id: 1.0 for s in scans_of()} | {"I0": np.nan, "I100": np.nan}
     row = shortcut_table(audited(tmp_path, value)).set_index("compartment").loc["rim"]
     assert (row["n_participants"], row["n_scans"]) == (23, 27)  # one of them has another scan
-    assert row["note"] == f"2 scans without relevance left out; {FLAT}; the same value everywhere"
+    assert row["note"] == f"2 scans without relevance left out; {FLAT}; the values are constant"
 
 
 def test_unequal_classes_of_unequal_variance_hold_the_level() -> None:
@@ -223,11 +223,11 @@ def test_planted_site_is_found_in_the_map_that_has_it(tmp_path) -> None:
     np.testing.assert_allclose(row["majority_accuracy"], 1 / 3)
     assert (row["n_sites"], row["n_participants"], row["n_scans"], row["n_left_out"]) == (3, 60, 72, 0)
     strength = table.xs("field_strength").iloc[0]
-    assert strength["note"] == "1 field_strength with 5 or more participants; two are needed"
+    assert strength["note"] == "1 field strength with 5 or more participants; two are needed"
 
 
 def test_a_site_that_goes_with_the_class_is_no_evidence(tmp_path) -> None:
-    """Patients come from site B more often; relevance tells the class and nothing else."""
+    """Patients come from site B more often; relevance contains the class and nothing else."""
     inputs = with_site_effect(tmp_path, 0.0)
     rng = np.random.default_rng(8)
     people = inputs.frame["participant_id"].unique()

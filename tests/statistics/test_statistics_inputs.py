@@ -41,7 +41,7 @@ def test_frame_joins_by_scan_in_the_order_of_the_values(tmp_path):
 
 def test_a_scan_twice_in_the_clinical_table_is_named(tmp_path):
     scans = people()
-    with pytest.raises(BadInputError, match=r"clinical\.tsv: scan I0 is there twice"):
+    with pytest.raises(BadInputError, match=r"clinical\.tsv: scan I0 is listed twice"):
         read(tmp_path, scans, clinical=pd.DataFrame({"scan_id": ["I0", "I0"], "cdrsb": [1.0, 2.0]}))
 
 
@@ -56,7 +56,7 @@ def test_a_participant_with_two_sexes_has_none_and_is_named(tmp_path):
     assert inputs.frame["sex"].isna().sum() == sum(s.participant_id == person for s in scans)
     analyse(layout, scans, predictions_of(scans), fast())
     notes = read_table(layout.statistics("notes")).set_index("analysis")
-    assert f"{person} has two sexes" in notes.loc["inputs", "reason"]
+    assert f"{person} is recorded with both sexes" in notes.loc["inputs", "reason"]
 
 
 def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
@@ -96,8 +96,8 @@ def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
     one, two = (read_table(layout.statistics("notes")) for layout in layouts)
     assert set(two["reason"]) - set(one["reason"]) == {
         "sub-ADNI131S0002 is sub-ADNI002S0002, sub-ADNI131S0003 is sub-ADNI002S0003, sub-ADNI131S0004 is "
-        "sub-ADNI002S0004 and 5 more: one person under two names (one RID) is one participant here. Tables with a row "
-        "per scan name them as the input does."
+        "sub-ADNI002S0004 and 5 more: names with the same RID are analysed as one participant. Tables with a row per "
+        "scan keep the names of the input."
     }
 
 
@@ -107,7 +107,7 @@ def test_two_names_with_two_sexes_are_one_doubtful_person():
     settled, said = without_contradictions(pair)
     assert [s.sex for s in settled] == [None, None]
     assert len(said) == 1
-    assert "sub-ADNI000S0295 has two sexes" in said[0]
+    assert "sub-ADNI000S0295 is recorded with both sexes" in said[0]
 
 
 def test_scans_outside_the_contrast_come_with_their_facts(tmp_path):

@@ -91,7 +91,7 @@ def test_bad_tables_are_named(tmp_path):
         analyse(layout, scans, predictions.drop(columns="outcome"), fast())
     with pytest.raises(BadInputError, match=r"scan I0 of .*has no row"):
         analyse(layout, scans, predictions.iloc[1:], fast())
-    with pytest.raises(BadInputError, match="I0 is there twice"):
+    with pytest.raises(BadInputError, match="I0 is listed twice"):
         analyse(layout, scans, pd.concat([predictions, predictions.iloc[:1]]), fast())
     with pytest.raises(BadInputError, match="no such table"):
         analyse(RunLayout(tmp_path / "nothing"), scans, predictions, fast())

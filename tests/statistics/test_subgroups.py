@@ -222,7 +222,7 @@ def test_three_subgroups_give_an_f():
 def test_subgroups_without_both_classes_have_no_interaction():
     scans = [dataclasses.replace(s, site="A" if s.label == "AD" else "B") for s in people(8)]
     (row,) = interactions(inputs_of(scans, only("site"))).to_dict("records")
-    assert "0 subgroups with 5 participants of both classes" in row["note"]
+    assert "0 subgroups with 5 participants of each class" in row["note"]
     assert "A (8 and 0), B (0 and 8)" in row["note"]
 
 

@@ -22,7 +22,7 @@ from pipeline.statistics.progression.mixed_model import (
     _rises_from_zero,
     slopes_by_group,
 )
-from pipeline.statistics.progression.permuted_change import change_test, own_lines
+from pipeline.statistics.progression.permuted_change import change_test, participant_slopes
 from pipeline.statistics.progression.trajectories import trajectory_table
 
 N = 24
@@ -138,14 +138,14 @@ def test_change_of_a_group_is_the_t_test_on_slopes_of_equal_visits() -> None:
 def test_weights_of_slopes_are_inverse_variances() -> None:
     """Slopes 1 and -2 at squared years 2 (three visits) and 0.5 (two): noise 0.5, between people by moments."""
     values, years = np.array([[0, 1.5, 2, 0, -2.0]]).T, np.array([0.0, 1, 2, 0, 1])
-    lines = own_lines(values, years, np.array([0, 0, 0, 1, 1]), np.zeros(5, int))
+    lines = participant_slopes(values, years, np.array([0, 0, 0, 1, 1]), np.zeros(5, int))
     np.testing.assert_allclose(lines.slopes[:, 0], [1, -2])
     np.testing.assert_allclose(lines.squares, [2, 0.5])
     noise = 0.5**2 * 2 / 3
     np.testing.assert_allclose(lines.noise, noise)
     between = (1 * 2 + 4 * 0.5 - 2 * noise) / 2.5
     np.testing.assert_allclose(lines.weights[:, 0], 1 / (between + noise / lines.squares))
-    few = own_lines(values[[0, 2, 3, 4]], years[[0, 2, 3, 4]], np.array([0, 0, 1, 1]), np.zeros(4, int))
+    few = participant_slopes(values[[0, 2, 3, 4]], years[[0, 2, 3, 4]], np.array([0, 0, 1, 1]), np.zeros(4, int))
     np.testing.assert_array_equal(few.weights, 1)
 
 
@@ -158,7 +158,7 @@ def test_a_short_series_with_much_noise_does_not_hide_change() -> None:
     values[-2:] = 0, -0.12
     test = change_test(values[:, None], years, person, np.zeros_like(person), 4999, rng)
     assert test.p[0] <= 2 / 5000
-    slopes = own_lines(values[:, None], years, person, np.zeros_like(person)).slopes[:, 0]
+    slopes = participant_slopes(values[:, None], years, person, np.zeros_like(person)).slopes[:, 0]
     assert ttest_1samp(slopes, 0).pvalue > 0.05
 
 
@@ -265,7 +265,7 @@ def test_planted_change_is_found_and_the_numbers_of_repeats_are_told(tmp_path) -
     assert (row["n_participants"], row["n_scans"], row["n_repeated"], row["n_three"]) == (30, 90, 30, 30)
     assert row["family"] == "2 regions: AD - CN, lrpB000"
     empty = table.xs("Empty", level="group").iloc[0]
-    assert empty["note"] == "the response is the same in all scans"
+    assert empty["note"] == "the response is constant"
 
 
 def test_levels_of_networks_are_taken_out_and_make_no_change(tmp_path) -> None:

@@ -47,7 +47,7 @@ def test_coefficients_by_hand():
                     assert row["ci_low"] <= row["r"] <= row["ci_high"]
                 else:  # so it is in every draw
                     assert row["interval"] == "none"
-                    assert "every draw of participants gives the same value" in row["note"]
+                    assert "all bootstrap draws give the same value" in row["note"]
 
 
 def test_planted_association_is_found_and_none_is_not():
@@ -143,7 +143,7 @@ def test_too_few_true_positives_constant_relevance_and_another_atlas():
     between = few.drop(WITHIN, level="unit")
     assert between["note"].str.contains("2 participants; at least 3").all()
     change = few.xs(WITHIN, level="unit")["note"]
-    assert change.str.contains("1 participants with several scans; at least 3").all()
+    assert change.str.contains("1 participant with several scans; at least 3").all()
     relevance = relevance_of(people())
     relevance.loc[relevance["map"] == "gb", "sum"] = 0.0
     _, flat = associate(people(), relevance)
@@ -164,7 +164,7 @@ def test_participants_who_cannot_be_exchanged_have_no_p_over_scans():
     row = table.loc[("gb", "hippocampus_mm3", "scan", "pearson")]
     assert np.isfinite(row["r"])
     assert np.isnan(row["p"])
-    assert "none can be exchanged" in row["note"]
+    assert "none can be permuted" in row["note"]
 
 
 def test_change_within_participants_is_the_repeated_measures_correlation():

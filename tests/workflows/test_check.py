@@ -152,7 +152,7 @@ COHORT_SETTINGS = [
         "'hippocampus/tivv' (tivv) is not known. Did you",
     ),
     ('[statistics.associations]\nbiomarkers = ["volume of Hipocampus"]\n', "Did you mean volume of Hippocampus?"),
-    ('[statistics.associations]\nbiomarkers = ["sex"]\n', "sex: not a column of numbers"),
+    ('[statistics.associations]\nbiomarkers = ["sex"]\n', "sex: not a numeric column"),
     (
         '[statistics.subgroups]\nvariables = ["sexx"]\n',
         "statistics.subgroups.variables: 'sexx' is not known. Did you mean sex?",

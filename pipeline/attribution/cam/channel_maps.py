@@ -1,4 +1,4 @@
-"""What class activation maps share: a sum of feature maps, and the boundaries where such a sum says something."""
+"""Shared parts of class activation maps: weighted sums of feature maps, and checks of the boundary."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def channel_pairs(features: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]
 
 
 def require_channels(view: NetworkView, method: str) -> None:
-    """Refuse the boundary at which one number per channel says nothing: the input with its one channel."""
+    """Refuse the input, whose single channel makes channel weights meaningless."""
     if view.at_input and view.features.shape[1] == 1:
         raise UsageError(
-            f"{method} gives each channel one weight; the input has one channel, so its map there is the volume "
-            "times a number, or 0, whatever the network looks at. Choose a later stage, or another method."
+            f"{method} gives each channel one weight; the input has one channel, so the map there would be the volume "
+            "times a number, whatever the network uses. Choose a later stage, or another method."
         )
 
 
 def require_nonnegative(view: NetworkView, method: str) -> None:
-    """Refuse features below zero for formulas that take a feature for an amount."""
+    """Refuse negative features, for formulas that assume features are amounts."""
     lowest = float(view.features.min())
     if lowest < 0:
         layer = view.before[-1][0] if view.before else "the input"
         raise UsageError(
-            f"{method} needs features that are not negative, and {layer} gives {lowest:g}; choose a stage that ends "
+            f"{method} needs non-negative features, but {layer} gives {lowest:g}; choose a stage that ends "
             "in a ReLU or a pooling after one."
         )

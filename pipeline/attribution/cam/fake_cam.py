@@ -1,4 +1,4 @@
-"""Fake-CAM (Poppi et al. 2021): a map that looks at nothing, to catch metrics that reward it."""
+"""Fake-CAM (Poppi et al. 2021): a constant map, to expose metrics that reward it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.attribution.network_view import NetworkView
 class FakeCam:
     """1 everywhere and 0 in the first voxel, whatever the network and the volume.
 
-    A control, not an explanation: a metric under which it does well cannot tell maps apart. Made at the boundary like
-    any other map, so that brought up from a later stage the zero covers a corner; use stage 0 for the published map.
+    A control, not an explanation: a metric that rates it highly cannot distinguish maps. It is made at the boundary
+    like any other map, so the zero covers a corner if upsampled from a later stage; use stage 0 for the published map.
     """
 
     name: ClassVar[str] = "fake-cam"

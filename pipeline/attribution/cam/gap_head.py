@@ -1,7 +1,7 @@
-"""Heads of global average pooling and one linear layer, the only ones that CAM is defined for.
+"""Heads with global average pooling and one linear layer, the only ones that CAM is defined for.
 
-Two spellings mean the same: pool then linear, or a 1x1x1 convolution then pool. For both the logit is
-``sum_k W_ck mean(A^k) + b_c``.
+There are two equivalent forms: pooling then linear, or a 1x1x1 convolution then pooling. For both the logit is ``sum_k
+W_ck mean(A^k) + b_c``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pipeline.attribution.network_view import NetworkView
 from pipeline.run.errors import UsageError
 
 TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
-"""Change no value in evaluation mode."""
+"""Layers that are the identity in evaluation mode."""
 SHOWN = 3
-"""Layers named in a refusal."""
+"""Number of layers named in the error message."""
 
 
 def class_weights(view: NetworkView, method: str) -> Tensor:
@@ -25,7 +25,7 @@ def class_weights(view: NetworkView, method: str) -> Tensor:
     Raises
     ------
     UsageError
-        If anything else than global average pooling and one linear layer follows; names it.
+        If anything other than global average pooling and one linear layer follows; the message names it.
     """
     layers = [(name, layer) for name, layer in view.after if not isinstance(layer, TRANSPARENT)]
     if len(layers) == 2:
@@ -37,9 +37,9 @@ def class_weights(view: NetworkView, method: str) -> Tensor:
     found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
     more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
     raise UsageError(
-        f"{method} needs global average pooling and one linear layer right after the boundary, and finds "
+        f"{method} needs global average pooling and one linear layer right after the boundary, but found "
         f"{found}{more}. Choose the stage right before such a pooling; where there is none, use grad-cam, which "
-        "is CAM (but for scale and ReLU) for such a head and works for any."
+        "equals CAM up to scale and ReLU for such a head and works for any."
     )
 
 

@@ -1,7 +1,6 @@
-"""Bringing a map into [0, 1] so that it can serve as a mask, one volume at a time.
+"""Normalise maps to [0, 1], one volume at a time, so that they can serve as masks.
 
-A map without contrast says nothing about where to look. Stretching it would blow rounding errors up to a full mask, so
-a range that rounding could have made counts as none.
+Stretching a constant map would amplify rounding errors to a full mask, so a range within rounding error counts as zero.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pipeline.run.errors import UsageError
 Normalisation = Literal["range", "max", "sigmoid"]
 SPACE = (1, 2, 3, 4)
 ROUNDINGS = 64
-"""So many units of rounding count as none."""
+"""A range of at most this many rounding units counts as zero."""
 
 
 def by_range(maps: Tensor) -> Tensor:
@@ -45,13 +44,13 @@ def by_range(maps: Tensor) -> Tensor:
 
 
 def by_max(maps: Tensor) -> Tensor:
-    """``A / max A`` of each map, 0 for an empty one; for maps that are not negative. Shapes as `by_range`."""
+    """``A / max A`` of each map, 0 for an empty one; for non-negative maps. Shapes as in `by_range`."""
     high = maps.amax(SPACE, keepdim=True)
     return torch.where(high == 0, 0, maps / torch.where(high == 0, 1, high))
 
 
 def normalised(maps: Tensor, how: Normalisation) -> Tensor:
-    """Maps in [0, 1] by one of three rules; ``sigmoid`` gives at least 0.5 for maps that are not negative."""
+    """Maps in [0, 1] by one of three rules; ``sigmoid`` gives at least 0.5 for non-negative maps."""
     if how == "range":
         return by_range(maps)
     return by_max(maps) if how == "max" else torch.sigmoid(maps)

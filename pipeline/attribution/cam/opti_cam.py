@@ -1,9 +1,9 @@
-"""Opti-CAM (Zhang, Torres et al. 2024): the mix of feature maps that, used as a mask, keeps the score highest.
+"""Opti-CAM (Zhang, Torres et al. 2024): the mixture of feature maps that, used as a mask, maximises the score.
 
-For each volume one weight per channel, ``S(u) = sum_k softmax(u)_k A^k``, is climbed by Adam on the score of the volume
-masked with S. The features are those of the unmasked volume and stay fixed; the gradient runs through softmax,
-up-sampling, normalisation, mask and the whole network. Objectives of a batch are added, not averaged, and Adam works
-element by element, so every volume climbs as it would alone.
+For each volume, Adam maximises the score of the volume masked with ``S(u) = sum_k softmax(u)_k A^k`` over one weight
+per channel. The features are those of the unmasked volume and stay fixed; the gradient passes through softmax,
+upsampling, normalisation, mask and the whole network. Objectives of a batch are summed, not averaged, and Adam works
+element by element, so the result for a volume does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.run.errors import UsageError
 
 Objective = Literal["mask", "diff"]
 Keep = Literal["best", "last"]
-Height = Callable[[Tensor, Tensor], Tensor]
+Function = Callable[[Tensor, Tensor], Tensor]
 DECAY, DECAY_SQUARED, ADAM_EPS = 0.9, 0.999, 1e-8
 
 
@@ -36,7 +36,7 @@ def mixture(u: Tensor, features: Tensor) -> Tensor:
 
 
 def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> Tensor:
-    """What is climbed: the score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
+    """Objective: the score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
 
     Examples
     --------
@@ -50,28 +50,28 @@ def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> T
 
 @dataclass(frozen=True)
 class OptiCam:
-    """Opti-CAM: see the module.
+    """Opti-CAM (see the module).
 
-    Maps are mixtures of features as they are; the mask of the optimum is their up-sampled, normalised form.
+    Maps are the mixtures of features; the mask that is optimised is their upsampled, normalised form.
 
     Parameters
     ----------
     normalisation : {"range", "max", "sigmoid"}
-        How a map becomes a mask; `sigmoid` hides next to nothing (all of it lies above 0.5).
+        How a map becomes a mask; `sigmoid` hides little, since all values are above 0.5.
     objective : {"mask", "diff"}
         See `objective_of`.
     learning_rate : float
         Of Adam.
     iterations : int
-        Steps at most.
+        Maximum number of steps.
     tolerance : float
-        A volume stops when its objective moves by less than this in one step.
+        A volume stops when its objective changes by less than this in one step.
     keep : {"best", "last"}
-        Return the best weights met on the way, or the last (as published).
+        Return the best weights found, or the last (as published).
     masking : Masking
-        What a hidden voxel becomes: air unless said otherwise.
+        Value of hidden voxels; air by default.
     batch : int
-        Volumes climbed at once; changes memory, not the map.
+        Volumes optimised at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "opti-cam"
@@ -103,13 +103,15 @@ class OptiCam:
         return mixture(self.weights(view), view.features)
 
     def weights(self, view: NetworkView) -> Tensor:
-        """The u kept for each volume, (B, K)."""
-        features, height = view.features, self.height(view)
+        """Final weights u of each volume, (B, K)."""
+        features, function = view.features, self.ascent_objective(view)
         chunks = torch.split(torch.arange(len(features), device=features.device), self.batch)
-        return torch.cat([climbed(height, rows, features.shape[1], features.dtype, self) for rows in chunks])
+        return torch.cat(
+            [optimised_weights(function, rows, features.shape[1], features.dtype, self) for rows in chunks]
+        )
 
-    def height(self, view: NetworkView) -> Height:
-        """Objective as a function of weights u (n, K) and the numbers (n,) of the volumes they belong to."""
+    def ascent_objective(self, view: NetworkView) -> Function:
+        """Objective as a function of weights u (n, K) and the indices (n,) of the volumes they belong to."""
         features, volumes = view.features, view.volumes
         hidden = self.masking.hidden(volumes).expand_as(volumes)
         with torch.no_grad():
@@ -123,10 +125,10 @@ class OptiCam:
         return of
 
 
-def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam) -> Tensor:
-    """Weights (B, K) of the volumes with the numbers `rows` (B,) after gradient ascent from u = 0, each for itself.
+def optimised_weights(function: Function, rows: Tensor, channels: int, dtype: torch.dtype, settings: OptiCam) -> Tensor:
+    """Weights (B, K) of the volumes with indices `rows` (B,) after gradient ascent from u = 0, independently.
 
-    `height` is the objective (n,) of weights (n, K) for volumes with given numbers (n,); differentiable.
+    `function` is the differentiable objective (n,) of weights (n, K) for volumes with given indices (n,).
     """
     u = torch.zeros(len(rows), channels, dtype=dtype, device=rows.device)
     mean, square = torch.zeros_like(u), torch.zeros_like(u)
@@ -136,7 +138,7 @@ def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, set
     for step in range(1, settings.iterations + 1):
         with torch.enable_grad():
             leaf = u[active].requires_grad_()
-            values = height(leaf, rows[active])
+            values = function(leaf, rows[active])
             (gradient,) = torch.autograd.grad(values.sum(), leaf)
         values = values.detach()
         _remember(best_u, best, u, values, active)
@@ -151,14 +153,14 @@ def climbed(height: Height, rows: Tensor, channels: int, dtype: torch.dtype, set
         return u
     if len(active):
         with torch.no_grad():
-            _remember(best_u, best, u, height(u[active], rows[active]), active)
+            _remember(best_u, best, u, function(u[active], rows[active]), active)
     return best_u
 
 
 def adam_change(gradient: Tensor, mean: Tensor, square: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Adam's direction and its new running moments (Kingma & Ba 2015, algorithm 1).
+    """Adam's direction and updated moments (Kingma & Ba 2015, algorithm 1).
 
-    `torch.optim.Adam` moves all rows of a tensor together; here rows stop one by one.
+    `torch.optim.Adam` updates all rows of a tensor together; here rows stop individually.
     """
     mean = DECAY * mean + (1 - DECAY) * gradient
     square = DECAY_SQUARED * square + (1 - DECAY_SQUARED) * gradient**2

@@ -1,8 +1,8 @@
-"""Class activation maps without gradients: channels weighted by what the network does when they are shown or removed.
+"""Gradient-free class activation maps: channel weights from showing or removing each channel.
 
-Score-CAM shows the volume only where a channel is active and looks at the score; Ablation-CAM removes a channel from
-the features and looks at what is lost. Both run the network once per channel and volume, `batch` of them at a time;
-the model is only called, never hooked or rebuilt.
+Score-CAM shows the volume only where a channel is active and measures the score; Ablation-CAM removes a channel from
+the features and measures the drop. Both run the network once per channel and volume, `batch` of them at a time, without
+hooks or changes to the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.attribution.upsampling import to_input_grid
 
 @torch.no_grad()
 def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor:
-    """Score of the volume shown where channel k is active, less that of the baseline (Wang et al. 2020, eq. 5).
+    """Score of the volume shown where channel k is active, minus that of the baseline (Wang et al. 2020, eq. 5).
 
     ``u_k = f(b + n(up(A^k)) (x - b)) - f(b)``; a constant channel shows nothing and has u = 0.
 
@@ -31,7 +31,7 @@ def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor
     ----------
     view : NetworkView
     masking : Masking
-        What a hidden voxel becomes.
+        Value of hidden voxels.
     batch : int
         Masked volumes evaluated at once.
 
@@ -52,10 +52,10 @@ def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor
 
 @torch.no_grad()
 def drop_of_score(view: NetworkView, batch: int) -> Tensor:
-    """Share of the score that is lost without channel k, ``(y - y^(-k)) / |y|``, (B, K) (Desai & Ramaswamy 2020).
+    """Relative drop of the score without channel k, ``(y - y^(-k)) / |y|``, (B, K) (Desai & Ramaswamy 2020).
 
-    Divided by the absolute score: the published division by y turns the map round where the logit is negative, as
-    that of the patient class is in most controls. A score closer to 0 than the precision counts as that precision.
+    Divided by the absolute score: the published division by y inverts the map where the logit is negative, as it is for
+    the patient class in most controls. The absolute score is at least the numerical precision.
 
     Parameters
     ----------
@@ -76,17 +76,17 @@ def drop_of_score(view: NetworkView, batch: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ScoreCam:
-    """Score-CAM (Wang et al. 2020): channels weighted by the score they alone can bring about, then ReLU.
+    """Score-CAM (Wang et al. 2020): channels weighted by the score of the volume masked with them, then ReLU.
 
     Parameters
     ----------
     channel_softmax : bool
-        Weights are the softmax over channels (as published: all positive, and one channel may take all), or the
-        increases themselves.
+        Use the softmax of the increases over channels (as published: all positive, possibly dominated by one channel)
+        or the increases themselves.
     masking : Masking
-        What a hidden voxel becomes: air unless said otherwise.
+        Value of hidden voxels; air by default.
     batch : int
-        Volumes evaluated at once; changes memory, not the map.
+        Volumes evaluated at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "score-cam"
@@ -107,14 +107,15 @@ class ScoreCam:
 
 @dataclass(frozen=True)
 class AblationCam:
-    """Ablation-CAM (Desai & Ramaswamy 2020): channels weighted by the share of the score lost without them, then ReLU.
+    """Ablation-CAM (Desai & Ramaswamy 2020): channels weighted by the relative drop without them, then ReLU.
 
-    The share makes the scale of a map depend on how near 0 its logit is: compare shapes between volumes, not heights.
+    The relative drop makes the scale of a map depend on how close its logit is to 0: compare the shapes of maps between
+    volumes, not their magnitudes.
 
     Parameters
     ----------
     batch : int
-        Ablated feature volumes evaluated at once; changes memory, not the map.
+        Ablated feature volumes evaluated at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "ablation-cam"

@@ -1,9 +1,9 @@
-"""Class activation maps from weights and gradients: which of the features that are there speak for the target.
+"""Class activation maps weighted by gradients or by the linear head.
 
-All sum the feature maps ``A^k`` at a boundary; they differ in the weights, made of the gradient ``g = dy/dA`` of the
-score y. With global average pooling and a linear head right after the boundary g is constant in space, and CAM divided
-by the number of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM are one map (but for the ReLU). With any other head they
-differ. Maps stay at the resolution of the boundary, in the units of the formula; nothing is stretched to [0, 1].
+All sum the feature maps ``A^k`` at a boundary with weights derived from the gradient ``g = dy/dA`` of the score y. With
+global average pooling and a linear head right after the boundary g is constant in space, and CAM divided by the number
+of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM agree (up to the ReLU). With any other head they differ. Maps keep the
+resolution of the boundary and the units of the formula; they are not scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
     """``w_k = sum_i alpha_i relu(g_i)``, ``alpha_i = g_i^2 / (2 g_i^2 + (sum_j A_j) g_i^3)``: (B, K).
 
     Chattopadhay et al. 2018, eq. 19, for an exponential output over a piecewise linear score; the factor exp(y), one
-    positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, and there the
-    fraction is ``1 / (2 + g sum A)``, which is finite for features that are not negative; g = 0 gives 0.
+    positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, where the
+    fraction is ``1 / (2 + g sum A)``, which is finite for non-negative features; g = 0 gives 0.
 
     Parameters
     ----------
@@ -81,10 +81,10 @@ def hires_cam_map(features: Tensor, gradient: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Cam:
-    """Class activation map (Zhou et al. 2016): the class's row of the linear head as weights; signed.
+    """Class activation map (Zhou et al. 2016): channels weighted by the linear head's row of the class; signed.
 
-    Defined for global average pooling and one linear layer right after the boundary, and for the logit. The mean of
-    the map is the logit less its bias.
+    Defined for global average pooling and one linear layer right after the boundary, and for the logit. The mean of the
+    map is the logit minus its bias.
     """
 
     name: ClassVar[str] = "cam"
@@ -93,7 +93,7 @@ class Cam:
         """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
         require_channels(view, self.name)
         if view.start != "logit":
-            raise UsageError(f"{self.name} shows the logit's own terms; start = {view.start!r} has none: use 'logit'.")
+            raise UsageError(f"{self.name} is defined for start = 'logit' only, not {view.start!r}.")
         class_weights(view, self.name)
 
     def maps(self, view: NetworkView) -> Tensor:
@@ -106,7 +106,7 @@ class Cam:
 class GradCam:
     """Grad-CAM (Selvaraju et al. 2017): channels weighted by their mean gradient, then ReLU.
 
-    The mean mixes places: a channel that matters in one spot lights up wherever it is active.
+    The mean is over space: a channel that matters in one place is highlighted wherever it is active.
     """
 
     name: ClassVar[str] = "grad-cam"
@@ -118,9 +118,9 @@ class GradCam:
 
 @dataclass(frozen=True)
 class GradCamPlusPlus:
-    """Grad-CAM++ (Chattopadhay et al. 2018): positive gradients, fewer where a channel is active in many places.
+    """Grad-CAM++ (Chattopadhay et al. 2018): positive gradients, weighted down for widely active channels.
 
-    Its derivation holds for the logit and for features that are not negative; nothing else is accepted.
+    The derivation requires the logit and non-negative features; anything else is refused.
     """
 
     name: ClassVar[str] = "grad-cam++"
@@ -129,14 +129,14 @@ class GradCamPlusPlus:
         require_channels(view, self.name)
         require_nonnegative(view, self.name)
         if view.start != "logit":
-            raise UsageError(f"{self.name}: its closed form holds for start = 'logit', not {view.start!r}.")
+            raise UsageError(f"{self.name}: defined for start = 'logit' only, not {view.start!r}.")
         weights = grad_cam_plus_plus_weights(view.features, feature_gradient(view))
         return weighted_sum(weights, view.features).relu()
 
 
 @dataclass(frozen=True)
 class XGradCam:
-    """XGrad-CAM (Fu et al. 2020): gradients averaged where the channel is active, then ReLU."""
+    """XGrad-CAM (Fu et al. 2020): gradients averaged with the activation as weight, then ReLU."""
 
     name: ClassVar[str] = "xgrad-cam"
 
@@ -150,8 +150,8 @@ class XGradCam:
 class LayerCam:
     """Layer-CAM (Jiang et al. 2021): features weighted voxel by voxel with their positive gradient.
 
-    Nothing is averaged over space, so the map says *where*, and it works at early stages. Maps of several depths, at
-    the input's grid, may be averaged.
+    Nothing is averaged over space, so it also works at early stages. Maps of several stages can be averaged on the grid
+    of the input.
     """
 
     name: ClassVar[str] = "layer-cam"
@@ -167,8 +167,8 @@ class HiResCam:
     Parameters
     ----------
     relu : bool
-        Keep only what speaks for the target. Without it the map is input x gradient at the boundary; for a head that
-        is linear there, it sums to the logit less its bias.
+        Keep only positive values. Otherwise the map is input x gradient at the boundary; with a linear head it sums to
+        the logit minus its bias.
     """
 
     name: ClassVar[str] = "hires-cam"

@@ -1,7 +1,7 @@
-"""The gradient, and input times gradient: what one backward pass says.
+"""Gradient, and input times gradient.
 
-The gradient tells where a small change of a voxel would move the score: sensitivity, not evidence. Input times
-gradient (IxG) is signed and tells how much each voxel adds to the score of the network's local linear map; for a
+The gradient shows where a small change of a voxel would change the score: sensitivity, not evidence. Input times
+gradient (IxG) is signed and gives the contribution of each voxel to the score of the network's local linear map; for a
 piecewise linear network without biases it sums to the score and equals LRP-0.
 """
 
@@ -35,8 +35,8 @@ class Gradient:
 class InputTimesGradient:
     """Input times gradient, signed, summed over channels (Shrikumar et al. 2016).
 
-    The input is the features of the boundary; it is measured from 0, so that air (0 in volumes scaled inside the brain)
-    gets exactly 0.
+    The input is the features of the boundary, relative to 0, so that air (0 in volumes scaled inside the brain) gets
+    exactly 0.
     """
 
     name: ClassVar[str] = "input-x-gradient"
@@ -66,13 +66,13 @@ def score_gradient(score: Score, features: Tensor) -> Tensor:
 def score_and_gradient(score: Score, features: Tensor) -> tuple[Tensor, Tensor]:
     """Score, (B,), and its gradient, (B, C, d, h, w), of one forward and backward pass; see `score_gradient`."""
     with torch.inference_mode(False), torch.enable_grad():
-        # what was made in inference mode can never be differentiated; its copy can
+        # tensors made in inference mode cannot be differentiated; copies can
         leaf = (features.clone() if features.is_inference() else features).detach().requires_grad_()
         value = score(leaf)
         (gradient,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True) if value.requires_grad else (None,)
     if gradient is None:
         raise UsageError(
-            "the score has no gradient: a layer after the boundary detaches or rounds what it computes. Explain at a "
+            "the score has no gradient: a layer after the boundary detaches or rounds its values. Explain at a "
             "later stage, or with a method that needs no gradient, such as occlusion."
         )
     return value.detach(), gradient
@@ -90,5 +90,5 @@ def input_times_gradient(score: Score, features: Tensor) -> Tensor:
 
 
 def channel_sum(values: Tensor) -> Tensor:
-    """From (B, C, d, h, w) to a map (B, 1, d, h, w)."""
+    """Sum (B, C, d, h, w) over channels to a map (B, 1, d, h, w)."""
     return values.sum(1, keepdim=True)

@@ -1,8 +1,8 @@
-"""Guided backpropagation (Springenberg et al. 2015): the gradient, cut to its positive part at every ReLU.
+"""Guided backpropagation (Springenberg et al. 2015): the gradient, clipped to its positive part at every ReLU.
 
-The model's operations run one after the other with a ReLU of our own, so no hook is set and the model is not touched.
-The map is the absolute value, called susceptibility: it says where the output reacts, not what the evidence is, and it
-conserves nothing.
+The traced operations of the model are run with a custom ReLU, so the model needs no hooks and is not changed. The map
+is the absolute value, called susceptibility: it shows where the output is sensitive, not what the evidence is, and is
+not conservative.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.attribution.targets import StartValue, require_explainable, start_
 
 
 class GuidedReLU(torch.autograd.Function):
-    """ReLU whose backward pass lets through only positive gradients of active units."""
+    """ReLU whose backward pass keeps only positive gradients of active units."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def guided_backprop(
     Parameters
     ----------
     model : nn.Module
-        In evaluation mode; not changed in any way.
+        In evaluation mode; not changed.
     volumes : Tensor
         (B, 1, D, H, W), in the precision and on the device of the model.
     target : int
@@ -59,12 +59,12 @@ def guided_backprop(
     Returns
     -------
     Attribution
-        Non-negative map; equal to the absolute gradient where the network has no ReLU.
+        Non-negative map; the absolute gradient if the network has no ReLU.
 
     Raises
     ------
     UsageError
-        For a layer, option, target or mode that is not supported, before any work.
+        For an unsupported layer, option, target or mode, before any computation.
     BadInputError
         For volumes that do not fit the model or are not finite.
     """

@@ -1,13 +1,13 @@
-"""Integrated gradients (Sundararajan, Taly & Yan 2017): the gradient gathered on the way from air to the volume.
+"""Integrated gradients (Sundararajan, Taly & Yan 2017): the gradient integrated from a baseline to the volume.
 
 The map is ``(x - b) * mean over the path of the gradient at b + alpha (x - b)``, alpha from 0 to 1. It is *complete*:
-it sums to ``score(x) - score(b)``. So what it explains is a difference, and the baseline `b` is half of the question.
+it sums to ``score(x) - score(b)``. It therefore explains a difference, and depends on the baseline `b`.
 
-The integral is taken by the midpoint rule. Along the path the gradient of a network of ReLU and max-pooling jumps from
-one constant to the next, and rules of high order gain nothing from that: on 24 small random networks built like the
-founding CNN the median error at 50 points, as a share of the score's variation on the path, was 0.35 % (midpoint),
-0.38 % (Gauss-Legendre) and 0.88 % (trapezoid). The midpoint rule also never looks at the end points: at a baseline of
-zeros every ReLU behind a bias-free layer sits on its kink, where the gradient is a convention.
+The integral uses the midpoint rule. Along the path the gradient of a network of ReLU and max-pooling is piecewise
+constant, so rules of higher order bring nothing: on 24 small random networks like the founding CNN the median error at
+50 points, as a share of the score's variation on the path, was 0.35 % (midpoint), 0.38 % (Gauss-Legendre) and 0.88 %
+(trapezoid). The midpoint rule also avoids the end points: at a baseline of zeros every ReLU behind a bias-free layer is
+at its kink, where the gradient is a convention.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class IntegratedGradients:
     Parameters
     ----------
     masking : Masking
-        Where the path begins: the volume with everything hidden. By default air. At a later stage the path begins at
-        the features that the baseline volume has there, so that the map sums to the same difference at every stage and
-        is exactly 0 where the features are those of air. ``Masking(inner="zero")`` begins at zero features instead, as
-        Rao, Böhle & Schiele (2022) do.
+        Baseline: the volume with everything hidden (air by default). At a later stage the baseline is the features of
+        the baseline volume, so that the map sums to the same difference at every stage and is exactly 0 where the
+        features are those of air. ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022)
+        do.
     steps : int
         Points on the path.
     batch : int
-        Volumes evaluated at once. Does not change the map; memory grows with it.
+        Volumes evaluated at once; affects memory, not the map.
     tolerance : float
         Largest completeness error accepted, as a share of the total variation of the score along the path;
         ``math.inf`` accepts any.
@@ -64,7 +64,7 @@ class IntegratedGradients:
         Raises
         ------
         UsageError
-            If the map of a volume misses that sum by more than `tolerance`; names the volume and the remedy.
+            If the completeness error of a volume exceeds `tolerance`.
         """
         baseline = self.masking.hidden_features(view)
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
@@ -75,20 +75,20 @@ class IntegratedGradients:
         with torch.no_grad():
             ends = [in_batches(view.score, a, self.batch) for a in (view.features, baseline)]
         error = completeness_delta(path.attributions, *ends).abs()
-        # rounding of the scores themselves is no fault of the integral, and all there is when nothing changes
+        # allow for rounding of the scores, which is the only error if the score does not change
         rounding = 100 * torch.finfo(error.dtype).eps * (ends[0].abs() + ends[1].abs())
         for volume in torch.nonzero(error > self.tolerance * path.variation + rounding).flatten().tolist():
             share = float(error[volume] / path.variation[volume])
             raise UsageError(
-                f"{self.name}: the map of volume {volume} of the batch misses its sum by {float(error[volume]):.3g}, "
-                f"{100 * share:.1f} % of what the score changes on the path (tolerance {100 * self.tolerance:g} %); "
-                f"raise steps (now {self.steps})."
+                f"{self.name}: the map of volume {volume} of the batch has a completeness error of "
+                f"{float(error[volume]):.3g}, {100 * share:.1f} % of the score's variation (tolerance "
+                f"{100 * self.tolerance:g} %); raise steps (now {self.steps})."
             )
 
 
 @dataclass(frozen=True)
 class PathIntegral:
-    """What was gathered along the path.
+    """Integral of the gradient along the path.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class PathIntegral:
 def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int = 50, batch: int = 1) -> PathIntegral:
     """Integrated gradients of features (B, C, d, h, w) from a baseline that broadcasts to them, midpoint rule.
 
-    Source: Sundararajan, Taly & Yan 2017, eq. 1. Holds the sum over the path and `batch` points of it, never all.
+    Source: Sundararajan, Taly & Yan 2017, eq. 1. Memory holds the sum over the path and `batch` of its points.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int =
         alphas = features.new_tensor([(step + 0.5) / steps for step, _ in chunk])
         place = mixed(features[volumes], alphas.view(-1, *[1] * (features.dim() - 1)), baseline[volumes])
         gradients = score_and_gradient(score, place)[1]
-        # one by one: the order of a volume's sum, hence its rounding, does not depend on how points share a batch
+        # one by one, so that the order of summation, and thus rounding, does not depend on the batch size
         for volume, gradient in zip(volumes, gradients, strict=True):
             mean[volume] += gradient / steps
             variation[volume] += (gradient * change[volume]).sum().abs() / steps
@@ -132,7 +132,7 @@ def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int =
 
 
 def completeness_delta(attributions: Tensor, score: Tensor, score_of_baseline: Tensor) -> Tensor:
-    """How far the sum of each map (B, ...) is from what it must be, ``score - score_of_baseline``; (B,).
+    """Difference between the sum of each map (B, ...) and ``score - score_of_baseline``; (B,).
 
     Examples
     --------

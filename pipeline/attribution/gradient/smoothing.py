@@ -1,9 +1,9 @@
-"""Smooth maps: by a Gaussian over the map (S-IxG, S-IntGrad), or by averaging over noisy copies (SmoothGrad).
+"""Smoothed maps: by a Gaussian over the map (S-IxG, S-IntGrad), or by averaging over noisy copies (SmoothGrad).
 
 Gradients of deep networks are shattered: neighbouring voxels get large values of opposite sign. In a piecewise linear
-network the sum of IxG over a receptive field is what the unit adds, biases aside, so a local average of the *signed*
-map says more than any of its voxels (Rao, Böhle & Schiele 2022). Nothing is clamped here: positive parts taken before
-smoothing would keep the noise that smoothing cancels.
+network the sum of IxG over a receptive field is the contribution of its unit, biases aside, so a local average of the
+*signed* map is more informative than single voxels (Rao, Böhle & Schiele 2022). Values are not clipped: taking positive
+parts before smoothing would keep the noise that smoothing cancels.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class SmoothInputTimesGradient(InputTimesGradient):
     Parameters
     ----------
     kernel : int
-        Odd size K of the Gaussian in voxels *of the map's own grid*; sigma = K / 4, so its full width at half maximum
+        Odd size K of the Gaussian in voxels *of the map's grid*; sigma = K / 4, so its full width at half maximum
         is 0.59 K: 15 smooths 1 mm voxels by 9 mm, as is usual in morphometry. Choose a smaller one at a later stage.
-        It changes localisation scores a lot: compare maps of one size only.
+        Localisation scores depend strongly on it: compare only maps with the same size.
     """
 
     name: ClassVar[str] = "smooth-input-x-gradient"
@@ -73,7 +73,7 @@ class SmoothIntegratedGradients(IntegratedGradients):
 class SmoothGrad:
     """SmoothGrad (Smilkov et al. 2017): the gradient averaged over noisy copies, then absolute and channel-summed.
 
-    The noise lies on air and tissue alike, so the network is asked about volumes unlike any scan.
+    Noise is added to air and tissue alike, so the network sees volumes unlike any scan.
 
     Parameters
     ----------
@@ -82,10 +82,10 @@ class SmoothGrad:
     noise : float
         Standard deviation of the noise, as a share of the range (maximum - minimum) of each volume's features.
     seed : int
-        Every volume meets the same noise, scaled to its range: maps differ because volumes do, and do not depend on
+        All volumes get the same noise, scaled to their range: maps differ because volumes do, and do not depend on
         which volumes share a batch.
     batch : int
-        Volumes evaluated at once. Does not change the map; memory grows with it.
+        Volumes evaluated at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "smoothgrad"
@@ -111,7 +111,7 @@ def smooth_gradient(
 ) -> Tensor:
     """Mean gradient over noisy copies of features (B, C, d, h, w); signed. Source: Smilkov et al. 2017, section 3.
 
-    Holds the sum and `batch` copies, never all.
+    Memory holds the sum and `batch` copies.
     """
     deviation = noise * (features.flatten(1).amax(1) - features.flatten(1).amin(1))
     mean = torch.zeros_like(features)
@@ -127,7 +127,7 @@ def smooth_gradient(
 def noise_pattern(features: Tensor, seed: int, sample: int) -> Tensor:
     """Standard normal noise for one volume, (C, d, h, w).
 
-    Drawn on the CPU in float32, so that every device and precision meets the same noise.
+    Drawn on the CPU in float32, so that it is the same for every device and precision.
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, "smoothgrad", sample))
     return torch.randn(features.shape[1:], generator=generator).to(features)
@@ -136,8 +136,8 @@ def noise_pattern(features: Tensor, seed: int, sample: int) -> Tensor:
 def gaussian_smooth(maps: Tensor, kernel: int) -> Tensor:
     """Convolve maps (B, 1, d, h, w) with a separable Gaussian of `kernel` voxels per axis; zero beyond the border.
 
-    Linear; keeps the sum of what lies at least ``kernel // 2`` voxels from the border. One axis after the other, by
-    shifted sums: 7 to 25 times faster than `conv3d` on a CPU at 193x229x193, in the memory of one more map.
+    Preserves the sum of values at least ``kernel // 2`` voxels from the border. One axis after the other, by shifted
+    sums: 7 to 25 times faster than `conv3d` on a CPU at 193x229x193, with the memory of one more map.
 
     Source: Rao, Böhle & Schiele 2022, smoothing with sigma = K / 4.
     """
@@ -175,7 +175,7 @@ def gaussian_weights(kernel: int) -> list[float]:
 
 
 def require_odd(method: str, kernel: int) -> None:
-    """Refuse a kernel without a centre voxel; it would shift the map by half a voxel."""
+    """Refuse an even kernel, which would shift the map by half a voxel."""
     require_whole(method, "kernel", kernel, 1)
     if kernel % 2 == 0:
         raise UsageError(f"{method}: kernel = {kernel}; it must be odd, such as {kernel + 1}.")

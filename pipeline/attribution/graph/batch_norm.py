@@ -1,9 +1,9 @@
-"""Batch normalisation in LRP: folded into the convolution before it, or passed through as identity.
+"""Batch normalisation in LRP: folded into the preceding convolution, or passed through as identity.
 
 In evaluation mode ``BN(W x + b) = γ/σ (W x + b - μ) + β_BN`` is linear, so convolution and normalisation are one
-convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule does not see positive factors per
-channel: folding and identity give the same map where every γ > 0, and differ where a γ is negative, because then the
-unit's positive contributions are those that push its activation *down* before the sign turns.
+convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule is invariant to positive factors per
+channel: folding and identity give the same map if every γ > 0, and differ where a γ is negative, since the unit's
+positive contributions then *decrease* its activation before the sign change.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 
 def folded(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
-    """Weights and bias of the one convolution that equals convolution followed by batch normalisation.
+    """Weights and bias of the convolution equivalent to convolution followed by batch normalisation.
 
-    New tensors; nothing is written to either module.
+    The modules are not changed.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The linear operation inside a layer, without bias: forwards, and transposed.
+"""The linear operation of a layer, without bias: forward, and transposed.
 
-A rule needs a layer only as a map with two directions; geometry (stride, padding, dilation, groups) stays here. The
-transposed convolution is PyTorch's own derivative with respect to the input: unlike ``conv_transpose3d`` it needs no
-output padding to hit the right size, and on CPU it is up to 2.5 times faster for few input channels.
+Rules use a layer only through these two directions; geometry (stride, padding, dilation, groups) is handled here. The
+transposed convolution is PyTorch's derivative with respect to the input: unlike ``conv_transpose3d`` it needs no output
+padding, and on CPU it is up to 2.5 times faster for few input channels.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LinearMap(Protocol):
 
     @property
     def groups(self) -> int:
-        """Blocks of that axis that do not mix."""
+        """Number of blocks of that axis that do not mix."""
         ...
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class Averaging:
         return answer
 
     def transpose(self, y: Tensor, input_shape: Sequence[int]) -> Tensor:
-        """PyTorch's own derivative: it knows every rounding and padding rule of the poolings."""
+        """PyTorch's own derivative, which follows all rounding and padding rules of the poolings."""
         probe = torch.zeros(tuple(input_shape), dtype=y.dtype, device=y.device, requires_grad=True)
         with torch.enable_grad():
             pooled = self.pool(probe)

@@ -1,8 +1,8 @@
-"""From a model to a plan: which operation does what for relevance, decided and refused before any work starts.
+"""Plan LRP through a model: the role of each operation, with unsupported ones refused before any computation.
 
-A *plan* groups the operations of a model into *steps*. A step begins where relevance has to be shared out (a layer
-with weights, an average pooling, a sum, a concatenation) and takes in what follows it alone: normalisation, ReLU,
-dropout, and a max-pooling if one comes next. What the plan does not know it refuses by name; nothing is approximated.
+A *plan* groups the operations of a model into *steps*. A step begins where relevance is redistributed (a layer with
+weights, an average pooling, a sum, a concatenation) and includes the following normalisation, ReLU, dropout and, if one
+comes next, max-pooling. Unknown operations are refused by name; nothing is approximated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FOLLOWERS = (nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten
 
 @dataclass(frozen=True)
 class Weights:
-    """A layer with weights as the rules see it.
+    """A layer with weights as used by the rules.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Weights:
     bias : Tensor or None
         Broadcastable to the units; likewise.
     first : bool
-        Whether it sees the volume itself.
+        Whether its input is the volume.
     """
 
     linear: LinearMap
@@ -63,18 +63,18 @@ class Weights:
 
 @dataclass(frozen=True)
 class Step:
-    """A stretch of the network that shares relevance out at one place.
+    """Part of the network that redistributes relevance once.
 
     Parameters
     ----------
     name : str
-        Of the layer that shares out; of the last operation where none does.
+        Of the layer that redistributes relevance; otherwise of the last operation.
     operations : tuple of Operation
-        What the forward pass does, one after the other, before the max-pooling.
+        Operations of the forward pass, in order, before the max-pooling.
     inputs : tuple of str
-        Values that relevance runs on to; empty for what carries no relevance.
+        Values that relevance is passed to; empty for operations without relevance.
     value : str
-        The value that the step gives.
+        Name of the output value.
     weights : Weights or None
     averaging : Averaging or None
     pool : MaxPool or AdaptiveMaxPool or None
@@ -91,7 +91,7 @@ class Step:
 
     @property
     def head(self) -> nn.Module | None:
-        """What the step begins with; None for a max-pooling alone or for what carries no relevance."""
+        """First module of the step; None for a max-pooling alone or an operation without relevance."""
         return self.operations[0].module if self.operations and self.inputs else None
 
 
@@ -113,19 +113,19 @@ class Plan:
 
 
 def plan_forward(model: nn.Module, activations: tuple[type[nn.Module], ...] = ()) -> Program:
-    """Operations of a model, each that can carry relevance or a gradient checked to be one that attribution knows.
+    """Operations of a model, checked to be supported where they can carry relevance or a gradient.
 
     Parameters
     ----------
     model : nn.Module
     activations : tuple of type
-        Activations that the method knows beside ReLU.
+        Activations that the method supports besides ReLU.
 
     Raises
     ------
     UsageError
-        For a model that cannot be written down, an unknown operation or option, or a layer in training mode; the
-        message names it.
+        For a model that cannot be traced, an unknown operation or option, or a layer in training mode; the message
+        names it.
     """
     program = trace(model)
     carrying = carried(program)
@@ -145,7 +145,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     Parameters
     ----------
     model : nn.Module
-        Its output are logits.
+        With logits as output.
     batch_norm : {"fold", "identity"}
     stage : int or str
         Where relevance is wanted; see `pipeline.attribution.network_view.explaining`.
@@ -153,7 +153,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     Raises
     ------
     UsageError
-        As `plan_forward`; where folding is asked for but a batch normalisation does not follow a convolution; and for
+        As `plan_forward`; if folding is requested but a batch normalisation does not follow a convolution; and for
         a stage that does not exist.
     """
     if batch_norm not in ("fold", "identity"):
@@ -184,7 +184,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
 
 
 def carried(program: Program) -> dict[str, Operation]:
-    """Operations that relevance runs through, by the value they give: all that lead to the result but not by a gate."""
+    """Operations that carry relevance, by output value: all that lead to the result, except through a gate."""
     by_value = {operation.value: operation for operation in program.operations}
     carrying: dict[str, Operation] = {}
     waiting = [program.result]
@@ -197,7 +197,7 @@ def carried(program: Program) -> dict[str, Operation]:
 
 
 def _chain(head: Operation, program: Program, boundary: str) -> list[Operation]:
-    """An operation and what follows it alone, up to a max-pooling or the boundary."""
+    """An operation and those that follow it alone, up to a max-pooling or the boundary."""
     chain = [head]
     by_input = {operation.inputs[0]: operation for operation in program.operations if operation.inputs}
     while True:
@@ -242,7 +242,7 @@ def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool)
 
 
 def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
-    """The normalisation right after the convolution that a chain begins with; any other is refused."""
+    """The normalisation right after the convolution at the start of a chain; any other is refused."""
     found = None
     for place, operation in enumerate(chain):
         if isinstance(operation.module, nn.BatchNorm3d):
@@ -278,7 +278,7 @@ def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
 
 
 def _past_normalisation(program: Program, value: str) -> str:
-    """The value after the normalisation that is folded into a layer: to the rules, both are the layer's units."""
+    """The value after the normalisation folded into a layer: for the rules, both are the layer's units."""
     by_value = {operation.value: operation for operation in program.operations}
     users = [o for o in program.operations if o.inputs[:1] == (value,)]
     if value not in by_value or not isinstance(by_value[value].module, nn.Conv3d) or len(users) != 1:
@@ -296,7 +296,7 @@ def _convolution(module: nn.Conv3d) -> Convolution:
 
 
 def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
-    """The max-pooling that a module does; None for any other module."""
+    """The max-pooling of a module; None for any other module."""
     if isinstance(module, nn.AdaptiveMaxPool3d):
         return AdaptiveMaxPool(module.output_size)
     if not isinstance(module, nn.MaxPool3d):

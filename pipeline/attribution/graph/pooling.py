@@ -1,7 +1,7 @@
-"""Max-pooling for LRP: relevance goes to the winner of each window, and to nobody else.
+"""Max-pooling for LRP: all relevance goes to the winner of each window.
 
-The winners are those of the very forward pass that is explained: a second pass with other rounding can choose
-another winner and move relevance over a whole receptive field.
+The winners are those of the forward pass that is explained: a second pass with different rounding could choose another
+winner and move relevance by a whole receptive field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
-    """A window's size, stride or padding per axis, as PyTorch allows it to be given."""
+    """Size, stride or padding per axis, from any form that PyTorch accepts."""
     return (value,) * 3 if isinstance(value, int) else tuple(value)
 
 
@@ -31,7 +31,7 @@ class MaxPool:
     ceil_mode: bool = False
 
     def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Pooled values and winners: flat voxel indices into the spatial axes of `x`. Both (B, C, d, h, w)."""
+        """Pooled values, and winners as flat voxel indices into the spatial axes of `x`. Both (B, C, d, h, w)."""
         pooled, winners = F.max_pool3d(
             x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
         )
@@ -56,7 +56,7 @@ def gather(x: Tensor, winners: Tensor) -> Tensor:
 
 
 def scatter(values: Tensor, winners: Tensor, shape: Sequence[int]) -> Tensor:
-    """Put values back to the voxels that won; a voxel that won several overlapping windows gets their sum.
+    """Return values to the winning voxels; a voxel that won several overlapping windows gets their sum.
 
     Parameters
     ----------

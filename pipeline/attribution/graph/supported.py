@@ -1,4 +1,4 @@
-"""Which operations attribution knows, and with which options; the rest is refused by name."""
+"""Operations and options that attribution supports; all others are refused by name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pipeline.attribution.graph.tracing import KNOWN, Concatenate, Gate, Operati
 from pipeline.run.errors import UsageError
 
 MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
-"""Layers that do something else in training mode; all their kinds, since those of a gate are run as they stand."""
+"""Layers that differ in training mode, in all dimensions, since those of a gate may have any."""
 SAME_MEMORY = (Reshape, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
-"""What may hand on the very memory it was given (in evaluation mode)."""
+"""Operations whose output may share memory with their input (in evaluation mode)."""
 SHAPE_ONLY = ("size", "dim", getattr)
-"""What reads the shape of a value only."""
+"""Operations that read only the shape of a value."""
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
 
@@ -25,13 +25,13 @@ def labelled(operation: Operation) -> str:
 
 
 def require_known(operation: Operation, activations: tuple[type[nn.Module], ...] = ()) -> None:
-    """Refuse what a propagation would get wrong.
+    """Refuse an operation that relevance cannot be propagated through correctly.
 
     Parameters
     ----------
     operation : Operation
     activations : tuple of type
-        Activations that the method knows beside ReLU.
+        Activations that the method supports besides ReLU.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def require_known(operation: Operation, activations: tuple[type[nn.Module], ...]
         )
     if module._forward_hooks or module._forward_pre_hooks:
         raise UsageError(
-            f"layer {labelled(operation)} has a forward hook, which may change what LRP would explain; remove it first."
+            f"layer {labelled(operation)} has a forward hook, which may change its output; remove it first."
         )
     problem = _unsupported_option(module)
     if problem:
@@ -58,12 +58,12 @@ def require_known(operation: Operation, activations: tuple[type[nn.Module], ...]
 
 
 def require_private_in_place(operation: Operation, program: Program) -> None:
-    """Refuse work in place on memory that others read: the model itself then sees the changed values there.
+    """Refuse in-place operations on values that other layers read, since these then see the changed values.
 
     Parameters
     ----------
     operation : Operation
-        Any, also one that carries no relevance: a bare ``out.add_(x)`` changes `out` for all who read it later.
+        Any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers.
     program : Program
 
     Raises
@@ -104,7 +104,7 @@ def _unsupported_option(module: nn.Module) -> str:
         if module.padding == "same" and any(
             dilation * (size - 1) % 2 for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
         ):
-            return "padding 'same' of an even kernel is not symmetric and not supported; use an odd kernel"
+            return "padding 'same' with an even kernel is asymmetric and not supported; use an odd kernel"
     if isinstance(module, nn.BatchNorm3d) and module.running_mean is None:
         return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
     if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:
@@ -115,7 +115,7 @@ def _unsupported_option(module: nn.Module) -> str:
 
 
 def require_evaluation_mode(operation: Operation) -> None:
-    """Refuse a layer that would do something else than in prediction.
+    """Refuse a layer that behaves differently than in prediction.
 
     Raises
     ------

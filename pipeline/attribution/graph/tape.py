@@ -1,7 +1,7 @@
-"""The tape: what each step of the network did in the forward pass that is explained.
+"""The tape: inputs and winners of each step in the forward pass that is explained.
 
-One forward pass serves any number of rules: inputs of the layers and winners of the max-poolings depend on the model
-and the volume only. Nothing larger is kept: sums of contributions are made on the way back, at the winners alone.
+One forward pass serves any number of rules, since inputs of layers and winners of max-poolings depend only on the model
+and the volume. Sums of contributions are computed in the backward pass, only at the winners, to save memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Record:
     ----------
     step : Step
     inputs : tuple of Tensor
-        What came into the step; empty tensors of no memory stand for inputs whose values no rule needs.
+        Inputs of the step; tensors without memory replace inputs whose values no rule needs.
     unit_shape : torch.Size
         Of the step's output before its max-pooling.
     winners : Tensor or None
@@ -50,7 +50,7 @@ class Tape:
 
 
 def record_forward(plan: Plan, volumes: Tensor) -> Tape:
-    """Run the model's own forward pass and keep what LRP needs.
+    """Run the model's forward pass and keep what LRP needs.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def record_forward(plan: Plan, volumes: Tensor) -> Tape:
 
 
 def _pooled(step: Step, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -> Record:
-    """Do the max-pooling that ends a step."""
+    """Apply the max-pooling that ends a step."""
     pool = step.pool
     assert pool is not None
     if isinstance(pool, MaxPool):
@@ -97,14 +97,14 @@ def _pooled(step: Step, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -
 
 
 class Values:
-    """Values of a forward pass by name; each is dropped when its last user has run.
+    """Values of a forward pass by name; each is dropped after its last use.
 
     Parameters
     ----------
     program : Program
     volumes : Tensor
     relu : callable
-        What a ReLU does; guided backpropagation has its own.
+        Implementation of ReLU; guided backpropagation has its own.
     """
 
     def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:
@@ -124,7 +124,7 @@ class Values:
         self._values[name] = value
 
     def used(self, name: str) -> None:
-        """Say that a user of a value has run."""
+        """Record one use of a value."""
         self._left[name] -= 1
         if not self._left[name]:
             self._values.pop(name, None)
@@ -166,36 +166,36 @@ def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> 
 
 
 def _require_one_shape(name: str, inputs: Sequence[Tensor], result: Tensor) -> None:
-    """Refuse a sum or a gate that stretches what carries relevance to a larger shape."""
+    """Refuse a sum or a gate that broadcasts a relevance-carrying value to a larger shape."""
     if any(a.shape != result.shape for a in inputs):
         shapes = " and ".join(str(tuple(a.shape)) for a in inputs)
         raise UsageError(
-            f"layer {name} makes {tuple(result.shape)} of {shapes}: stretching is not supported by attribution."
+            f"layer {name} makes {tuple(result.shape)} of {shapes}: broadcasting is not supported by attribution."
         )
 
 
 def _require_fit(name: str, module: nn.Module, a: Tensor) -> None:
     if isinstance(module, nn.Linear) and a.shape[-1] != module.in_features:
         raise BadInputError(
-            f"layer {name} (Linear) takes {module.in_features} features and would get {a.shape[-1]}: the volumes "
+            f"layer {name} (Linear) takes {module.in_features} features but gets {a.shape[-1]}: the volumes "
             "are not on the grid the model was trained on."
         )
     if isinstance(module, nn.Conv3d):
         if a.dim() != 5 or a.shape[1] != module.in_channels:
             raise BadInputError(
-                f"layer {name} (Conv3d) takes (batch, {module.in_channels}, D, H, W) and would get {tuple(a.shape)}."
+                f"layer {name} (Conv3d) takes (batch, {module.in_channels}, D, H, W) but gets {tuple(a.shape)}."
             )
         _require_voxels(f"layer {name} (Conv3d)", a, module)
 
 
 def _require_voxels(name: str, a: Tensor, window: nn.Conv3d | MaxPool) -> None:
-    """Refuse a grid smaller than the window that is to be moved over it."""
+    """Refuse a grid smaller than the window."""
     reach = [dilation * (size - 1) + 1 for dilation, size in zip(window.dilation, window.kernel_size, strict=True)]
     padding = (0, 0, 0) if window.padding == "valid" else window.padding
     if isinstance(padding, str):  # "same" fits any grid
         return
     if a.dim() != 5 or any(n + 2 * pad < need for n, pad, need in zip(a.shape[2:], padding, reach, strict=True)):
         raise BadInputError(
-            f"{name} needs at least {tuple(reach)} voxels and would get {tuple(a.shape[2:])}: the volumes are smaller "
-            "than the model can take."
+            f"{name} needs at least {tuple(reach)} voxels but gets {tuple(a.shape[2:])}: the volumes are too small "
+            "for the model."
         )

@@ -1,9 +1,9 @@
-"""From a model to the list of its operations: what runs on what, without running it.
+"""Trace a model: the list of its operations and their inputs, without running it.
 
-`torch.fx` writes down every call of a model's forward, functional ones too, so residual sums, concatenations, shared
-modules and nested blocks need no special treatment. Each call becomes an `Operation`. Relevance can run back only
-through operations that the planner knows; `Sum`, `Concatenate` and `Gate` are its names for ``a + b``, ``torch.cat``
-and ``a * gate``. What no relevance runs through (the branch that computes a gate) is run as it stands.
+`torch.fx` records every call of a model's forward, including functional ones, so residual sums, concatenations, shared
+modules and nested blocks need no special treatment. Each call becomes an `Operation`. Relevance can be propagated only
+through operations that the planner supports; `Sum`, `Concatenate` and `Gate` stand for ``a + b``, ``torch.cat`` and ``a
+* gate``. Parts without relevance (the branch that computes a gate) are run unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d)
 PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
 """Modules that relevance passes unchanged (a flattening only changes its shape)."""
 GATES = (nn.Sigmoid, nn.Softmax, nn.Hardsigmoid)
-"""Modules whose output, multiplied with features, weighs them; a gate gets no relevance (Arras et al. 2017)."""
+"""Modules whose output is a gate when multiplied with features; gates get no relevance (Arras et al. 2017)."""
 KNOWN = (nn.Conv3d, nn.Linear, nn.BatchNorm3d, nn.MaxPool3d, nn.AdaptiveMaxPool3d, *POOLINGS, *PASSED)
 
 
@@ -49,7 +49,7 @@ class Gate(nn.Module):
 
 
 class Reshape(nn.Module):
-    """Any change of shape alone; run by the model's own call."""
+    """A change of shape; run by the model's own call."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Operation:
     Parameters
     ----------
     name : str
-        Of the module as in the model, or of the function with its place.
+        Of the module as in the model, or of the function with its module path.
     node : fx.Node
-        As traced; its name is the name of the value it gives.
+        As traced; its name is the name of the output value.
     module : nn.Module or None
-        What it does to its inputs; None for what cannot carry relevance.
+        Equivalent module; None if it cannot carry relevance.
     inputs : tuple of str
-        Names of the values it works on, those that relevance may run to.
+        Names of the input values that relevance may be passed to.
     """
 
     name: str
@@ -100,24 +100,24 @@ class Program:
 
 
 class _Tracer(fx.Tracer):
-    """Opens everything but single layers; keeps `torch.nn` modules whole."""
+    """Traces into everything except single `torch.nn` layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, KNOWN + GATES) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> Program:
-    """Write down the operations of a model.
+    """Record the operations of a model.
 
     Parameters
     ----------
     model : nn.Module
-        Takes one tensor of volumes and gives logits.
+        Takes one tensor of volumes and returns logits.
 
     Raises
     ------
     UsageError
-        If its forward depends on values (Python control flow on tensors), takes other arguments, or gives more than
+        If its forward depends on values (Python control flow on tensors), takes other arguments, or returns more than
         one tensor.
     """
     if isinstance(model, KNOWN):
@@ -125,9 +125,9 @@ def trace(model: nn.Module) -> Program:
     try:
         tracer = _Tracer()
         graph = tracer.trace(model)
-    except Exception as error:  # fx raises what the model's own code raises
+    except Exception as error:  # fx passes on any error of the model's code
         raise UsageError(
-            f"model ({type(model).__name__}): its operations cannot be written down ({error}); attribution needs a "
+            f"model ({type(model).__name__}): its operations cannot be traced ({error}); attribution needs a "
             "forward without control flow on tensors."
         ) from error
     module = fx.GraphModule(tracer.root, graph)
@@ -135,7 +135,7 @@ def trace(model: nn.Module) -> Program:
     sources = [node for node in graph.nodes if node.op == "placeholder"]
     results = [node.args[0] for node in graph.nodes if node.op == "output"]
     if len(sources) != 1 or not isinstance(results[0], fx.Node):
-        raise UsageError(f"model ({type(model).__name__}): must take one tensor and give one tensor of logits.")
+        raise UsageError(f"model ({type(model).__name__}): must take one tensor and return one tensor of logits.")
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     operations = tuple(_operation(node, modules) for node in nodes)
     return Program(operations, sources[0].name, results[0].name, module)
@@ -157,7 +157,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
 
 
 def shown_name(target: str) -> str:
-    """Name of a module as the model's user knows it: stages of a `StagedModel` without the underscore."""
+    """Name of a module as known to users: stages of a `StagedModel` without the underscore."""
     return ".".join("stages" if part == "_stages" else part for part in target.split("."))
 
 
@@ -169,7 +169,7 @@ def _place(node: fx.Node) -> str:
 
 
 def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
-    """The module that does what a function or tensor method does, None where none is known."""
+    """Module equivalent of a function or tensor method; None if unknown."""
     target = node.target
     if target in ("relu", F.relu, torch.relu):
         return nn.ReLU()
@@ -186,7 +186,7 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
 
 
 def _pooling_function(node: fx.Node) -> nn.Module | None:
-    """Functional pooling as its module; the names of the arguments are those of the module."""
+    """Module equivalent of a functional pooling; the arguments have the same names."""
     kinds: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
         F.max_pool3d: (nn.MaxPool3d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
         F.avg_pool3d: (
@@ -200,12 +200,12 @@ def _pooling_function(node: fx.Node) -> nn.Module | None:
     kind, names = kinds[node.target]
     settings = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
     if any(isinstance(value, fx.Node) for name, value in settings.items() if name in names):
-        return None  # a window as large as the volume is known only when a volume is there
+        return None  # a window as large as the volume is unknown without a volume
     return kind(**{name: value for name, value in settings.items() if name in names})
 
 
 def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
-    """Arguments that are values of the graph, in order and with repetitions; of `torch.cat` those in its list."""
+    """Arguments that are values of the graph, in order and with repetitions; for `torch.cat` those in its list."""
     found: list[fx.Node] = []
     for argument in (*node.args, *node.kwargs.values()):
         found += [item for item in (argument if isinstance(argument, Sequence) else [argument])
@@ -214,7 +214,7 @@ def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
 
 
 def _gated(node: fx.Node, modules: dict[str, nn.Module]) -> list[fx.Node]:
-    """The features and the gate of a product, in this order; empty where neither factor is a gate."""
+    """The features and the gate of a product, in this order; empty if neither factor is a gate."""
     factors = _tensor_arguments(node)
     if len(factors) != 2:
         return []
@@ -225,7 +225,7 @@ def _gated(node: fx.Node, modules: dict[str, nn.Module]) -> list[fx.Node]:
 
 
 def _is_gate(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    """Whether a value is the output of a gating function, changes of shape apart."""
+    """Whether a value is the output of a gating function, possibly reshaped."""
     while node.op == "call_method" and node.target in ("view", "reshape", "unsqueeze"):
         node = node.all_input_nodes[0]
     if node.op == "call_module":

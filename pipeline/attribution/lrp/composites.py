@@ -1,8 +1,8 @@
-"""Composites: which LRP rule for which kind of layer.
+"""Composites: LRP rules by kind of layer.
 
-The three that the literature compares: *founding* (β everywhere; Böhle et al. 2019), *focus* (ε on linear layers, z+ on
-convolutions, zB on the first) and *composite* (ε, γ, zB); the last two from Rao, Böhle & Schiele 2022 after Montavon
-et al. 2019.
+Three from the literature: *founding* (β everywhere; Böhle et al. 2019), *focus* (ε on linear layers, z+ on
+convolutions, zB on the first) and *composite* (ε, γ, zB); the last two from Rao, Böhle & Schiele 2022 after Montavon et
+al. 2019.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline.attribution.lrp.contributions import Rule
 from pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 
 UNWEIGHTED = EpsilonRule(1e-6, bias=False)
-"""For average poolings and sums of branches, where the literature shares in proportion to the terms."""
+"""Proportional rule, usual in the literature for average poolings and sums of branches."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Composite:
     Parameters
     ----------
     name : str
-        In sidecars; with its settings.
+        For sidecars; with its settings.
     first : Rule
-        For the layers with weights that see the volume itself.
+        For layers with weights whose input is the volume.
     convolution, linear : Rule
         For all other convolutions, and for fully connected layers.
     unweighted : Rule
@@ -42,7 +42,7 @@ class Composite:
 
 
 def founding(beta: float) -> Composite:
-    """The β-rule everywhere, bias-free."""
+    """The β-rule everywhere, ignoring biases."""
     rule = BetaRule(beta)
     return Composite(f"beta={beta:g}", rule, rule, rule, rule)
 

@@ -1,4 +1,4 @@
-"""What every LRP rule is made of: contributions, and the messages that share relevance among them.
+"""Building blocks of LRP rules: contributions, and the messages that redistribute relevance.
 
 Words: a *unit* j of a layer sums the *contributions* ``z_ij = x_i w_ij`` of its inputs i, and a bias ``b_j``. ``z+_j``
 is the sum of its positive contributions, ``z-_j`` (<= 0) of its negative ones. Every rule gives each positive
@@ -6,8 +6,8 @@ contribution the same *message* ``s+_j`` per unit of contribution, and each nega
 
     R_ij = z_ij s+_j  where z_ij > 0,    z_ij s-_j  where z_ij < 0
 
-so that a rule is two small functions: what counts as the contributions, and the two messages. What goes neither way is
-named: absorbed by the bias, taken by the stabiliser, or lost in units that have nothing to pass relevance to.
+A rule is therefore defined by its contributions and the two messages. Relevance that is not passed on is accounted for:
+absorbed by the bias, taken by the stabiliser, or lost in units without a usable contribution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.attribution.graph.linear_maps import LinearMap, paired
 
 @dataclass(frozen=True)
 class Contributors:
-    """What the inputs of a layer contribute with: the products of `x` and `weight`.
+    """Inputs of a layer arranged so that its contributions are the products of `x` and `weight`.
 
     Parameters
     ----------
@@ -42,18 +42,18 @@ class Contributors:
 
 @dataclass(frozen=True)
 class Messages:
-    """Relevance per unit of contribution, and what could not be passed on; all of the shape of the units.
+    """Relevance per unit of contribution, and relevance not passed on; all with the shape of the units.
 
     Parameters
     ----------
     positive : Tensor
         ``s+``.
     negative : Tensor or None
-        ``s-``; None where it is all zero. The very tensor `positive` where both signs are treated alike.
+        ``s-``; None if it is all zero. The same tensor as `positive` if both signs are treated alike.
     lost : Tensor or None
-        Relevance of units without a contribution that the rule uses; None where there can be none.
+        Relevance of units without a contribution that the rule uses; None if there can be none.
     bias, stabiliser : Tensor or None
-        Relevance they absorbed; None where there can be none.
+        Relevance absorbed by them; None if there can be none.
     """
 
     positive: Tensor
@@ -72,7 +72,7 @@ class Rule(Protocol):
         ...
 
     def contributors(self, x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
-        """What the inputs `x` (any sign) of a layer with weights contribute with."""
+        """Contributions of the inputs `x` (any sign) of a layer with weights."""
         ...
 
     def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
@@ -81,7 +81,7 @@ class Rule(Protocol):
         Parameters
         ----------
         positive, negative : Tensor
-            ``z+`` >= 0 and ``z-`` <= 0 of each unit; `negative` may be None where the rule does not use it.
+            ``z+`` >= 0 and ``z-`` <= 0 of each unit; `negative` may be None if the rule does not use it.
         bias : Tensor or None
             ``b``, broadcastable to the units; None for layers without.
         relevance : Tensor
@@ -96,10 +96,9 @@ class Rule(Protocol):
 
 
 def contribution_floor(dtype: torch.dtype) -> float:
-    """Sums of contributions at or below this count as zero (about 1e-31 in float32, 1e-292 in float64).
+    """Sums of contributions up to this count as zero (about 1e-31 in float32, 1e-292 in float64).
 
-    Far below any sum of real contributions, and far enough above the smallest number that relevance divided by it
-    stays finite.
+    Far below any real sum of contributions, but large enough that relevance divided by it stays finite.
     """
     info = torch.finfo(dtype)
     return info.tiny / info.eps
@@ -134,7 +133,7 @@ def merge_copies(relevance: Tensor, copies: int, linear: LinearMap) -> Tensor:
 
 
 def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -> Messages:
-    """Share in proportion to all contributions, without stabiliser; units whose contributions sum to 0 lose theirs."""
+    """Share in proportion to all contributions, without stabiliser; lost in units whose contributions sum to 0."""
     total = positive if negative is None else positive + negative
     has_any = total.abs() > contribution_floor(relevance.dtype)
     message = torch.where(has_any, relevance / total, 0)

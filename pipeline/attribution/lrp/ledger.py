@@ -1,11 +1,10 @@
 """The conservation ledger: where relevance went, layer by layer.
 
-Relevance runs from the output of the network to its input. For each layer with weights the ledger holds what came in
-from above, what went out below, and each way in which relevance can be lost between the two, so that
+Relevance is propagated from the output of the network to its input. For each layer with weights
 
-    relevance_in = relevance_out + absorbed_by_bias + lost_no_contribution + stabiliser + residual
+relevance_in = relevance_out + absorbed_by_bias + lost_no_contribution + stabiliser + residual
 
-with a residual that is rounding only. All sums are taken in float64.
+with a residual due to rounding only. All sums are float64.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ LEDGER_COLUMNS = {
     "layer": "Layer with weights, named as in the model, output first",
     "relevance_in": "Relevance that arrived at the layer's units",
     "relevance_out": "Relevance passed on to the layer's inputs",
-    "absorbed_by_bias": "Relevance absorbed by biases (0: biases take no part in the beta-rule)",
-    "lost_no_contribution": "Relevance of units without a contribution that the rule could pass it to",
-    "stabiliser": "Relevance absorbed by a stabiliser of the denominator (0: none is used)",
-    "residual": "relevance_in less relevance_out and all losses: rounding",
+    "absorbed_by_bias": "Relevance absorbed by biases (0 for the beta-rule, which ignores biases)",
+    "lost_no_contribution": "Relevance of units without a contribution that the rule can pass it to",
+    "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
+    "residual": "relevance_in minus relevance_out and all losses: rounding error",
 }
 """Columns of a scan's ledger file."""
 
@@ -35,7 +34,7 @@ LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 @dataclass(frozen=True)
 class Losses:
-    """What a layer could not pass on, float64 of shape (B,); None for nothing."""
+    """Relevance that a layer did not pass on, float64 of shape (B,); None for zero."""
 
     bias: Tensor | None = None
     lost: Tensor | None = None
@@ -50,7 +49,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One layer's account; every value is float64 of shape (B,), one number per volume."""
+    """Balance of one layer; every value is float64 of shape (B,), one number per volume."""
 
     layer: str
     relevance_in: Tensor
@@ -61,7 +60,7 @@ class LedgerEntry:
 
     @classmethod
     def of(cls, layer: str, above: Tensor, below: Tensor, losses: Losses) -> LedgerEntry:
-        """Account of a layer from the relevance at its units and at its inputs."""
+        """Balance of a layer from the relevance at its units and at its inputs."""
         relevance_in = sum_per_volume(above)
         nothing = torch.zeros_like(relevance_in)
         lost = [nothing if loss is None else loss for loss in (losses.bias, losses.lost, losses.stabiliser)]
@@ -69,19 +68,19 @@ class LedgerEntry:
 
     @property
     def residual(self) -> Tensor:
-        """What the account leaves unexplained."""
+        """relevance_in minus relevance_out and all losses."""
         lost = self.absorbed_by_bias + self.lost_no_contribution + self.stabiliser
         return self.relevance_in - self.relevance_out - lost
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Accounts of all layers with weights, from output to input, and of the network as a whole.
+    """Balances of all layers with weights, from output to input, and of the whole network.
 
     Parameters
     ----------
     start_value : Tensor
-        (B,), what relevance started from.
+        (B,), value that relevance started from.
     map_sum : Tensor
         (B,), float64 sum of the finished map.
     entries : tuple of LedgerEntry
@@ -99,12 +98,12 @@ class Ledger:
 
     @property
     def residual(self) -> Tensor:
-        """Start value less map and losses, (B,): all rounding, between layers included."""
+        """Start value minus map and losses, (B,): rounding, including that between layers."""
         losses = torch.stack([self.total(loss) for loss in LOSSES]).sum(0)
         return self.start_value.double() - self.map_sum - losses
 
     def frame(self, map_name: str, index: int) -> pd.DataFrame:
-        """The accounts of volume number `index` as rows with the columns of `LEDGER_COLUMNS`."""
+        """Balances of volume number `index` as rows with the columns of `LEDGER_COLUMNS`."""
         values = [name for name in LEDGER_COLUMNS if name not in ("map", "layer")]
         rows = [
             [map_name, entry.layer, *(float(getattr(entry, name)[index]) for name in values)] for entry in self.entries

@@ -1,4 +1,4 @@
-"""LRP as a method of the registry, which makes the maps of several β in one pass."""
+"""LRP as a method of the registry; maps for several β come from one pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lrp:
     beta : float or tuple of float
         Of the β-rule (*founding*); one map per value.
     gamma, epsilon : float
-        Of the rules that have them.
+        For the rules that have them.
     bias : bool
         Whether biases absorb relevance (not for *founding*).
     batch_norm : {"fold", "identity"}
@@ -65,7 +65,7 @@ class Lrp:
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
-        """Relevance (B, 1, d, h, w) for each β, and where it went down to the stage."""
+        """Relevance (B, 1, d, h, w) for each β, with its ledger down to the stage."""
         rules = [one._composite(volumes) for one in self.singles()]
         found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
         return [

@@ -1,4 +1,4 @@
-"""The way back: relevance of the inputs of each step from that of its output, for several rules side by side."""
+"""Backward pass of LRP: relevance of the inputs of each step from that of its output, for several rules at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Relevance = list[Tensor]
 def propagate(
     plan: Plan, tape: Tape, seed: Tensor, composites: Sequence[Composite]
 ) -> tuple[Relevance, list[tuple[LedgerEntry, ...]]]:
-    """Walk a tape back from the output to the boundary of the plan.
+    """Propagate relevance from the output to the boundary of the plan.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ def propagate(
     Returns
     -------
     tuple of (list of Tensor, list of tuple of LedgerEntry)
-        Per composite: relevance at the boundary, and the account of each step that shares relevance out.
+        Per composite: relevance at the boundary, and the balance of each step that redistributes relevance.
 
     Raises
     ------
     UsageError
-        If relevance passes the boundary by on another path.
+        If relevance bypasses the boundary on another path.
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]
@@ -61,17 +61,14 @@ def propagate(
             at[name] = relevance if name not in at else [a + b for a, b in zip(at[name], relevance, strict=True)]
     answer = at.pop(plan.boundary)
     if at:
-        raise UsageError(
-            "the stage named lies beside a skip connection that carries relevance past it; name a layer where all "
-            "paths meet."
-        )
+        raise UsageError("a skip connection carries relevance past this stage; choose a layer where all paths meet.")
     return answer, [tuple(book) for book in entries]
 
 
 def _step_back(
     record: Record, relevance: Relevance, composites: Sequence[Composite]
 ) -> tuple[list[Relevance], list[LedgerEntry]]:
-    """Relevance at the inputs of a step, per input and rule; and the accounts, empty for a step that shares nothing."""
+    """Relevance at the inputs of a step, per input and rule; and its balances, if it redistributes relevance."""
     step, shape = record.step, record.unit_shape
     if step.weights is not None:
         weights = step.weights
@@ -101,14 +98,14 @@ def sum_inputs(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _shaped(record: Record, relevance: Relevance) -> Relevance:
-    """Relevance in the shape of the step's output (a flattening above has changed it)."""
+    """Relevance in the shape of the step's output (a later flattening changes it)."""
     shape = record.unit_shape if record.winners is None else record.winners.shape
     return [r.reshape(shape) for r in relevance]
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Rules that see the same contributions."""
+    """Rules with the same contributions."""
 
     contributors: Contributors
     places: list[int]
@@ -142,7 +139,7 @@ def _through_weights(
         def messages(
             group: _Group = group, positive: Tensor = positive, negative: Tensor | None = negative
         ) -> Iterator[Messages]:
-            for place in group.places:  # one after the other, so that only their losses outlive the hand-down
+            for place in group.places:  # one at a time, so that only their losses stay in memory
                 message = rules[place].messages(positive, negative, weights.bias, relevance[place])
                 losses[place] = Losses.of(message)
                 yield message
@@ -153,7 +150,7 @@ def _through_weights(
 
 
 class _SharedLayer:
-    """Sums of contributions of a layer, and the way of messages down to its inputs."""
+    """Sums of contributions of a layer, and propagation of messages to its inputs."""
 
     def __init__(self, record: Record, weights: Weights, contributors: Contributors) -> None:
         self.winners, self.shape = record.winners, record.unit_shape
@@ -196,7 +193,7 @@ class _SharedLayer:
 
 
 def _through_unweighted(record: Record, relevance: Tensor, rule: Rule) -> tuple[list[Tensor], Messages]:
-    """Through a sum or an average pooling: their coefficients are positive, so contributions have the inputs' signs."""
+    """Through a sum or an average pooling; coefficients are positive, so contributions have the inputs' signs."""
     averaging = record.step.averaging
     positive = _forward_unweighted(averaging, [a.clamp(min=0) for a in record.inputs])
     negative = _forward_unweighted(averaging, [a.clamp(max=0) for a in record.inputs])
@@ -218,7 +215,7 @@ def _back_unweighted(averaging: Averaging | None, message: Tensor, a: Tensor) ->
 
 
 def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Sequence[Losses]) -> list[LedgerEntry]:
-    """One account per rule."""
+    """One balance per rule."""
     return [
         LedgerEntry.of(record.step.name, above, under, lost)
         for above, under, lost in zip(relevance, below, losses, strict=True)

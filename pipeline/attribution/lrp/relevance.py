@@ -1,11 +1,10 @@
 """Layer-wise relevance propagation through a 3D network, with several rules at once.
 
-Choices (each changes maps; see `pipeline.attribution.lrp.rules` for those of the rules): batch normalisation is folded
-into
-the convolution before it, or passed as identity; relevance of a pooling window goes to its winner; ReLU, dropout and
-changes of shape pass relevance on; a sum shares it among its terms and an average pooling among its voxels, by the
-rule of a layer with equal weights; a gate (squeeze and excitation) counts as a constant and gets none. One forward
-pass, one tape and one set of contribution sums serve all rules.
+Choices that affect maps (those of the rules are in `pipeline.attribution.lrp.rules`): batch normalisation is folded
+into the preceding convolution, or passed as identity; relevance of a pooling window goes to its winner; ReLU, dropout
+and changes of shape pass relevance on; a sum divides it among its terms and an average pooling among its voxels, like a
+layer with equal weights; a gate (squeeze and excitation) is treated as a constant and gets none. One forward pass, one
+tape and one set of contribution sums serve all rules.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def lrp(
     Parameters
     ----------
     model : nn.Module
-        In evaluation mode; not changed in any way.
+        In evaluation mode; not changed.
     volumes : Tensor
         (B, 1, D, H, W), in the precision and on the device of the model.
     target : int
@@ -62,14 +61,14 @@ def lrp(
     Raises
     ------
     UsageError
-        For a layer, option, target or mode that is not supported, or a stage that relevance passes by, before any work.
+        For an unsupported layer, option, target or mode, or a stage that relevance bypasses, before any computation.
     BadInputError
         For volumes that do not fit the model or are not finite.
     """
     if not composites:
         raise UsageError("composites: name at least one.")
     if start == "evidence":
-        raise UsageError("lrp starts from one output, its logit or its probability; the evidence has several.")
+        raise UsageError("lrp starts from the logit or the probability of one output; evidence has several.")
     plan = plan_relevance(model, batch_norm, stage)
     require_explainable(model, volumes)
     answers: list[Attribution] = []

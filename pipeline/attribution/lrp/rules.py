@@ -1,10 +1,10 @@
-"""The LRP rules, as records of their settings; see `pipeline.attribution.lrp.contributions` for the words.
+"""The LRP rules, as records of their settings; `pipeline.attribution.lrp.contributions` defines the terms.
 
-Each says what counts as contributions (plain products; zB has its own) and how the relevance of a unit
-is divided between the positive and the negative ones.
+Each rule defines the contributions (plain products, except for zB) and how the relevance of a unit is divided between
+positive and negative ones.
 
-Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, γ); Böhle et al. 2019 (β, one-signed
-units); Anders et al. 2021 (γ for both signs of the output).
+Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, γ); Böhle et al. 2019 (β, one-signed units);
+Anders et al. 2021 (γ for both signs of the output).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from pipeline.run.errors import BadInputError, UsageError
 
 @dataclass(frozen=True)
 class BetaRule:
-    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases take no part.
+    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases are ignored.
 
-    - *One-signed units* pass all relevance to the one side they have (share 1 instead of 1 + β or -β), as in the
-      founding code. With β = 0 the negative side has no share at all, so a unit with negative contributions only
-      loses its relevance (β = 0 is the z+ rule); with β = -1 the mirror image holds.
+    - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of
+    the
+      founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses its
+      relevance (β = 0 is the z+ rule); with β = -1 the converse holds.
     - *Units without contribution* (a receptive field of zeros, as in stripped background, but active through the
-      bias) lose their relevance: there is no input to give it to.
-    - *No stabiliser.* The two sums have no cancellation, so a sum is either zero or a sound denominator.
+      bias) lose their relevance, since no input can receive it.
+    - *No stabiliser.* The two sums have no cancellation, so each is either zero or a sound denominator.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class BetaRule:
 
 @dataclass(frozen=True)
 class ZPlusRule:
-    """The z+ rule: positive contributions only. Without bias the same as β = 0.
+    """The z+ rule: positive contributions only. Without bias it equals β = 0.
 
     Parameters
     ----------
@@ -116,9 +117,9 @@ class EpsilonRule:
     Parameters
     ----------
     epsilon : float
-        >= 0; what it absorbs is reported in the ledger.
+        >= 0; the relevance it absorbs is reported in the ledger.
     bias : bool
-        Whether the bias is part of ``z_j`` and absorbs relevance, which is reported; the rule of the literature has it.
+        Whether the bias is part of ``z_j`` and absorbs relevance, as in the literature; reported in the ledger.
     """
 
     epsilon: float = 1e-6
@@ -147,7 +148,7 @@ class EpsilonRule:
 
 @dataclass(frozen=True)
 class GammaRule:
-    """The generalised γ-rule: contributions of the sign of the output count (1 + γ) times.
+    """The generalised γ-rule: contributions with the sign of the output are weighted by (1 + γ).
 
     For ``z_j > 0``: shares in proportion to ``(1 + γ) z+_ij + z-_ij``; for ``z_j < 0``: to ``z+_ij + (1 + γ) z-_ij``;
     units with ``z_j = 0`` lose theirs. γ = 0 is LRP-0, γ → ∞ the z+ rule (of the output's sign).
@@ -157,7 +158,7 @@ class GammaRule:
     gamma : float
         >= 0.
     bias : bool
-        Whether the bias is part of ``z_j`` and is favoured and absorbs relevance like a contribution.
+        Whether the bias is part of ``z_j``, and is weighted and absorbs relevance like a contribution.
     """
 
     gamma: float = 0.25
@@ -189,7 +190,7 @@ class GammaRule:
 
 @dataclass(frozen=True)
 class ZBoxRule:
-    """The zB rule for inputs that lie between bounds: shares in proportion to ``x w - low w+ - high w-``.
+    """The zB rule for bounded inputs: shares in proportion to ``x w - low w+ - high w-``.
 
     Within the bounds no share is negative. Scalar bounds of [0, 1] give relevance to a background of 0 in proportion to
     ``|w-|``; bounds per voxel with ``low = high = 0`` in the background give it none.
@@ -197,7 +198,7 @@ class ZBoxRule:
     Parameters
     ----------
     low, high : float or Tensor
-        Smallest and largest value an input can have; scalar, or broadcastable to the input (per voxel).
+        Smallest and largest possible input; scalar, or broadcastable to the input (per voxel).
     """
 
     low: float | Tensor = 0.0

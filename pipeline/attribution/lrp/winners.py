@@ -1,14 +1,13 @@
-"""LRP of a convolution whose units compete in a max-pooling, touching the winners only.
+"""LRP of a convolution followed by max-pooling, computed at the winners only.
 
-Only the winner of a pooling window receives relevance, so contributions are summed, and messages handed down, at 1/8 or
-1/27 of the units; the dense convolutions that other engines use do the rest for nothing. On a CPU this makes the
-difference between less than one and five times a forward and backward pass (docs/benchmarks). The loops are compiled
-by numba, chosen over a C++ extension (which needs a compiler where it is installed) and over gather and scatter of
-PyTorch (27 passes over memory).
+Only the winner of a pooling window receives relevance, so contributions and messages are needed at 1/8 or 1/27 of the
+units; dense convolutions, as in other implementations, compute the rest in vain. On a CPU this takes less than one
+forward and backward pass instead of five (docs/benchmarks). The loops are compiled by numba, chosen over a C++
+extension (which needs a compiler at installation) and over gather and scatter in PyTorch (27 passes over memory).
 
-Layout: input voxels with their channels last, so that a row of a kernel window is one run of memory; several rules side
-by side, innermost. Messages of neighbouring windows fall on common voxels: planes of windows are worked off in an order
-that keeps those worked on at the same time apart, so the result does not depend on the number of threads.
+Layout: input voxels with channels last, so that a row of a kernel window is contiguous; several rules side by side,
+innermost. Messages of neighbouring windows overlap: planes of windows are processed in an order that keeps concurrent
+planes apart, so the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from pipeline.attribution.graph.linear_maps import Convolution, LinearMap
 from pipeline.attribution.graph.pooling import MaxPool
 
 SPARSE_FROM = 4
-"""Units per winner from which the loops over winners beat dense convolutions (measured: 8 clearly, 27 more so)."""
+"""Units per winner from which winner loops are faster than dense convolutions (measured at 8 and 27)."""
 
 
 def sparse_pays(linear: LinearMap, pool: MaxPool | None, x: Tensor) -> bool:
-    """Whether the loops over winners serve this layer: on a CPU, a plain convolution before a large enough pooling."""
+    """Whether to use the winner loops: on a CPU, for a plain convolution before a large enough pooling."""
     return (
         pool is not None
         and x.device.type == "cpu"
@@ -102,7 +101,7 @@ def winner_messages(
     weight, linear, winners, units
         As for `winner_sums`.
     pool : MaxPool
-        What chose the winners.
+        Pooling that determined the winners.
     input_shape : sequence of int
         (B, C_in, D, H, W).
 
@@ -147,7 +146,7 @@ def winner_messages(
 
 
 def _colours(linear: Convolution, pool: MaxPool, kernel: int) -> int:
-    """How many planes of windows apart two planes must be to share no input voxel."""
+    """Distance between planes of windows that share no input voxel."""
     reach = pool.dilation[0] * (pool.kernel_size[0] - 1) * linear.stride[0] + kernel - 1
     return reach // (pool.stride[0] * linear.stride[0]) + 1
 
@@ -166,7 +165,7 @@ def _row_weights(weight: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 
 
 def _together(rounds: Sequence[Sequence[Callable[[], None]]]) -> None:
-    """Do the jobs of each round on PyTorch's number of threads, one round after the other."""
+    """Run the jobs of each round on PyTorch's number of threads, one round after the other."""
     threads = torch.get_num_threads()
     if threads == 1:
         for jobs in rounds:
@@ -180,12 +179,12 @@ def _together(rounds: Sequence[Sequence[Callable[[], None]]]) -> None:
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a loop that needs no interpreter lock; keep it on disk where there is a place to."""
+    """Compile a loop that releases the interpreter lock, cached on disk where possible."""
     # Sums may be reordered to use vector instructions; NaN and infinity keep their meaning.
     options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "nsz", "contract"}}
     try:
         compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither this folder nor the user's cache can be written to
+    except RuntimeError:  # neither this folder nor the user's cache is writable
         compiled = numba.njit(**options)(function)
     answer: Callable[..., None] = compiled
     return answer

@@ -1,12 +1,11 @@
-"""LIME (Ribeiro, Singh & Guestrin 2016): a linear model of the score around one volume, in its supervoxels.
+"""LIME (Ribeiro, Singh & Guestrin 2016): a local linear model of the score in supervoxels of one volume.
 
-The brain is cut into supervoxels. Random samples of the volume show some and hide the others; a linear model, fitted
-to their scores with more weight on samples near the whole volume, gives each supervoxel a coefficient: what showing it
-adds to the score. How far a linear model describes the network at all is the R² of the fit; read it before the map.
-
+The brain is divided into supervoxels. Random samples of the volume show some and hide the others; a linear model,
+fitted to their scores with more weight on samples near the whole volume, gives each supervoxel a coefficient: the
+change of the score when it is shown. Check the R² of the fit, which says how well a linear model describes the network.
 The settings are those of the reference implementation for images: half of the supervoxels shown, a Gaussian kernel of
-width 0.25 on the cosine distance, ridge 1 on 0/1 features with a free intercept. The fit itself is a closed form
-in float64. Supervoxels come from scikit-image, the one well-kept SLIC for volumes with a mask.
+width 0.25 on the cosine distance, ridge 1 on 0/1 features with a free intercept. The fit is a closed form in float64.
+Supervoxels come from scikit-image's SLIC, which supports masked volumes.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class LocalFit:
     supervoxels : Tensor
         (D, H, W), 1 to K inside the brain, 0 in air.
     coefficients : Tensor
-        (K,), float64: what showing a supervoxel adds to the score.
+        (K,), float64: change of the score when a supervoxel is shown.
     intercept : float
-        Score that the model expects with everything hidden.
+        Predicted score with everything hidden.
     r_squared : float
-        Share of the kernel-weighted variance of the scores that the linear model describes; NaN if they do not vary.
+        Share of the kernel-weighted variance of the scores explained by the linear model; NaN if they do not vary.
     """
 
     supervoxels: Tensor
@@ -54,12 +53,12 @@ class LocalFit:
 def supervoxels(
     volume: NDArray[np.float64], brain: NDArray[np.bool_], count: int, compactness: float
 ) -> NDArray[np.int64]:
-    """Cut the brain of a volume (D, H, W) into about `count` supervoxels by SLIC (Achanta et al. 2012).
+    """Divide the brain of a volume (D, H, W) into about `count` supervoxels by SLIC (Achanta et al. 2012).
 
-    Labels are 1 to K in the brain without gaps in the numbers, 0 elsewhere. `compactness` is the difference of
-    intensity that weighs as much as one supervoxel's distance.
+    Labels are 1 to K in the brain, 0 elsewhere. `compactness` is the difference of intensity that is equivalent to the
+    distance between supervoxels.
     """
-    box = find_objects(brain.astype(np.uint8))[0]  # what lies around the brain neither costs time nor moves a cut
+    box = find_objects(brain.astype(np.uint8))[0]  # crop to the brain, for speed and independence of the background
     inside = volume[brain]
     spread = max(float(np.ptp(inside)), np.finfo(np.float64).tiny)
     scaled = np.where(brain, (volume - inside.min()) / spread, 0.0)[box]
@@ -71,7 +70,7 @@ def supervoxels(
     if not labels.any():  # fewer voxels than SLIC can cut
         return brain.astype(np.int64)
     forgotten = brain & (labels == 0)
-    if forgotten.any():  # islands that SLIC merged into the background join the nearest supervoxel
+    if forgotten.any():  # islands that SLIC left out join the nearest supervoxel
         nearest = distance_transform_edt(labels == 0, return_distances=False, return_indices=True)
         labels[forgotten] = labels[tuple(nearest)][forgotten]
     numbers = np.unique(labels[brain])
@@ -79,7 +78,7 @@ def supervoxels(
 
 
 def samples(count: int, features: int, seed: int) -> Tensor:
-    """Which supervoxels each sample shows: (count, features), 0 or 1 with equal chance, float64; all in the first."""
+    """Supervoxels shown by each sample: (count, features), 0 or 1 with equal probability, float64; all in the first."""
     source = torch.Generator().manual_seed(derived_seed(seed, "lime"))
     shown = (torch.rand(count, features, generator=source) < 0.5).double()
     shown[0] = 1
@@ -113,7 +112,7 @@ def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: flo
     b = torch.linalg.solve(gram, centred.T @ (weights * deviations))
     residual = weights @ (deviations - centred @ b) ** 2
     variance = weights @ deviations**2
-    # scores of a network that ignores all that is hidden differ by rounding only
+    # scores of a network that ignores all hidden parts differ only by rounding
     varies = bool(deviations.abs().max() > 1e-12 * values.abs().max())
     return b, float(value_mean - feature_means @ b), float(1 - residual / variance) if varies else float("nan")
 
@@ -122,29 +121,29 @@ def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: flo
 class Lime:
     """Coefficients of a local linear model in supervoxels of the brain.
 
-    At the input only: a supervoxel is hidden where it lies. `fits` gives the coefficients and R² behind the map.
+    At the input only. `fits` gives the coefficients and R² behind the map.
 
     Parameters
     ----------
     segments : int
-        Supervoxels wanted.
+        Target number of supervoxels.
     compactness : float
-        Difference of intensity, as a share of its range in the brain, that weighs as much as one supervoxel's
-        distance; larger gives rounder supervoxels.
+        Difference of intensity, as a share of its range in the brain, that is equivalent to the distance between
+        supervoxels; larger values give rounder supervoxels.
     samples : int
-        Random samples, each one evaluation; take several per supervoxel.
+        Random samples, each one evaluation; use several per supervoxel.
     kernel_width : float
         Of the kernel on the cosine distance.
     ridge : float
         Penalty on the squared coefficients, above 0.
     spread : {"coefficient", "per-voxel"}
-        Paint each voxel with the coefficient of its supervoxel, as in the paper, or with its even share of it, so that
-        sums over regions are in units of the score.
+        Give each voxel the coefficient of its supervoxel, as in the paper, or an equal share of it, so that sums over
+        regions are in units of the score.
     air : float
         Voxels of exactly this value are not brain.
     seed : int
     masking : Masking
-        What hidden voxels become.
+        Value of hidden voxels.
     batch : int
         Volumes evaluated at once.
     """
@@ -187,7 +186,7 @@ class Lime:
         for number, brain in enumerate(brains):
             if not brain.any():
                 raise BadInputError(
-                    f"lime: volume {number} of the batch is air everywhere ({self.air}); no brain to cut."
+                    f"lime: volume {number} of the batch is air everywhere ({self.air}) and has no brain."
                 )
         hidden = self.masking.hidden_features(view)
         return tuple(self._fit(view, number, brain, hidden) for number, brain in enumerate(brains))

@@ -1,12 +1,12 @@
-"""What a hidden voxel becomes: one object for every method and metric that hides part of a volume.
+"""Value of hidden voxels: one object for every method and metric that hides part of a volume.
 
-A voxel that is hidden must take *some* value, and the map depends on which. Here it becomes **air** unless said
-otherwise. Volumes are scaled to [0, 1] inside the brain with a background of exactly 0, so air is 0, and hiding means
-"no tissue here", which the network knows from everywhere outside the head. In z-scored volumes 0 is *mean tissue*:
-multiplying by a mask there paints grey matter instead of removing it; give the scaled value of air as `baseline`.
+A hidden voxel must have *some* value, and the map depends on it. The default is **air**. Volumes are scaled to [0, 1]
+inside the brain with a background of exactly 0, so air is 0, and hiding means "no tissue here", which the network knows
+from outside the head. In z-scored volumes 0 is *mean tissue*: multiplication by a mask there inserts grey matter
+instead of removing it; set `baseline` to the scaled value of air.
 
-With `keep` between 0 (hidden) and 1 (shown), ``masked = b + keep (x - b)``. Affine scaling and this mix commute, so
-masking scaled volumes with scaled air is masking raw intensities with air.
+With `keep` between 0 (hidden) and 1 (shown), ``masked = b + keep (x - b)``. This commutes with affine scaling, so
+masking scaled volumes with scaled air equals masking raw intensities with air.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AIR = 0.0
 """Value of air in volumes scaled by ``minmax-brain``."""
 
 ROUNDING = 1e-5
-"""Interpolated masks leave [0, 1] by rounding; more than this is a mistake."""
+"""Tolerance of the range [0, 1], for rounding of interpolated masks."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Masking:
     Parameters
     ----------
     baseline : float
-        Value that a hidden voxel takes; that of air by default.
+        Value of a hidden voxel; air by default.
     inner : {"baseline", "zero"}
-        What a hidden feature becomes at a later stage: the feature that the baseline volume has at that place
-        (default; means the same at every stage), or 0 (as in the literature; "nothing detected" after a ReLU only).
+        Value of a hidden feature at a later stage: the feature of the baseline volume at that place (default; has the
+        same meaning at every stage), or 0 (as in the literature; means "nothing detected" only after a ReLU).
 
     Examples
     --------
@@ -69,7 +69,7 @@ class Masking:
         return torch.full((), self.baseline, dtype=volumes.dtype, device=volumes.device)
 
     def hidden_features(self, view: NetworkView) -> Tensor:
-        """What hidden features of a view become, expanded to the shape of its features, (B, C, d, h, w)."""
+        """Values of hidden features of a view, expanded to the shape of its features, (B, C, d, h, w)."""
         if view.at_input:
             return self.hidden(view.volumes).expand_as(view.features)
         if self.inner == "zero":
@@ -90,7 +90,7 @@ def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
     low, high = torch.aminmax(keep.detach())
     if not (bool(low >= -ROUNDING) and bool(high <= 1 + ROUNDING)):
         raise BadInputError(
-            f"a mask must lie in [0, 1] and runs from {float(low)} to {float(high)}; normalise it first."
+            f"a mask must lie in [0, 1], but ranges from {float(low)} to {float(high)}; normalise it first."
         )
     return torch.lerp(hidden, x, keep.to(x))
 
@@ -104,11 +104,11 @@ def masked_scores(
     ----------
     view : NetworkView
     volume : int
-        Which of the view's volumes.
+        Index of the volume.
     keeps : iterable of Tensor
-        Masks (d, h, w) on the grid of the features; drawn only as they are needed.
+        Masks (d, h, w) on the grid of the features; drawn only as needed.
     hidden : Tensor
-        What hidden features become, (B, C, d, h, w); see `Masking.hidden_features`.
+        Values of hidden features, (B, C, d, h, w); see `Masking.hidden_features`.
     batch : int
         Masked volumes evaluated, and held, at once.
 

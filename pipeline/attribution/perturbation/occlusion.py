@@ -1,12 +1,12 @@
-"""Occlusion (Zeiler & Fergus 2014): how far the score falls when a part of the volume is hidden.
+"""Occlusion (Zeiler & Fergus 2014): drop of the score when a part of the volume is hidden.
 
 A *drop* is the score of the volume minus its score with one part hidden, in units of the score. Parts are boxes that
 slide over the grid (`Occlusion`) or the regions of an atlas (`RegionOcclusion`). Both maps are drops **per voxel**: the
-drop of a part is shared out evenly over its voxels, so that parts of different size compare and, where parts do not
-overlap, the sum of the map over a part is its drop. For a linear score that is the mean (the sum) of
-``w (x - baseline)`` over the part.
+drop of a part is divided evenly among its voxels, so that parts of different size are comparable and, where parts do
+not overlap, the sum of the map over a part is its drop. For a linear score that is the mean (the sum) of ``w (x -
+baseline)`` over the part.
 
-A part in which the volume already equals the baseline cannot change the score; its drop is 0 and costs no evaluation.
+A part in which the volume equals the baseline cannot change the score; its drop is 0 and needs no evaluation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Box = tuple[slice, slice, slice]
 def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...]) -> list[Box]:
     """Boxes that cover a grid: from the first voxel of each axis in steps of the stride until the last is covered.
 
-    The last box of an axis is cut at the border if the steps do not fit, as in captum.
+    The last box of an axis is cropped at the border if the steps do not fit, as in captum.
 
     Examples
     --------
@@ -83,10 +83,10 @@ class Occlusion:
     Parameters
     ----------
     size, stride : int or tuple of 3 int
-        Edge of the boxes and distance between them, in voxels of the grid that is explained. 16 and 8 suit the input
+        Edge of the boxes and distance between them, in voxels of the explained grid. 16 and 8 suit the input
         at 1 mm; at an inner stage take 3 to 5, and 1 or 2.
     masking : Masking
-        What hidden voxels become.
+        Value of hidden voxels.
     batch : int
         Volumes evaluated at once.
     """
@@ -119,7 +119,7 @@ class RegionLabels:
     name : str
         The atlas; goes into sidecars with a digest of the labels.
     labels : Tensor
-        (D, H, W), integers; 0 belongs to no region.
+        (D, H, W), integers; 0 for no region.
     """
 
     name: str
@@ -137,16 +137,16 @@ class RegionLabels:
 
 @dataclass(frozen=True, eq=False)
 class RegionDrops:
-    """What hiding each region does to the score.
+    """Drop of the score for each hidden region.
 
     Parameters
     ----------
     numbers : tuple of int
-        Labels with at least one voxel on the grid, ascending; an atlas region that is not among them is ``n/a``.
+        Labels with at least one voxel on the grid, ascending; other atlas regions are ``n/a``.
     voxels : Tensor
         (R,), voxels of each region.
     drops : Tensor
-        (B, R), score minus score without the region; positive where the region speaks for the target.
+        (B, R), score minus score without the region; positive if the region supports the target.
     """
 
     numbers: tuple[int, ...]
@@ -174,13 +174,13 @@ def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int
 
 @dataclass(frozen=True)
 class RegionOcclusion:
-    """Drop of the score when an atlas region is hidden, shared out evenly over its voxels; at the input only.
+    """Drop of the score when an atlas region is hidden, divided evenly among its voxels; at the input only.
 
     Parameters
     ----------
     regions : RegionLabels
     masking : Masking
-        What hidden voxels become.
+        Value of hidden voxels.
     batch : int
         Volumes evaluated at once.
     """
@@ -209,12 +209,12 @@ class RegionOcclusion:
         BadInputError
             For labels on another grid.
         """
-        grid, own = tuple(view.volumes.shape[-3:]), tuple(self.regions.labels.shape)
+        grid, label_grid = tuple(view.volumes.shape[-3:]), tuple(self.regions.labels.shape)
         if not view.at_input:
             raise UsageError("region-occlusion hides regions of the volume; explain at stage 0.")
-        if own != grid:
+        if label_grid != grid:
             raise BadInputError(
-                f"labels of {self.regions.name!r} have the grid {own}, the volumes {grid}; "
+                f"labels of {self.regions.name!r} have the grid {label_grid}, the volumes {grid}; "
                 "load the atlas on the grid of the volumes."
             )
         return region_drops(view, self.regions.labels.to(view.volumes.device), self.masking, self.batch)
@@ -225,7 +225,7 @@ class RegionOcclusion:
 
 
 def painted(labels: Tensor, numbers: tuple[int, ...], values: Tensor) -> Tensor:
-    """Paint values (B, R) of R labels, ascending, over the voxels of labels (D, H, W); 0 elsewhere; (B, 1, D, H, W)."""
+    """Maps (B, 1, D, H, W) with values (B, R) of R labels (ascending) in the voxels of labels (D, H, W)."""
     ascending = torch.tensor(numbers, dtype=torch.long, device=labels.device)
     labels = labels.long()
     place = torch.searchsorted(ascending, labels).clamp(max=len(numbers) - 1)

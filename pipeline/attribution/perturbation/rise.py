@@ -1,13 +1,12 @@
-"""RISE (Petsiuk, Das & Saenko 2018): the mean score of random masks that show a voxel.
+"""RISE (Petsiuk, Das & Saenko 2018): mean score over random masks, weighted by how much they show a voxel.
 
-A mask starts as a coarse grid of cells, each shown with probability p, is stretched trilinearly over the volume and
-shifted at random by up to one cell, so every voxel is shown with the mean weight p. The map is
-``sum of score mask / (M p)``, an estimate of the score given that the voxel is shown.
+A mask starts as a coarse grid of cells, each shown with probability p, is upsampled trilinearly to the volume and
+shifted at random by up to one cell, so every voxel is shown with the mean weight p. The map is ``sum of score mask / (M
+p)``, an estimate of the score given that the voxel is shown.
 
-It is a noisy one. The map carries the mean score everywhere as an offset, and with it, multiplied, the chance by
-which the M masks happened to show a voxel: a relative error of about ``sqrt((1 - p) / (p M))``, 9 % for the usual
-p = 0.1 and M = 1000. The mean weight of the masks is known to be p, so this part of the noise can be taken off without
-changing what is estimated (`control_variate`).
+The estimate is noisy. The mean score is an offset of the whole map, multiplied by the random coverage of a voxel by the
+M masks: a relative error of about ``sqrt((1 - p) / (p M))``, 9 % for the usual p = 0.1 and M = 1000. Since the expected
+coverage p is known, this part of the noise can be removed without changing the estimate (`control_variate`).
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from pipeline.run.errors import UsageError
 from pipeline.run.work.seeds import derived_seed
 
 
-def stretching(length: int, cells: int, shift: int) -> Tensor:
-    """Linear interpolation of one axis of a coarse grid, cut out at a shift.
+def interpolation(length: int, cells: int, shift: int) -> Tensor:
+    """Linear interpolation of one axis of a coarse grid, cropped at a shift.
 
-    The cells are stretched to ``(cells + 1) ceil(length / cells)`` voxels, of which `length` from `shift` on are taken.
+    The cells are upsampled to ``(cells + 1) ceil(length / cells)`` voxels, of which `length` from `shift` on are taken.
 
     Returns
     -------
@@ -39,7 +38,7 @@ def stretching(length: int, cells: int, shift: int) -> Tensor:
 
     Examples
     --------
-    >>> stretching(4, 2, 0)
+    >>> interpolation(4, 2, 0)
     tensor([[1.0000, 0.0000],
             [1.0000, 0.0000],
             [0.6667, 0.3333],
@@ -57,7 +56,7 @@ def random_masks(grid: tuple[int, ...], count: int, cells: int, p: float, seed: 
     for _ in range(count):
         coarse = torch.rand(cells, cells, cells, generator=source) < p
         shifts = [int(torch.randint(math.ceil(length / cells), (), generator=source)) for length in grid]
-        a, b, c = (stretching(length, cells, shift).to(like) for length, shift in zip(grid, shifts, strict=True))
+        a, b, c = (interpolation(length, cells, shift).to(like) for length, shift in zip(grid, shifts, strict=True))
         rows = torch.einsum("xa,abc->xbc", a, coarse.to(like))  # axis by axis: six products per voxel
         yield torch.einsum("yb,xbc->xyc", b, rows) @ c.T
 
@@ -65,10 +64,10 @@ def random_masks(grid: tuple[int, ...], count: int, cells: int, p: float, seed: 
 def rise(
     view: NetworkView, masks: int, cells: int, p: float, seed: int, masking: Masking, batch: int, control_variate: bool
 ) -> Tensor:
-    """``sum of score mask / (M p)`` over M random masks; every volume sees the same masks.
+    """``sum of score mask / (M p)`` over M random masks, the same for all volumes.
 
-    With the control variate, ``mean score (sum of mask / (M p) - 1)``, whose expectation is 0 up to O(1 / M), is taken
-    off.
+    With the control variate, ``mean score (sum of mask / (M p) - 1)``, whose expectation is 0 up to O(1 / M), is
+    subtracted.
 
     Returns
     -------
@@ -83,7 +82,7 @@ def rise(
         score_sum = torch.zeros_like(weighted[0, 0, 0])
         drawn = random_masks(grid, masks, cells, p, seed, view.features)
         for keep, scores in masked_scores(view, volume, drawn, hidden, batch):
-            # one after the other: the order of summation, and so the result, does not depend on `batch`
+            # one by one, so that the order of summation, and thus rounding, does not depend on `batch`
             for mask, score in zip(keep, scores.double(), strict=True):
                 weighted += score * mask.double()
                 score_sum += score
@@ -108,12 +107,12 @@ class Rise:
     p : float
         Probability that a cell is shown.
     score : {"probability", "start"}
-        Softmax probability of the target, as in the paper, or the value that `attribute` was asked to explain.
+        Softmax probability of the target, as in the paper, or the value explained by `attribute`.
     control_variate : bool
-        Take off the noise of the masks' own density; changes the expectation by O(1 / masks) only.
+        Remove the noise due to the masks' coverage; changes the expectation by O(1 / masks) only.
     seed : int
     masking : Masking
-        What hidden voxels become.
+        Value of hidden voxels.
     batch : int
         Volumes evaluated at once.
     """

@@ -1,10 +1,10 @@
-"""Relevance of every region against biomarkers, over participants.
+"""Correlation of regional relevance with biomarkers, over participants.
 
-Each participant is one point: the mean over their scans of relevance, biomarker and covariates. Participants are
-permuted (Freedman & Lane 1983; within test folds, and fold held, since each fold's maps come from their own network),
-the same way for all regions, maps and metrics, so that the largest correlation of each permutation gives family-wise p
-values. A family is everything that is tested for one biomarker, one group of scans and one estimator; different
-biomarkers are different questions and are not corrected for each other.
+Each participant is one point: relevance, biomarker and covariates are averaged over their scans. Participants are
+permuted (Freedman & Lane 1983), within test folds and with fold as a covariate, since each fold's maps come from its
+own network. All regions, maps and metrics share the permutations, so the maximum correlation of each permutation gives
+family-wise p values. A family is all tests of one biomarker, group of scans and estimator; different biomarkers are
+different questions and are not corrected for each other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from pipeline.cohort.people.tasks import task_of
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.design import Design
@@ -45,33 +46,35 @@ METHODS: Mapping[str, Method] = {
 }
 PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
-"""With three, every correlation over participants is compatible with anything."""
+"""With three participants a confidence interval spans nearly all correlations."""
 
 ASSOCIATIONS_COLUMNS = {
-    "biomarker": "Column of scans.tsv or clinical.tsv, quotient of two, or volume; own volume: of the row's own group; "
-    "where a number is predicted, target and corrected_gap of predictions.tsv",
-    "scan_group": "Scans looked at: all, a class, or TP, FP, TN, FN",
-    "estimator": "pearson, spearman; partial: Pearson with the covariates taken out of both; partial spearman: the "
-    "same of ranks. Of all the test fold is taken out (of spearman: of the ranks), where covariates names it",
-    "covariates": "Columns that were adjusted for: for pearson and spearman the test fold at most; n/a for none",
-    "map": "Relevance map; n/a in a row about a biomarker that cannot be used",
+    "biomarker": "Column of scans.tsv or clinical.tsv, ratio of two columns, or a volume; own volume: volume of the "
+    "region in the same row; for a regression task also target and corrected_gap of predictions.tsv",
+    "scan_group": "Scans included: all, a class, or TP, FP, TN, FN",
+    "estimator": "pearson or spearman; partial: Pearson adjusted for the covariates; partial spearman: the same on "
+    "ranks. All are adjusted for the test fold where covariates lists it",
+    "covariates": "Covariates adjusted for (test fold only for pearson and spearman); n/a for none",
+    "map": "Relevance map; n/a if the biomarker cannot be used",
     "group": "Bilateral group of regions",
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
-    "r": "Correlation over participants, each participant's scans averaged first; with fold held, between deviations "
-    "from the means of folds; the effect size",
-    "ci_low": "Lower bound of the interval over participants",
-    "ci_high": "Upper bound of the interval over participants",
-    "interval": "BCa or percentile bootstrap over participants; Bonett-Wright (closed) for ranks; none",
-    "slope": "Change of relevance per unit of the biomarker, covariates held; n/a for ranks",
-    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
-    "p_fwe": "p corrected for the family by the largest |r| of each permutation",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "family": "Tests corrected together",
-    "n_participants": "Participants with all values",
-    "n_scans": "Their scans",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all distinct permutations there are",
-    "note": "Why there is no value, what was left out, or what to know of it",
+    "r": "Correlation over participants (each participant's scans averaged first), within test folds if adjusted for "
+    "fold; the effect size",
+    "ci_low": "Lower bound of the confidence interval over participants",
+    "ci_high": "Upper bound of the confidence interval",
+    "interval": "Kind of interval: BCa or percentile bootstrap over participants; Bonett-Wright (analytic) for "
+    "ranks; none",
+    "slope": "Change of relevance per unit of the biomarker, adjusted for the covariates; n/a for ranks",
+    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
+    "(b+1)/(m+1)",
+    "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that the p values are corrected over",
+    "n_participants": "Participants without missing values",
+    "n_scans": "Scans of these participants",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no value, what was left out, or a caveat",
 }
 ASSOCIATIONS_TABLE = Table(
     "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
@@ -84,7 +87,7 @@ class Points:
     """One row per participant.
 
     Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
-    intercept first. `covariates` names the other columns of nuisance, `note` says what was left out.
+    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out.
     """
 
     relevance: Floats
@@ -117,11 +120,11 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 def _of_biomarker(
     inputs: StatisticsInputs, columns: RelevanceColumns, biomarker: Biomarker, scan_group: str
 ) -> list[pd.DataFrame]:
-    """Blocks of all estimators for one biomarker in one group of scans."""
+    """Rows of all estimators for one biomarker in one group of scans."""
     settings = inputs.config.statistics
     members = members_of(inputs, scan_group)
     blocks: list[pd.DataFrame] = []
-    known: dict[str, Points] = {}  # of the same covariates
+    known: dict[str, Points] = {}  # by covariates
     for estimator in METHODS if settings.covariates.strip() else ("pearson", "spearman"):
         base = {"biomarker": biomarker.name, "scan_group": label_of(inputs, scan_group), "estimator": estimator}
         covariates = settings.covariates if estimator in PARTIAL else ""
@@ -129,7 +132,7 @@ def _of_biomarker(
             points = known[covariates] = known.get(covariates) or _points(
                 inputs, columns, biomarker, members, covariates
             )
-            # The same stream for every biomarker and estimator: equal participants are exchanged in equal ways.
+            # One random stream for all biomarkers and estimators, so that they share permutations.
             rng = generator(inputs.seed, "statistics", "associations", scan_group)
             block = _block(points, columns.table, biomarker, estimator, settings, rng)
         except BadInputError as error:
@@ -145,20 +148,20 @@ def _points(
     members: NDArray[np.bool_],
     covariates: str,
 ) -> Points:
-    """Means over participants, for the scans with all values.
+    """Participant means of the scans without missing values.
 
-    BadInputError if too few participants remain, or the biomarker is constant or follows from the covariates.
+    BadInputError if too few participants remain, or the biomarker is constant or collinear with the covariates.
     """
     if not members.any():
-        raise BadInputError("no such scan")
+        raise BadInputError("no scan in this group")
     values = biomarker.values[members].reshape(int(members.sum()), -1)
     usable = ~np.isnan(values).all(axis=0)
-    # Volumes of regions are known or missing together; those without a voxel are missing everywhere.
+    # A scan has all volumes or none, except regions without a voxel, which are missing in every scan.
     complete = np.where(np.isnan(values[:, usable]).any(axis=1), np.nan, values[:, usable].sum(axis=1))
     frame = inputs.frame[members].assign(_biomarker=complete).reset_index(drop=True)
     n_known = frame.loc[frame["_biomarker"].notna(), "participant_id"].nunique()
     if n_known < MIN_PARTICIPANTS:
-        raise BadInputError(f"{so_many(n_known, 'participant')} with a value; at least {MIN_PARTICIPANTS} are needed.")
+        raise BadInputError(f"{counted(n_known, 'participant')} with a value; at least {MIN_PARTICIPANTS} are needed.")
     others = [term.strip() for term in covariates.split("+") if term.strip() not in ("", biomarker.name)]
     model = model_within_folds(
         " + ".join([*others, "_biomarker"]), "_biomarker", frame, inputs.config.statistics.fold_effect
@@ -167,8 +170,8 @@ def _points(
     nuisance = exchange.reduce(design.nuisance)
     if len(nuisance) < max(MIN_PARTICIPANTS, nuisance.shape[1] + 2):
         raise BadInputError(
-            f"{len(nuisance)} participants with all values are too few for {nuisance.shape[1] - 1} covariates. Leave "
-            "covariates out."
+            f"{counted(len(nuisance), 'participant', 'is')} too few for {counted(nuisance.shape[1] - 1, 'covariate')}. "
+            "Leave covariates out."
         )
     note = (design.note or "").replace("_biomarker", biomarker.name)
     return Points(
@@ -192,10 +195,10 @@ def _block(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """Rows of all columns of relevance."""
+    """Rows of one estimator: all maps, regions and metrics."""
     method = METHODS[estimator]
     of_units = ranks if method == "spearman" else np.asarray
-    relevance, tested, nuisance = (of_units(own) for own in (points.relevance, points.biomarker, points.nuisance))
+    relevance, tested, nuisance = (of_units(values) for values in (points.relevance, points.biomarker, points.nuisance))
     table = columns.assign(
         covariates=", ".join(points.covariates) or None, n_participants=len(relevance), n_scans=points.n_scans
     )
@@ -246,7 +249,7 @@ def _with_intervals(
     kind = np.full(len(table), NO_INTERVAL, dtype="<U13")
     if method == "spearman":
         r = table["r"].to_numpy(float)[there]
-        n = len(relevance) - nuisance.shape[1] + 1  # a degree of freedom for each column held
+        n = len(relevance) - nuisance.shape[1] + 1  # one degree of freedom less per covariate
         bounds.low[there], bounds.high[there] = spearman_interval(r, n, settings.confidence)
         kind[there] = np.where(np.isnan(bounds.low[there]), NO_INTERVAL, "Bonett-Wright")
     elif len(there):
@@ -261,7 +264,7 @@ def _with_intervals(
 
 
 def _unusable(biomarker: str, why: str) -> pd.DataFrame:
-    """One row that says why a biomarker could not be used."""
+    """One row with the reason why a biomarker could not be used."""
     blank: dict[str, object] = dict.fromkeys(ASSOCIATIONS_COLUMNS)
     numbers = dict.fromkeys(("r", "ci_low", "ci_high", "slope", "p", "p_fwe", "p_fdr"), np.nan)
     blank |= numbers | {"n_participants": 0, "n_scans": 0, "n_permutations": 0, "exact": False}

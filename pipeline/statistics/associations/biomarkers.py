@@ -1,4 +1,4 @@
-"""Biomarkers by name: columns of the scan and clinical tables, quotients of two, volumes of regions."""
+"""Biomarkers by name: columns of the scan and clinical tables, ratios of two columns, and regional volumes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ VOLUME_OF = "volume of "
 
 @dataclass(frozen=True, eq=False)
 class Biomarker:
-    """A number per scan (scans,), or per scan and bilateral group (scans, groups); NaN where not known.
+    """One number per scan (scans,), or per scan and bilateral group (scans, groups); NaN where unknown.
 
-    With groups, each is compared with the relevance of the same group.
+    In the second case relevance of a group is compared with the biomarker of the same group.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Biomarker:
 
 
 def biomarker_of(name: str, inputs: StatisticsInputs) -> Biomarker:
-    """Find a biomarker: a column, ``a/b``, ``own volume`` or ``volume of GROUP``.
+    """Look up a biomarker: a column, ``a/b``, ``own volume`` or ``volume of GROUP``.
 
-    BadInputError if a column is missing, holds text, or has no value.
+    BadInputError if a column is missing, holds text or has no values.
     """
     part, divisor = parts_of(name, inputs.frame)
     values = _part(part, inputs)
@@ -51,13 +51,13 @@ def biomarker_of(name: str, inputs: StatisticsInputs) -> Biomarker:
 
 
 def parts_of(name: str, frame: pd.DataFrame) -> tuple[str, str]:
-    """What is divided and what it is divided by; the second is empty for a plain name, such as that of a column."""
+    """Numerator and denominator; the denominator is empty for a plain name."""
     part, _, divisor = name.partition("/") if name not in frame else (name, "", "")
     return part.strip(), divisor.strip()
 
 
 def own_volume_note(name: str, frame: pd.DataFrame) -> str | None:
-    """What to know of a hippocampal volume that this run measured itself, or why it did not; None for all else."""
+    """Source of a hippocampal volume measured by this run, or why it is missing; None for other biomarkers."""
     if SHORT_NAMES["hippocampus"] not in {SHORT_NAMES.get(part.strip(), part.strip()) for part in name.split("/")}:
         return None
     said = sorted(set(frame["hippocampus_source"].dropna())) if "hippocampus_source" in frame else []
@@ -71,18 +71,18 @@ def _part(name: str, inputs: StatisticsInputs) -> Floats:
         group = name.removeprefix(VOLUME_OF)
         if group not in inputs.values.groups:
             raise BadInputError(f"{name}: the atlas has no bilateral group named {group}.")
-        own: Floats = group_volumes(inputs)[:, inputs.values.groups.index(group)]
-        return own
+        of_group: Floats = group_volumes(inputs)[:, inputs.values.groups.index(group)]
+        return of_group
     return column_of(name, inputs.frame)
 
 
 def column_of(name: str, frame: pd.DataFrame) -> Floats:
-    """A column of numbers; ``hippocampus`` and ``tiv`` need no ``_mm3``.
+    """A numeric column; ``hippocampus`` and ``tiv`` need no ``_mm3``.
 
     Raises
     ------
     BadInputError
-        If it is not there, or holds text.
+        If the column is missing or holds text.
     """
     column = SHORT_NAMES.get(name, name)
     if column not in frame:
@@ -91,17 +91,19 @@ def column_of(name: str, frame: pd.DataFrame) -> Floats:
         return frame[column].to_numpy(float, na_value=np.nan)
     except (TypeError, ValueError) as error:
         raise BadInputError(
-            f"{name}: not a column of numbers, so it has no correlation. Name it as a group."
+            f"{name}: not a numeric column, so no correlation can be computed. Use it as a subgroup variable."
         ) from error
 
 
 def group_volumes(inputs: StatisticsInputs) -> Floats:
-    """Volume of each bilateral group in each scan in mm³, both sides together; shape (scans, groups).
+    """Volume of each bilateral group (both sides) in mm³, shape (scans, groups).
 
-    BadInputError if the run has no volumes, since its scans came in template space.
+    BadInputError if the run has no volumes, as when the input was already in template space.
     """
     sources = {one.source: one for one in region_features(inputs.values, inputs.volumes)}
     if VOLUME not in sources:
-        raise BadInputError("group/volumes.tsv: not there or empty; only scans that this run registered have volumes.")
+        raise BadInputError(
+            "group/volumes.tsv: missing or empty. Volumes are measured only in scans that the run registered."
+        )
     measured = pd.DataFrame(sources[VOLUME].values, columns=list(sources[VOLUME].groups))
     return measured.reindex(columns=list(inputs.values.groups)).to_numpy(float)

@@ -12,11 +12,11 @@ from scipy.stats import rankdata
 from pipeline.statistics.arrays import Floats
 
 NO_SPREAD = 1e-12
-"""Variance, relative to that of all rows, below which a draw counts as constant."""
+"""Variance of a bootstrap draw, relative to that of all rows, below which it counts as constant."""
 
 
 DRAWS_AT_ONCE = 250
-"""Draws of the bootstrap worked on together; bounds memory (250 draws x 4 covariates x 800 columns: 6 MB)."""
+"""Bootstrap draws per chunk; bounds memory (250 draws x 4 covariates x 800 columns: 6 MB)."""
 
 
 def is_constant(values: Floats) -> NDArray[np.bool_]:
@@ -41,7 +41,7 @@ def weighted_pearson(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def weighted_midranks(x: Floats, weights: Floats) -> Floats:
-    """Ranks of weighted rows (draws, rows) for x (rows,) and counts (draws, rows), ties at their mean rank."""
+    """Midranks of x (rows,) weighted by counts (draws, rows), shape (draws, rows)."""
     _, level, sizes = np.unique(x, return_inverse=True, return_counts=True)
     starts = np.cumsum(sizes) - sizes
     per_level = np.add.reduceat(weights[:, np.argsort(level, kind="stable")], starts, axis=1)
@@ -51,30 +51,30 @@ def weighted_midranks(x: Floats, weights: Floats) -> Floats:
 
 
 def weighted_spearman(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Spearman correlation of rows that count several times; arguments as `weighted_pearson`, x and y of one axis."""
+    """Weighted Spearman correlation; arguments as for `weighted_pearson`, with one-dimensional x and y."""
     return weighted_pearson(weighted_midranks(x, weights), weighted_midranks(y, weights), weights)
 
 
 def weighted_partial_correlation(
     x: Floats, y: Floats, which: NDArray[np.intp], covariates: Floats, weights: Floats
 ) -> Floats:
-    """Partial correlation of weighted rows, of each column of y with its column of x; shape (draws, columns).
+    """Weighted partial correlation of each column of y with its column of x, shape (draws, columns).
 
     Shapes: x (rows, regressors), y (rows, columns), which (columns,) with the column of x for each column of y,
-    covariates (rows, q) with the intercept, weights (draws, rows). NaN where nothing of x or y, or no degree of
-    freedom, is left.
+    covariates (rows, q) with the intercept, weights (draws, rows). NaN if the covariates explain all of x or y, or no
+    degree of freedom is left.
     """
-    basis = np.linalg.qr(covariates / np.linalg.norm(covariates, axis=0))[0]  # well conditioned, whatever the units
-    x, y = _left_of(x, basis), _left_of(y, basis)
+    basis = np.linalg.qr(covariates / np.linalg.norm(covariates, axis=0))[0]  # scaled, so that units do not matter
+    x, y = _unit_residuals(x, basis), _unit_residuals(y, basis)
     result = np.empty((len(weights), y.shape[1]))
     for start in range(0, len(weights), DRAWS_AT_ONCE):
-        own = weights[start : start + DRAWS_AT_ONCE]
-        result[start : start + len(own)] = _partial_of_draws(x, y, which, basis, own)
+        chunk = weights[start : start + DRAWS_AT_ONCE]
+        result[start : start + len(chunk)] = _partial_of_draws(x, y, which, basis, chunk)
     return result
 
 
-def _left_of(values: Floats, basis: Floats) -> Floats:
-    """Residuals on a basis, scaled to norm 1."""
+def _unit_residuals(values: Floats, basis: Floats) -> Floats:
+    """Residuals after projection on a basis, scaled to norm 1."""
     left = values - basis @ (basis.T @ values)
     norm = np.linalg.norm(left, axis=0)
     scaled: Floats = left / np.where(norm > 0, norm, 1.0)
@@ -82,7 +82,7 @@ def _left_of(values: Floats, basis: Floats) -> Floats:
 
 
 def _partial_of_draws(x: Floats, y: Floats, which: NDArray[np.intp], basis: Floats, weights: Floats) -> Floats:
-    """`weighted_partial_correlation` of residuals over all rows; within a draw they are residualised again."""
+    """`weighted_partial_correlation` of residuals over all rows, residualised again in each draw."""
     q = basis.shape[1]
     gram = np.linalg.pinv((weights @ _products(basis, basis)).reshape(-1, q, q), rcond=NO_SPREAD, hermitian=True)
     on_x, on_y = (np.stack([weights @ (basis[:, [i]] * part) for i in range(q)], axis=1) for part in (x, y))
@@ -98,15 +98,15 @@ def _partial_of_draws(x: Floats, y: Floats, which: NDArray[np.intp], basis: Floa
 
 
 def _products(a: Floats, b: Floats) -> Floats:
-    """Products of every column of a with every column of b, row by row; shape (rows, columns of a x of b)."""
+    """Row-wise products of every column of a with every column of b; shape (rows, columns of a x columns of b)."""
     products: Floats = (a[:, :, None] * b[:, None, :]).reshape(len(a), -1)
     return products
 
 
 def spearman_interval(r: Floats, n: int, confidence: float) -> tuple[Floats, Floats]:
-    """Closed interval of Spearman's coefficient of n independent pairs (Bonett & Wright 2000, Psychometrika 65:23).
+    """Analytic confidence interval of Spearman's rho (Bonett & Wright 2000, Psychometrika 65:23).
 
-    Fisher's z with standard error sqrt((1 + r²/2) / (n - 3)). A bootstrap would have to rank anew in every draw.
+    Fisher's z with standard error sqrt((1 + r²/2) / (n - 3)). A bootstrap would have to rank each draw again.
     """
     if n <= 3:
         return np.full(len(r), np.nan), np.full(len(r), np.nan)
@@ -122,9 +122,9 @@ ESTIMATORS: Mapping[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def permuted_correlations(x: Floats, y: Floats, rows: NDArray[np.integer], estimator: str) -> Floats:
-    """Correlation of y with x rearranged by each of `rows` (m, rows); shape (m,).
+    """Correlation of y with permuted x, shape (m,), for permutations `rows` (m, rows).
 
-    x and y (rows,) are not constant. Ranks do not change when rows move, so Spearman is Pearson on ranks made once.
+    x and y (rows,) are not constant. Ranks are computed once: permuting rows does not change them.
     """
     if estimator == "spearman":
         x, y = rankdata(x), rankdata(y)
@@ -133,7 +133,7 @@ def permuted_correlations(x: Floats, y: Floats, rows: NDArray[np.integer], estim
 
 
 def _standardised(x: Floats) -> Floats:
-    """Mean 0 and sum of squares 1."""
+    """Scale to mean 0 and sum of squares 1."""
     centred = x - x.mean()
     scaled: Floats = centred / np.linalg.norm(centred)
     return scaled

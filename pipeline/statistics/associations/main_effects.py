@@ -1,9 +1,8 @@
-"""What sex, age, education, field strength and site have to do with relevance and with volume, each beside the others.
+"""Effects of sex, age, education, field strength and site on relevance and volume, each adjusted for the others.
 
-The class of the contrast is always held, so an effect here is one that patients and controls share; whether it differs
-between them is tested in ``interactions.tsv``. Tests are over participants (their scans are averaged first), by
-Freedman-Lane, for relevance with the test fold held; volumes are taken relative to the head, as log(volume /
-intracranial volume).
+The model always includes the class, so an effect is one that patients and controls share; whether it differs between
+them is tested in ``interactions.tsv``. Tests are over participants (scans averaged first) by Freedman-Lane; those of
+relevance are adjusted for the test fold. Volumes are log(volume / intracranial volume).
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
@@ -26,32 +26,33 @@ from pipeline.statistics.linear.freedman_lane import freedman_lane
 
 CLASS = "label"
 FEWEST_KNOWN = 0.8
-"""Share of participants of whom a covariate must be known; one that few have would cost the others every test."""
+"""Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
 MAIN_EFFECTS_COLUMNS = {
-    "source": "Relevance map (densities), or volume: log of volume over intracranial volume",
-    "variable": "Column that is tested, the class and the other variables held",
-    "contrast": "What estimate compares; n/a for a number (per unit of it) and for more than two levels",
-    "group": "Bilateral group of regions; n/a in a row about a variable that cannot be tested",
+    "source": "Relevance map (density), or volume: log(volume / intracranial volume)",
+    "variable": "Variable tested, adjusted for the class and the other variables",
+    "contrast": "Levels compared by estimate; n/a for a numeric variable (estimate per unit) and for more than two "
+    "levels",
+    "group": "Bilateral group of regions; n/a if the variable cannot be tested",
     "estimate": "Difference between two levels, or change per unit; n/a for more than two levels",
-    "standard_error": "Its standard error",
+    "standard_error": "Standard error of estimate",
     "statistic": "t, or F for more than two levels",
-    "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
+    "df_tested": "Numerator degrees of freedom; 1 for t",
     "df": "Residual degrees of freedom",
-    "partial_r": "Partial correlation; for F the square root of partial R2: the effect size",
-    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
-    "p_fwe": "p corrected for the groups of the source by the largest statistic of each permutation",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the groups of the source",
-    "covariates": "Columns of the model that are held; for relevance the test fold among them, whose maps come from "
-    "one network; n/a for none",
-    "n_participants": "Participants with all values",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all distinct permutations there are",
-    "note": "Why there is no test, and what was left out",
+    "partial_r": "Partial correlation (effect size); for F the square root of partial R2",
+    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
+    "(b+1)/(m+1)",
+    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the groups of the source",
+    "p_fdr": "p adjusted for the false discovery rate over the groups of the source (Benjamini-Hochberg)",
+    "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
+    "n_participants": "Participants without missing values",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no test, or what was left out",
 }
 MAIN_EFFECTS_TABLE = Table(
     "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
-    "What else moves relevance and volume?",
+    "Do other variables affect relevance and volume?",
 )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def _tested(
     known = np.isfinite(values).any(axis=1)
     if not known.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
-    lacking = f"{so_many(int((~known).sum()), 'scan')} without a value in any group" if not known.all() else None
+    lacking = f"{counted(int((~known).sum()), 'scan')} without a value in any group" if not known.all() else None
     frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()
@@ -119,15 +120,15 @@ def _tested(
 
 
 def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:
-    """Columns that enough participants have; and which are left out, with their numbers."""
+    """Covariates known for enough participants, and a note on those left out."""
     known = frame[[name for name in names if name in frame.columns]].notna().groupby(frame["participant_id"]).any()
     kept = [str(name) for name in known if known[name].mean() >= FEWEST_KNOWN]
-    said = [f"{name} ({int(known[name].sum())} of {len(known)})" for name in known if name not in kept]
-    return kept, f"not held, known of too few participants: {', '.join(said)}" if said else None
+    rare = [f"{name} ({int(known[name].sum())} of {len(known)})" for name in known if name not in kept]
+    return kept, f"not adjusted for, known for too few participants: {', '.join(rare)}" if rare else None
 
 
 def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
-    """The two levels of a factor, as the sign of the estimate has them; None for a number or more levels."""
+    """Levels of a two-level factor in the direction of the estimate; None otherwise."""
     level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
     return f"{level[1]} - the other" if level is not None and df_tested == 1 else None
 

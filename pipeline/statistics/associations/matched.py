@@ -1,8 +1,8 @@
-"""Freedman-Lane test where each column of values has a tested column of its own (relevance and volume of one region).
+"""Freedman-Lane test in which each column of values has its own regressor (relevance and volume of the same region).
 
 The engine (`pipeline.statistics.linear.freedman_lane`) tests one regressor in many columns. Here the regressor differs
-between columns, as with the voxelwise regressors of FSL's randomise, while covariates and permutations are the same:
-the largest partial R² of each permutation still gives family-wise p values over all columns.
+between columns, like the voxelwise regressors of FSL's randomise, while covariates and permutations are shared, so the
+maximum partial R² of each permutation still gives family-wise p values over all columns.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
 
 CHUNK = 1_000
-"""Permutations worked on together; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""
+"""Permutations per chunk; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""
 NO_SPREAD = 1e-12
-"""Variance left by the covariates, relative to that about the mean, below which nothing is left."""
+"""Residual variance, relative to the variance about the mean, below which a column counts as fully explained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class MatchedTest:
 def matched_test(
     values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations
 ) -> MatchedTest:
-    """Partial correlation of every column of values with its regressor, permuting participants.
+    """Partial correlation of each column of values with its regressor, permuting participants.
 
     Shapes: values (participants, columns), regressors (participants, regressors), which (columns,) with the regressor
     of each column, nuisance (participants, q) of full rank, intercept first.
@@ -57,7 +57,7 @@ def matched_test(
 
 
 def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats, list[str | None]]:
-    """Columns without what the covariates explain, of norm 1; their norms; why a column is none."""
+    """Residuals given the covariates, scaled to norm 1; their norms; and why a column has none."""
     known = np.asarray(np.isfinite(values).all(axis=0), bool)
     filled = np.where(known, values, 0.0)
     residuals = filled - basis @ (basis.T @ filled)
@@ -69,7 +69,7 @@ def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats
         if not known[i]:
             problems.append(f"no {name} in {int((~np.isfinite(values[:, i])).sum())} of {len(values)} participants")
         elif flat[i]:
-            problems.append(f"the {name} is the same everywhere")
+            problems.append(f"the {name} is constant")
         else:
             explained = size[i] ** 2 <= NO_SPREAD * spread[i] ** 2
             problems.append(f"the {name} is fully explained by the covariates" if explained else None)
@@ -85,7 +85,7 @@ def _counts(
     measured: Floats,
     permutations: Permutations,
 ) -> tuple[Floats, Floats]:
-    """How many permutations have as large a partial R²: in the same column, and in any."""
+    """Number of permutations with at least the observed partial R²: in the same column, and in any column."""
     single, family = np.zeros(len(measured)), np.zeros(len(measured))
     if not len(measured):
         return single, family
@@ -99,8 +99,8 @@ def _counts(
         for direction in moving:
             explained += (direction[rows] @ residuals) ** 2
         size = np.empty_like(explained)
-        for own in groups:
-            size[:, own] = (tested[rows, which[own[0]]] @ residuals[:, own]) ** 2
+        for columns in groups:
+            size[:, columns] = (tested[rows, which[columns[0]]] @ residuals[:, columns]) ** 2
         size /= np.maximum(1 - explained, np.finfo(float).tiny)
         single += (size >= threshold).sum(axis=0)
         family += len(size) - np.searchsorted(np.sort(size.max(axis=1)), threshold, side="left")

@@ -1,18 +1,18 @@
-"""Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), done on people.
+"""Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), by participant.
 
-The primary analysis has one point per participant: the mean over their true-positive scans of both variables.
-Participants are permuted. Maps of different test folds come from different networks: both variables are taken as
-deviations from the means of the participant's fold, and participants change places within folds
-(`pipeline.statistics.linear.fold_effect`). With different numbers of scans their means differ in precision, so
-exchange is not
-exact; the simulation in the tests shows that the error rate holds. The correlation over scans, which the founding study
-reported, is given beside it as description; its p exchanges whole participants with equally many scans.
+The primary analysis has one point per participant: the means of both variables over their true-positive scans. Each
+fold's maps come from its own network, so both variables are centred within test folds and participants are permuted
+within folds (`pipeline.statistics.linear.fold_effect`). Means over different numbers of scans differ in precision, so
+exchangeability is approximate; a simulation in the tests shows that the error rate holds. The correlation over scans
+that the founding study reported is given as a description; its p permutes whole participants with the same number of
+scans.
 
-Whether the two change together over the visits of a person is a question of its own: the repeated-measures correlation
-(Bakdash & Marusich 2017), of deviations from the participant's own means. Its p flips the sign of a participant's
-deviations in relevance, all visits at once: under the null hypothesis relevance is as likely to rise as to fall while
-the volume does what it does. To let visits change places would test that nobody changes: of people whose relevance
-drifts at random, while hippocampi shrink, it rejects up to 15 % at 5 %. Ranks of a few visits say little: Pearson only.
+Whether the two change together within a person is another question, answered by the repeated-measures correlation
+(Bakdash & Marusich 2017), the correlation of deviations from participants' means. Its p flips the signs of all of a
+participant's deviations in relevance together: under the null hypothesis relevance is as likely to rise as to fall
+whatever the volume does. Permuting visits would test that nobody changes: where relevance drifts at random while
+hippocampi shrink, it rejects in up to 15 % at a nominal 5 %. Ranks of a few visits carry little information, so only
+Pearson is offered.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from pipeline.cohort.records import Scan
 from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.correlation import ESTIMATORS, is_constant, permuted_correlations
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
@@ -51,24 +52,25 @@ MIN_PARTICIPANTS = 3
 ASSOCIATION_COLUMNS = {
     "map": "Relevance map whose sum over both hippocampi is correlated with their volume, over true-positive scans",
     "volume": "hippocampus_mm3, or hippocampus/tiv: divided by total intracranial volume",
-    "unit": "participant: one point per participant, means over scans (primary); scan: one per scan "
-    "(descriptive); within participant: visits less the means of their participant, those with several visits only: "
-    "whether relevance and volume change together (repeated-measures correlation); time is not taken out",
-    "estimator": "pearson or spearman; within participant: pearson",
-    "r": "Correlation coefficient; with fold held, of deviations from the means of folds",
-    "fold_held": "Whether the test fold, whose maps come from one network, is held",
-    "ci_low": "Lower bound of the interval from drawing participants with all their scans",
+    "unit": "participant: means over each participant's scans (primary); scan: one point per scan (descriptive); "
+    "within participant: deviations from participants' means, for those with several visits, i.e. whether relevance "
+    "and volume change together (repeated-measures correlation, not adjusted for time)",
+    "estimator": "pearson or spearman; within participant: pearson only",
+    "r": "Correlation coefficient, within test folds if fold_held",
+    "fold_held": "Whether the correlation is adjusted for the test fold (each fold's maps come from its own network)",
+    "ci_low": "Lower bound of the confidence interval, from a bootstrap of participants with all their scans",
     "ci_high": "Upper bound of the interval",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
-    "p": "Two-sided p from permuting participants (within folds, if held; for scans: among those with equally many); "
-    "within participant: from flipping the signs of participants' change in relevance; (b+1)/(m+1), or exact",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "family": "Tests adjusted together",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "p": "Two-sided permutation p over participants, within test folds if fold_held (scan: between participants with "
+    "the same number of scans; within participant: flipping the signs of participants' changes in relevance); "
+    "(b+1)/(m+1), or exact",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that p_fdr is adjusted over",
     "n_participants": "Participants with a true-positive scan and a volume; within participant: with several",
-    "n_scans": "Their true-positive scans with a volume",
-    "n_permutations": "Permutations, or flips of signs, used",
-    "exact": "true if these are all there are",
-    "note": "Why there is no value, or what to know of it",
+    "n_scans": "True-positive scans with a volume of these participants",
+    "n_permutations": "Number of permutations or sign flips",
+    "exact": "true if all distinct permutations or flips were used",
+    "note": "Why there is no value, or a caveat",
 }
 VOLUME_ASSOCIATION_TABLE = Table(
     "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
@@ -77,7 +79,7 @@ VOLUME_ASSOCIATION_TABLE = Table(
 )  # fmt: skip
 POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source; true-positive scans only",
     "fold": "Test fold, whose maps come from one network",
     "map": "Relevance map",
@@ -85,7 +87,7 @@ POINT_COLUMNS = {
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "tiv_mm3": "Total intracranial volume in mm3",
     "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
-    "hippocampus_source": "Where the hippocampal volume comes from, or why there is none",
+    "hippocampus_source": "Source of the hippocampal volume, or why there is none",
 }
 VOLUME_POINTS_TABLE = Table(
     "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",
@@ -95,7 +97,7 @@ VOLUME_POINTS_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Paired values; ``codes`` is the participant of each row, ``fold`` their fold (0 if not held)."""
+    """Paired values; ``codes`` is the participant of each row, ``fold`` their test fold (0 if not adjusted for)."""
 
     volume: Floats
     relevance: Floats
@@ -112,7 +114,7 @@ class Points:
         return Points(means[0], means[1], np.arange(len(means[0])), self.fold[first])
 
     def within_participants(self) -> Points:
-        """Deviations from the participant's own means, of those with several rows."""
+        """Deviations from participants' means, for participants with several rows."""
         exchange = Exchangeability.within_participants(self.codes.tolist())
         deviations = exchange.reduce(np.column_stack([self.volume, self.relevance]))
         repeated = np.bincount(self.codes)[self.codes] > 1
@@ -120,7 +122,7 @@ class Points:
         return Points(deviations[:, 0], deviations[:, 1], codes, self.fold[repeated])
 
     def within_folds(self) -> Points:
-        """Deviations from the means of folds; the values as they are where fold is not held."""
+        """Values centred within test folds; unchanged if not adjusted for fold."""
         if not self.fold.any():
             return self
         volume, relevance = (centred_within(values, self.fold) for values in (self.volume, self.relevance))
@@ -128,9 +130,9 @@ class Points:
 
 
 def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFrame:
-    """True-positive scans with the relevance and the volume of their hippocampi, one row per scan and map.
+    """Relevance and volume of the hippocampi in true-positive scans, one row per scan and map.
 
-    Volumes that are not known are NaN; an atlas without a bilateral group `REGION` gives no rows.
+    Unknown volumes are NaN; an atlas without the bilateral group `REGION` gives no rows.
     """
     true_positive = np.flatnonzero(values.scans["outcome"] == "TP")
     if REGION not in values.groups or not len(true_positive):
@@ -139,9 +141,9 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     keys = ["participant_id", "session_id", "scan_id", "fold"]
     identity = values.scans.iloc[true_positive][keys].reset_index(drop=True)
     by_id = {scan.scan_id: scan for scan in scans}
-    own = [by_id.get(scan_id) for scan_id in identity["scan_id"]]
+    records = [by_id.get(scan_id) for scan_id in identity["scan_id"]]
     for name in ("hippocampus_mm3", "tiv_mm3", "hippocampus_source"):
-        identity[name] = [None if scan is None else getattr(scan, name) for scan in own]
+        identity[name] = [None if scan is None else getattr(scan, name) for scan in records]
     identity = identity.astype({"hippocampus_mm3": float, "tiv_mm3": float})
     known = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
     identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / known
@@ -152,19 +154,19 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
 def volume_association(
     points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """Correlations for every map, both volumes, all units and their estimators; columns of `ASSOCIATION_COLUMNS`.
+    """Correlations for every map, volume, unit and estimator; columns of `ASSOCIATION_COLUMNS`.
 
     `points` come from `volume_points`; `has_region` says whether the atlas has the bilateral group `REGION`. A row
-    without a value says why.
+    without a value has the reason in its note.
     """
     rows = []
     for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):
         for unit in UNITS:
             for name in maps:
-                own = points[points["map"] == name]
-                known = own[own[column].notna() & own["relevance_sum"].notna()]
-                note = _note(own, known, column, has_region)
-                # One stream per volume and unit: all maps and both estimators see the same permutations.
+                rows_of_map = points[points["map"] == name]
+                known = rows_of_map[rows_of_map[column].notna() & rows_of_map["relevance_sum"].notna()]
+                note = _note(rows_of_map, known, column, has_region)
+                # One random stream per volume and unit: all maps and both estimators share permutations.
                 rng = generator(seed, "statistics", "volume_association", volume, unit)
                 paired, why = _points(known, column, settings.fold_effect)
                 rows += [
@@ -184,43 +186,43 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
 
 
 def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[Points, str | None]:
-    """The points, and why fold is not held if it should be."""
+    """The points, and why they are not adjusted for fold if they should be."""
     codes, _ = participant_codes(known["participant_id"].tolist())
     fold, why = fold_of_participants(known, hold, 2) if len(known) else (np.zeros(0, np.intp), None)
     return Points(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes, fold[codes]), why
 
 
-def _note(own: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool) -> str | None:
+def _note(rows: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool) -> str | None:
     if not has_region:
         return f"the atlas has no bilateral group named {REGION}"
-    if not len(own):
+    if not len(rows):
         return "no true-positive scan"
     if not len(known):
         missing = "hippocampal volume" if column == "hippocampus_mm3" else "hippocampal and intracranial volume"
-        return joined(f"no true-positive scan has a known {missing}", *sorted(set(own["hippocampus_source"].dropna())))
-    said = []
-    if len(known) < len(own):
-        said.append(f"{so_many(len(own) - len(known), 'true-positive scan')} without a known volume left out")
+        return joined(f"no true-positive scan has a known {missing}", *sorted(set(rows["hippocampus_source"].dropna())))
+    notes = []
+    if len(known) < len(rows):
+        notes.append(f"{counted(len(rows) - len(known), 'true-positive scan')} without a known volume left out")
     sources = sorted(set(known["hippocampus_source"].dropna()))
     if len(sources) > 1:
-        said.append(f"volumes of several sources are mixed: {', '.join(sources)}")
+        notes.append(f"volumes of several sources are mixed: {', '.join(sources)}")
     elif sources and sources[0].startswith(JACOBIAN_SOURCE):
-        said.append(f"volumes: {sources[0]}")
-    return "; ".join(said) or None
+        notes.append(f"volumes: {sources[0]}")
+    return "; ".join(notes) or None
 
 
 def _rows(
     scans: Points, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
     points = _of_unit(scans, unit)
-    counted = scans if unit == "participant" else points
-    counts: dict[str, Any] = {"n_participants": counted.n_participants, "n_scans": len(counted.volume)}
+    basis = scans if unit == "participant" else points
+    counts: dict[str, Any] = {"n_participants": basis.n_participants, "n_scans": len(basis.volume)}
     counts |= {"fold_held": bool(points.fold.any())}
-    problem = _problem(points, "participants with several scans" if unit == WITHIN else "participants")
+    problem = _problem(points, " with several scans" if unit == WITHIN else "")
     empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL, "p": np.nan}
     if problem:
-        said = note if len(scans.codes) == 0 else "; ".join(part for part in (problem, note) if part)
-        blank = empty | counts | {"n_permutations": 0, "exact": False, "note": said}
+        why = note if len(scans.codes) == 0 else joined(problem, note)
+        blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
         return [{"estimator": estimator} | blank for estimator in _estimators(unit)]
     tested = _flipped(points, settings.permutations, rng) if unit == WITHIN else _permuted(points, settings, rng)
     rows = []
@@ -244,25 +246,25 @@ def _estimators(unit: str) -> Sequence[str]:
 
 
 def _of_unit(scans: Points, unit: str) -> Points:
-    """What is correlated."""
+    """Points of one unit of analysis."""
     if not len(scans.codes):
         return scans
     if unit == WITHIN:
-        return scans.within_participants()  # deviations from a person's own mean are deviations within the fold too
+        return scans.within_participants()  # also centres within folds
     return (scans.per_participant() if unit == "participant" else scans).within_folds()
 
 
 _Tests = Mapping[str, dict[str, Any]]
-"""By estimator: p, what it rests on, and a note where there is none."""
+"""By estimator: p, number of permutations, whether exact, and a note if there is no p."""
 
 
 def _permuted(points: Points, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
-    """Participants change places within their fold, those with equally many rows."""
+    """Permute participants with the same number of rows within folds."""
     exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
     permutations = exchange.permutations(settings.permutations, rng)
     test: dict[str, Any] = {"p": np.nan, "n_permutations": len(permutations), "exact": permutations.exact, "note": None}
     if len(permutations) == 1:
-        test["note"] = "no two participants have equally many scans, so none can be exchanged"
+        test["note"] = "no two participants have the same number of scans, so none can be permuted"
         return dict.fromkeys(ESTIMATORS, test)
     found = {}
     for estimator, correlation in ESTIMATORS.items():
@@ -273,17 +275,17 @@ def _permuted(points: Points, settings: StatisticsConfig, rng: np.random.Generat
 
 
 def _flipped(points: Points, m: int, rng: np.random.Generator) -> _Tests:
-    """A participant's deviations in relevance change signs together; r changes as the sum of products does."""
+    """Flip the signs of each participant's deviations in relevance together."""
     products = np.bincount(points.codes, weights=points.volume * points.relevance).astype(float)[:, None]
     test = sign_flip_test(products, np.ones_like(products), m, rng)
-    note = "relevance and volume change together in nobody" if np.isnan(test.p[0]) else None
+    note = "relevance and volume do not both change in any participant" if np.isnan(test.p[0]) else None
     found = {"p": float(test.p[0]), "n_permutations": test.n_permutations, "exact": test.exact, "note": note}
     return {"pearson": found}
 
 
-def _problem(points: Points, people: str) -> str | None:
+def _problem(points: Points, which: str) -> str | None:
     if points.n_participants < MIN_PARTICIPANTS:
-        return f"{points.n_participants} {people}; at least {MIN_PARTICIPANTS} are needed"
+        return f"{counted(points.n_participants, 'participant')}{which}; at least {MIN_PARTICIPANTS} are needed"
     if is_constant(points.volume):
         return "the volume is constant"
     if is_constant(points.relevance):

@@ -1,11 +1,10 @@
-"""How far several rankings of the same regions agree: Kendall's W, and the overlap of their tops against chance.
+"""Agreement of several rankings of the same regions: Kendall's W, and the overlap of their top regions.
 
-W is 1 where all rankings are the same and about 1 / rankings where they have nothing to do with each other (Kendall &
-Babington Smith 1939), with the usual correction for ties; it is Friedman's chi-squared divided by k (n - 1), which is
-how scipy's `friedmanchisquare` checks it in the tests. p values come from permuting each ranking by itself, so no
-approximation for few rankings is needed. That null, "rankings know nothing of each other", is weak: regions differ in
-size, and whatever follows size agrees. The overlap of tops of rankings of density, which size does not drive, is the
-number to look at.
+W is 1 for identical rankings and about 1 / rankings for unrelated ones (Kendall & Babington Smith 1939), corrected for
+ties; it is Friedman's chi-squared divided by k (n - 1), which the tests check against scipy's `friedmanchisquare`. p
+values come from permuting each ranking independently, so no approximation for few rankings is needed. That null
+hypothesis is weak: regions differ in size, and every measure that follows size agrees. The overlap of the top regions
+by density, which does not depend on size, is the number to look at.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import p_value
 
 AT_ONCE = 500
-"""Permutations held at a time; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""
+"""Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Agreement of k rankings of n regions.
 
-    w: Kendall's coefficient of concordance; w_p: its p, (b+1)/(m+1); top: regions counted at the top; overlap: mean
-    share of them that two rankings have in common; chance: top / n, its expectation for unrelated rankings; overlap_p:
-    its p.
+    w: Kendall's coefficient of concordance; w_p: its p, (b+1)/(m+1); top: number of top regions compared; overlap:
+    share of them that two rankings have in common, averaged over pairs; chance: top / n, its expectation for unrelated
+    rankings; overlap_p: its p.
     """
 
     w: float
@@ -41,7 +40,7 @@ class Agreement:
 
 
 def kendall_w(values: Floats) -> float:
-    """Kendall's W of k rankings by values (k, n), corrected for ties; NaN where a ranking is all ties.
+    """Kendall's W of k rankings by values (k, n), corrected for ties; NaN if a ranking is constant.
 
     Examples
     --------
@@ -54,7 +53,7 @@ def kendall_w(values: Floats) -> float:
 
 
 def tops(values: Floats, count: int) -> NDArray[np.bool_]:
-    """Whether each region is among the `count` largest of a ranking, shape (k, n); of ties the first ones."""
+    """Mask (k, n) of the `count` largest regions of each ranking; ties go to the first."""
     order = np.argsort(-values, axis=1, kind="stable")[:, :count]
     chosen = np.zeros(values.shape, bool)
     np.put_along_axis(chosen, order, True, axis=1)
@@ -62,7 +61,7 @@ def tops(values: Floats, count: int) -> NDArray[np.bool_]:
 
 
 def mean_overlap(chosen: NDArray[np.bool_]) -> Floats:
-    """Mean over pairs of rankings of the share of the top in common; shape (...) for chosen (..., k, n)."""
+    """Share of top regions in common, averaged over pairs of rankings; shape (...) for chosen (..., k, n)."""
     k, count = chosen.shape[-2], chosen[..., 0, :].sum(axis=-1)
     times = chosen.sum(axis=-2)
     common: Floats = (times * (times - 1) / 2).sum(axis=-1) / (k * (k - 1) / 2) / count
@@ -86,12 +85,12 @@ def agreement(values: Floats, top: int, permutations: int, rng: np.random.Genera
 
 
 def _spread(ranks: Floats) -> Floats:
-    """Sum of squares of the rank sums around their mean; ranks (m, k, n)."""
+    """Sum of squared deviations of the rank sums from their mean; ranks (m, k, n)."""
     sums = ranks.sum(axis=1)
     squares: Floats = ((sums - sums.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     return squares
 
 
 def _largest_spread(ranks: Floats) -> float:
-    """`_spread` of rankings that agree wholly: k times the sum of each one's own."""
+    """`_spread` of identical rankings: k times the sum over rankings of their own sum of squares."""
     return float(len(ranks) * ((ranks - ranks.mean(axis=1, keepdims=True)) ** 2).sum())

@@ -1,7 +1,7 @@
-"""Agreement of region rankings inside one run: between folds, between betas, between methods.
+"""Agreement of region rankings within a run: between folds, betas and methods.
 
-A ranking orders bilateral groups by a mean over participants. Folds have other test participants and other networks;
-betas and methods have the same ones. Rankings of seeds and models are those of several runs: ``heatlas compare``.
+A ranking orders bilateral groups by their mean over participants. Folds differ in test participants and networks; betas
+and methods share both. Rankings of several runs (seeds, models) are compared by ``heatlas compare``.
 """
 
 from __future__ import annotations
@@ -16,44 +16,45 @@ import pandas as pd
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.layout.map_names import beta_of
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 
 METRICS = ("sum", "density")
 
 AGREEMENT_COLUMNS = {
-    "between": "What the rankings differ in: folds, betas, methods, or runs",
-    "map": "Relevance map; n/a where the rankings are of several maps",
-    "metric": "What regions are ranked by: mean over participants of sum or density",
-    "scans": "Scans ranked: all, or those of the positive class",
-    "rankings": "The rankings",
-    "n_rankings": "How many",
-    "n_regions": "Bilateral groups ranked: those with a value in every ranking",
-    "kendall_w": "Kendall's coefficient of concordance, corrected for ties: 1 is full agreement, 1 / n_rankings what "
-    "unrelated rankings give",
-    "p": "p of W from permuting each ranking by itself, (b+1)/(m+1); that rankings are not unrelated says little",
-    "top": "Regions counted at the top",
-    "overlap": "Share of the top that two rankings have in common, mean over pairs of rankings",
-    "overlap_chance": "Its expectation for unrelated rankings: top / n_regions",
+    "between": "What the rankings differ in: folds, betas, methods or runs",
+    "map": "Relevance map; n/a if the rankings come from several maps",
+    "metric": "Metric that regions are ranked by: mean sum or mean density over participants",
+    "scans": "Scans included: all, or those of the positive class",
+    "rankings": "Names of the rankings",
+    "n_rankings": "Number of rankings",
+    "n_regions": "Bilateral groups with a value in every ranking",
+    "kendall_w": "Kendall's coefficient of concordance, corrected for ties: 1 for full agreement, about 1 / "
+    "n_rankings for unrelated rankings",
+    "p": "p of W from permuting each ranking independently, (b+1)/(m+1); a small p only says that the rankings are "
+    "not unrelated",
+    "top": "Number of top regions compared",
+    "overlap": "Share of the top regions that two rankings have in common, averaged over pairs",
+    "overlap_chance": "Expected overlap of unrelated rankings: top / n_regions",
     "overlap_p": "p of the overlap, from the same permutations",
     "n_permutations": "Permutations",
-    "n_participants": "Participants whose scans are ranked (of folds: in all of them)",
-    "n_scans": "Their scans",
-    "note": "Why there is no value, or what to know of it",
+    "n_participants": "Participants included (for folds: over all folds)",
+    "n_scans": "Scans of these participants",
+    "note": "Why there is no value, or a caveat",
 }
 RANKING_AGREEMENT_TABLE = Table(
     "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
-    "Would another network, beta or method rank regions alike?",
+    "Do other networks, betas or methods rank the regions alike?",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Rankings:
-    """Rankings to be compared; each of `values` (groups,) is what a ranking orders by, NaN for none."""
+    """Rankings to compare; each array of `values` (groups,) gives one ranking, NaN where missing."""
 
     between: str
     map: str | None
@@ -95,12 +96,12 @@ def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:
 
 
 def populations(target: Floats) -> dict[str, Flags]:
-    """Scans that are ranked: all of them, and those of the positive class."""
+    """Masks of the scans to rank: all, and those of the positive class."""
     return {"all": np.ones(len(target), bool), "positive": target == 1}
 
 
 def mean_over_people(values: RelevanceValues, metric: str, chosen: Flags) -> Floats:
-    """Mean over participants of each map and group, shape (maps, groups); NaN for a group that someone lacks."""
+    """Mean over participants, shape (maps, groups); NaN if any participant lacks the group."""
     array = (values.sums if metric == "sum" else values.densities)[chosen]
     if not chosen.any():
         return np.full(array.shape[1:], np.nan)
@@ -129,12 +130,12 @@ def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str,
         "n_participants": rankings.n_participants, "n_scans": rankings.n_scans, "note": rankings.note,
     }  # fmt: skip
     if len(rankings.values) < 2:
-        return row | {"note": f"{so_many(len(rankings.values), 'ranking')}; two are needed"}
+        return row | {"note": f"{counted(len(rankings.values), 'ranking')}; two are needed"}
     stacked = np.stack(list(rankings.values.values()))
     complete = stacked[:, ~np.isnan(stacked).any(axis=0)]
     row |= {"n_regions": complete.shape[1]}
     if complete.shape[1] < 3:
-        return row | {"note": f"{so_many(complete.shape[1], 'region')} with a value in every ranking; three are needed"}
+        return row | {"note": f"{counted(complete.shape[1], 'region')} with a value in every ranking; three are needed"}
     top = min(settings.comparison.top, complete.shape[1])
     names = (rankings.between, rankings.map or "", rankings.metric, rankings.scans)
     found = agreement(complete, top, settings.permutations, generator(seed, "statistics", "agreement", *names))

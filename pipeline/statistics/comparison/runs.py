@@ -1,8 +1,8 @@
-"""Several runs of one cohort side by side: who is right more often, and whether the same regions come first.
+"""Comparison of several runs of one cohort: accuracy (McNemar) and agreement of region rankings.
 
 Runs may differ in seed, settings or model, or be control runs. They are compared on the scans that all of them
-predicted, with the same label; others are counted. The unit is the participant: one vote each, right if most of their
-scans are right, and where half are, if the first session is.
+predicted with the same label; other scans are counted. The unit is the participant, correct if most of their scans are
+correct, or with half correct, if the first session is.
 """
 
 from __future__ import annotations
@@ -20,48 +20,49 @@ from statsmodels.stats.multitest import multipletests
 from pipeline.cohort.people.persons import name_of_person
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
 from pipeline.statistics.data.inputs import renamed
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import RelevanceValues
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 
 MIN_PARTICIPANTS = 2
-"""Fewer shared ones are refused: a single participant tests nothing, and their regions rank no cohort."""
+"""Fewer shared participants are refused."""
 ALIKE = "both are right and wrong about the same participants"
 
 
 MCNEMAR_COLUMNS = {
     "run_a": "First run",
     "run_b": "Second run",
-    "control_a": "none; or what makes the first a control run",
-    "control_b": "The same of the second",
-    "n_participants": "Participants compared, one vote each: right if more than half of their scans are; where half "
-    "are, if their first session is",
-    "n_scans": "Their scans: those that every run predicted",
-    "n_only_a": "Scans of the first run that take no part, since another run lacks them",
-    "n_only_b": "The same of the second",
-    "both_right": "Participants right in both",
-    "only_a_right": "Participants right in the first only",
-    "only_b_right": "Participants right in the second only",
-    "both_wrong": "Participants wrong in both",
-    "accuracy_a": "Share of participants right in the first run",
-    "accuracy_b": "The same of the second",
+    "control_a": "Kind of control run of the first run; none for an ordinary run",
+    "control_b": "The same for the second run",
+    "n_participants": "Participants compared; correct if more than half of their scans are, or with half, if their "
+    "first session is",
+    "n_scans": "Scans predicted by every run",
+    "n_only_a": "Scans of the first run that are not compared, since another run lacks them",
+    "n_only_b": "The same for the second run",
+    "both_right": "Participants correct in both runs",
+    "only_a_right": "Participants correct only in the first run",
+    "only_b_right": "Participants correct only in the second run",
+    "both_wrong": "Participants wrong in both runs",
+    "accuracy_a": "Share of participants correct in the first run",
+    "accuracy_b": "Share of participants correct in the second run",
     "difference": "accuracy_a - accuracy_b",
-    "ci_low": "Lower bound of its interval over participants",
-    "ci_high": "Upper bound",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
-    "p": "Exact McNemar test: binomial over the participants whom one run alone gets right, two-sided",
-    "p_holm": "p adjusted by Holm over all pairs of runs",
-    "note": "What to know of it",
+    "ci_low": "Lower bound of the interval of difference over participants",
+    "ci_high": "Upper bound of the interval",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "p": "Two-sided exact McNemar test (binomial, over the participants correct in only one of the runs)",
+    "p_holm": "p adjusted over all pairs of runs (Holm)",
+    "note": "Caveat",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run to be compared.
+    """One run to compare.
 
     Parameters
     ----------
@@ -79,14 +80,14 @@ class Run:
 
     @property
     def control(self) -> str:
-        """Of the predictions; ``not recorded`` where they come from a version that did not."""
+        """Kind of control run, as recorded with the predictions; ``not recorded`` for older runs."""
         if "control" not in self.predictions.columns:
             return "not recorded"
         return ", ".join(dict.fromkeys(self.predictions["control"].astype(str)))
 
 
 def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
-    """The runs with one participant_id for someone who goes by two (`pipeline.cohort.people.persons`)."""
+    """The runs with one participant_id per person (`pipeline.cohort.people.persons`)."""
     names = name_of_person(name for run in runs for name in run.predictions["participant_id"])
     return [
         dataclasses.replace(
@@ -99,12 +100,12 @@ def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
 
 
 def common_scans(runs: Sequence[Run]) -> list[str]:
-    """Scans that all runs predicted, in the order of the first.
+    """Scans predicted by all runs, in the order of the first run.
 
     Raises
     ------
     BadInputError
-        For fewer than two runs, other contrasts, a scan whose class differs between runs that did not shuffle labels,
+        For fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled labels,
         or too few scans in common.
     """
     if len(runs) < 2:
@@ -116,7 +117,7 @@ def common_scans(runs: Sequence[Run]) -> list[str]:
         ]
         if len(set(contrasts)) > 1:
             named = "; ".join(f"{r.name}: {c} {n} against {p}" for r, (c, n, p) in zip(runs, contrasts, strict=True))
-            raise BadInputError(f"compare: runs that tell different things apart cannot be compared ({named}).")
+            raise BadInputError(f"compare: runs with different contrasts cannot be compared ({named}).")
         both = first.predictions.merge(run.predictions, on="scan_id", suffixes=("_a", "_b"))
         for column in ("participant_id", "target"):
             if column == "target" and "shuffled labels" in (first.control + run.control):
@@ -134,15 +135,15 @@ def common_scans(runs: Sequence[Run]) -> list[str]:
     people = first.predictions.loc[first.predictions["scan_id"].isin(shared), "participant_id"].unique()
     if len(people) < MIN_PARTICIPANTS:
         raise BadInputError(
-            f"compare: {', '.join(run.name for run in runs)} share {so_many(len(shared), 'scan')} of "
-            f"{so_many(len(people), 'participant')}, and no test can be made of fewer than {MIN_PARTICIPANTS}. Compare "
+            f"compare: {', '.join(run.name for run in runs)} share {counted(len(shared), 'scan')} of "
+            f"{counted(len(people), 'participant')}; at least {MIN_PARTICIPANTS} are needed. Compare "
             "runs of one cohort."
         )
     return [scan for scan in first.predictions["scan_id"] if scan in shared]
 
 
 def votes(run: Run, scans: Sequence[str]) -> pd.Series:
-    """Whether each participant is classified right, by participant."""
+    """Whether each participant is classified correctly."""
     table = run.predictions.set_index("scan_id").loc[list(scans)]
     right = table["outcome"].isin(["TP", "TN"]).astype(float)
     by_person = right.groupby(table["participant_id"], sort=True)
@@ -200,20 +201,20 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
 
 
 def too_few(participants: int) -> str | None:
-    """Whether so few take part that the test cannot come out below 0.05, whatever the runs do."""
+    """A note if p cannot fall below 0.05 with this few participants."""
     least = min(1.0, 2 * 0.5**participants)
-    return f"{so_many(participants, 'participant')}: p cannot be below {least:.3g}" if least > 0.05 else None
+    return f"{counted(participants, 'participant')}: p cannot be below {least:.3g}" if least > 0.05 else None
 
 
 def atlases_note(runs: Sequence[Run]) -> str | None:
-    """What to know of rankings where the runs have different atlases; None where they have one."""
+    """A note if the runs have different atlases."""
     named = [f"{run.name}: {run.config.regions.atlas}" for run in runs]
     several = len({run.config.regions.atlas for run in runs}) > 1
-    return f"different atlases, whose regions are matched by name ({'; '.join(named)})" if several else None
+    return f"different atlases; regions are matched by name ({'; '.join(named)})" if several else None
 
 
 def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """Agreement of region rankings between runs, per map that all of them have; settings of the first run."""
+    """Agreement of region rankings between runs, for each map in all of them; settings of the first run."""
     return agreement_table(_rankings(runs, scans), runs[0].config.statistics, seed)
 
 
@@ -223,18 +224,18 @@ def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
     maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
     groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
     lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
-    note = joined(atlases_note(runs), f"{so_many(lost, 'region')} missing in a run left out" if lost else None)
+    note = joined(atlases_note(runs), f"{counted(lost, 'region')} missing in a run left out" if lost else None)
     for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
-        own = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
-        ids, people = set(own["scan_id"]), own["participant_id"].nunique()
+        rows = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
+        ids, people = set(rows["scan_id"]), rows["participant_id"].nunique()
         for metric in METRICS:
             for map_name in maps:
                 means = {run.name: _means(run.values, ids, metric, map_name, groups) for run in runs}
-                yield Rankings("runs", map_name, metric, population, means, people, len(own), note)
+                yield Rankings("runs", map_name, metric, population, means, people, len(rows), note)
 
 
 def _means(values: RelevanceValues, ids: set[str], metric: str, map_name: str, groups: Sequence[str]) -> Floats:
-    """What a run ranks the groups by, over the scans named."""
+    """Mean of each group over the participants of the scans named."""
     means = mean_over_people(values, metric, values.scans["scan_id"].isin(ids).to_numpy(bool))
     chosen: Floats = means[values.maps.index(map_name), [values.groups.index(name) for name in groups]]
     return chosen

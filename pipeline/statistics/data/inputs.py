@@ -1,4 +1,4 @@
-"""What every analysis of the statistics stage is given: the tables of a run, read once and checked once."""
+"""Input of every analysis of the statistics stage: the tables of a run, read and checked once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
 
 @dataclass(frozen=True, eq=False)
 class AppliedScans:
-    """Kept scans outside the contrast (MCI), seen by networks that were not trained on their participants.
+    """Kept scans outside the contrast (MCI), predicted by networks that were not trained on their participants.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class AppliedScans:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """As `StatisticsInputs.frame`, for the rows of this record's `values`."""
+        """Like `StatisticsInputs.frame`, for the rows of `values`."""
         return with_facts(self.values.scans, self.scans, self.clinical)
 
 
 @dataclass(frozen=True, eq=False)
 class StatisticsInputs:
-    """All that is known of the scans of a run.
+    """Everything known about the scans of a run.
 
     Parameters
     ----------
@@ -71,22 +71,21 @@ class StatisticsInputs:
     values : RelevanceValues
         Relevance per bilateral group; its rows, maps and groups are in the order of ``relevance_bilateral.tsv``.
     clinical : pandas.DataFrame
-        ``clinical.tsv``, indexed by scan_id; empty where the run has none.
+        ``clinical.tsv``, indexed by scan_id; empty if the run has none.
     volumes : pandas.DataFrame
-        ``group/volumes.tsv``; empty where no scan was registered by this run.
+        ``group/volumes.tsv``; empty if this run registered no scan.
     split : Split
-        Who trained and who tested in each fold; without folds where the run has no ``splits.tsv``.
+        Training and test participants of each fold; no folds if the run has no ``splits.tsv``.
     applied : AppliedScans or None
     config : Config
     contradictions : tuple of str
-        What the tables say of someone that cannot be true, and what was done about it.
+        Contradictory facts found in the tables, and how they were handled.
     names_in_input : mapping of str to str
-        Participant of a scan as the input names them, by scan_id, where that is not the name of the person.
+        By scan_id, the participant's name in the input where it differs from ``participant_id``.
 
     Notes
     -----
-    ``participant_id`` is one name per person in all of it (`one_name_per_person`): the participant is the unit of
-    inference.
+    ``participant_id`` has one name per person (`one_name_per_person`), since the participant is the unit of inference.
     """
 
     layout: RunLayout
@@ -115,18 +114,18 @@ class StatisticsInputs:
 
     @cached_property
     def all_scans(self) -> AllScans:
-        """Scans of the contrast and, below them, those that the networks were only applied to."""
+        """Scans of the contrast, followed by those that the networks were only applied to."""
         more = None if self.applied is None else (self.applied.frame, self.applied.values)
         return AllScans.of(self.frame, self.values, more)
 
     def as_named(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A table with one row per scan (and map, group ...), its participants named as in the input."""
+        """A table with one row per scan (and map, group ...), with participants named as in the input."""
         names = table["scan_id"].map(dict(self.names_in_input))
         return table.assign(participant_id=names.where(names.notna(), table["participant_id"]))
 
 
 def one_name_per_person(inputs: StatisticsInputs) -> StatisticsInputs:
-    """The inputs with one participant_id for someone who goes by two (`pipeline.cohort.people.persons`)."""
+    """The inputs with one participant_id per person (`pipeline.cohort.people.persons`)."""
     applied = inputs.applied
     predicted = [inputs.predictions] if applied is None else [inputs.predictions, applied.predictions]
     scans = pd.concat([table[["scan_id", "participant_id"]] for table in predicted], ignore_index=True)
@@ -147,8 +146,8 @@ def one_name_per_person(inputs: StatisticsInputs) -> StatisticsInputs:
         for fold in inputs.split.folds
     ]
     note = (
-        f"{listed((f'{name} is {first[name]}' for name in others), 3)}: one person under two names (one RID) is one "
-        "participant here. Tables with a row per scan name them as the input does."
+        f"{listed((f'{name} is {first[name]}' for name in others), 3)}: names with the same RID are analysed as one "
+        "participant. Tables with a row per scan keep the names of the input."
     )
     other = scans[scans["participant_id"].isin(others)]
     return dataclasses.replace(
@@ -168,14 +167,14 @@ def _renamed_scan(scan: Scan, names: Mapping[str, str]) -> Scan:
 
 
 def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """The table with the one name of each person who has two (`pipeline.cohort.people.persons`)."""
+    """The table with one name for each person who has two (`pipeline.cohort.people.persons`)."""
     return table.assign(participant_id=[names.get(name, name) for name in table["participant_id"]])
 
 
 def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """Scans whose facts can be true together, and what was changed for that.
+    """Scans without contradictory facts, and a note for each change.
 
-    A participant with two sexes has none here: one of the scans may be another person's, and which is not known.
+    A participant recorded with both sexes gets none: one of the scans may be another person's.
     """
     sexes: dict[str, set[str]] = {}
     person = name_of_person(scan.participant_id for scan in scans)
@@ -184,12 +183,14 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
             sexes.setdefault(person[scan.participant_id], set()).add(scan.sex)
     doubtful = {one for one, known in sexes.items() if len(known) > 1}
     settled = tuple(dataclasses.replace(s, sex=None) if person[s.participant_id] in doubtful else s for s in scans)
-    said = "scans.tsv: {} has two sexes; their sex counts as unknown. Correct the source, or drop a scan."
-    return settled, tuple(said.format(person) for person in sorted(doubtful))
+    note = (
+        "scans.tsv: {} is recorded with both sexes and analysed as of unknown sex. Correct the source, or drop a scan."
+    )
+    return settled, tuple(note.format(person) for person in sorted(doubtful))
 
 
 def files_read(layout: RunLayout) -> list[Path]:
-    """Files of a run that its statistics depend on; some runs lack some."""
+    """Files that the statistics depend on; not all of them exist in every run."""
     return [
         layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions,
         layout.predictions_repeats, layout.relevance_bilateral,
@@ -201,7 +202,7 @@ def files_read(layout: RunLayout) -> list[Path]:
 def read_inputs(
     layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config
 ) -> StatisticsInputs:
-    """Read what the run has.
+    """Read the tables of a run.
 
     Parameters
     ----------
@@ -215,7 +216,7 @@ def read_inputs(
     Raises
     ------
     BadInputError
-        If a table lacks a column, names a scan twice, or a scan of the relevance table has no prediction.
+        If a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
     """
     predictions = predictions_of_task(layout.predictions, predictions, task_of(config.cohort))
     clinical = _clinical(layout)
@@ -236,7 +237,7 @@ def read_inputs(
 
 
 def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Checked predictions with the columns that analyses read; BadInputError as of `require_predictions`."""
+    """Checked predictions with the columns that analyses read; raises like `require_predictions`."""
     if not task.is_number:
         predictions = with_outcomes(predictions)
         require_predictions(path, predictions, (0, 1) if len(task.outputs) == 2 else (0, 1, -1))
@@ -250,7 +251,7 @@ def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd
 
 
 def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence[int] = (0, 1)) -> None:
-    """Refuse a table of predictions that lacks a column or has a cell that no run writes.
+    """Check that a table of predictions has its columns and valid values.
 
     Raises
     ------
@@ -272,7 +273,7 @@ def read_relevance(path: Path) -> pd.DataFrame:
     Raises
     ------
     BadInputError
-        If it lacks a column or has a cell that no run writes.
+        If it lacks a column or has an invalid value.
     """
     table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
     require_whole(path)
@@ -287,7 +288,7 @@ def _clinical(layout: RunLayout) -> pd.DataFrame:
     table = read_table(layout.clinical, ["scan_id"])
     repeated = table["scan_id"][table["scan_id"].duplicated()]
     if len(repeated):
-        raise BadInputError(f"{layout.clinical}: scan {repeated.iloc[0]} is there twice. Remove one of the rows.")
+        raise BadInputError(f"{layout.clinical}: scan {repeated.iloc[0]} is listed twice. Remove one of the rows.")
     return table.set_index("scan_id")
 
 

@@ -1,10 +1,10 @@
-"""Text of the note column: remarks joined by semicolons, and counts with their nouns."""
+"""Text of the note column."""
 
 from __future__ import annotations
 
 
 def joined(*parts: object) -> str | None:
-    """Join remarks; None and NaN (pandas' missing text) are skipped, and None is returned if nothing is left.
+    """Join remarks by semicolons, without None, NaN and repetitions; None if there are none.
 
     Examples
     --------
@@ -14,14 +14,3 @@ def joined(*parts: object) -> str | None:
     True
     """
     return "; ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part)) or None
-
-
-def so_many(n: int, noun: str) -> str:
-    """A count and its noun, in the singular for one.
-
-    Examples
-    --------
-    >>> so_many(1, "scan"), so_many(2, "scan")
-    ('1 scan', '2 scans')
-    """
-    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -1,7 +1,7 @@
-"""Numbers per scan and bilateral group that models are fitted on, and who may train what is applied to whom.
+"""Features per scan and bilateral group for models fitted within cross-validation folds.
 
-A model applied to the participants of a test fold is fitted on people outside it. Scans outside the contrast (MCI) are
-given the model of the fold that tests their participant, where one does, and otherwise one fitted on everybody.
+A model applied to the participants of a test fold is fitted on participants outside it. Scans outside the contrast
+(MCI) get the model of the fold that tests their participant, or else one fitted on all participants with a label.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pipeline.statistics.data.visits import first_visits
 Mask = NDArray[np.bool_]
 
 VOLUME = "volume"
-"""Name of the volumes where a table names its source; maps go by their own."""
+"""Source name of the volumes; other sources are named by their map."""
 NO_FOLD = "all"
-"""Fold of scans that no fold tests: what is applied to them is fitted on everybody with a label."""
+"""Fold of scans outside all test folds; their model is fitted on all participants with a label."""
 SCAN_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
 }
-"""Columns that name a scan, in tables with a row per scan and group."""
+"""Columns that identify a scan."""
 
 
 @dataclass(frozen=True, eq=False)
 class RegionFeatures:
-    """One source of features for the scans of a table, in its order.
+    """One source of features, with a row per scan.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class RegionFeatures:
     groups : tuple of str
         Bilateral groups.
     values : array, shape (scans, groups)
-        NaN where there is none.
+        NaN where missing.
     """
 
     source: str
@@ -52,20 +52,19 @@ class RegionFeatures:
 
 @dataclass(frozen=True, eq=False)
 class FoldedScans:
-    """Scans with a label and scans outside the contrast, with the fold whose model each is given.
+    """Scans with a label and scans outside the contrast, each with the fold whose model is applied to it.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         Facts of each scan.
     fold : tuple of str
-        The fold that tests the person of each scan, or `NO_FOLD`.
+        The fold that tests the participant of each scan, or `NO_FOLD`.
     labelled : array of bool
     first : array of bool
-        The first labelled scan of each person (`pipeline.statistics.data.visits.first_visits`): the rows that models
-        are
-        fitted on. Repeated scans of one person are no further people, and a mean over scans has less spread than the
-        single scans that a model is applied to.
+        The first labelled scan of each participant (`pipeline.statistics.data.visits.first_visits`), which models
+        are fitted on. Repeated scans are not independent, and a mean over scans varies less than the single scans that
+        a model is applied to.
     sources : tuple of RegionFeatures
     """
 
@@ -80,11 +79,14 @@ class FoldedScans:
         """All scans of a run that have relevance."""
         scans = inputs.all_scans
         frame, labelled = scans.frame, scans.labelled
-        own = frame[labelled]
-        fold_of = {person: str(int(fold)) for person, fold in zip(own["participant_id"], own["fold"], strict=True)}
+        labelled_frame = frame[labelled]
+        fold_of = {
+            person: str(int(fold))
+            for person, fold in zip(labelled_frame["participant_id"], labelled_frame["fold"], strict=True)
+        }
         fold_of |= {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
         fold_names = tuple(fold_of.get(person, NO_FOLD) for person in frame["participant_id"])
-        first = frame["scan_id"].isin(first_visits(own)["scan_id"]).to_numpy(bool)
+        first = frame["scan_id"].isin(first_visits(labelled_frame)["scan_id"]).to_numpy(bool)
         return cls(frame, fold_names, labelled, labelled & first, tuple(region_features(scans.values, inputs.volumes)))
 
     @property
@@ -92,16 +94,16 @@ class FoldedScans:
         return sorted(set(self.fold), key=lambda name: (name == NO_FOLD, len(name), name))
 
     def tested(self, fold: str) -> Mask:
-        """Scans that are given the model of a fold."""
+        """Scans to which the model of a fold is applied."""
         return np.array([name == fold for name in self.fold], dtype=bool)
 
     def training(self, fold: str) -> Mask:
-        """First labelled scans of the people outside a fold."""
+        """First labelled scans of the participants outside a fold."""
         return self.first & ~self.tested(fold)
 
 
 def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[RegionFeatures]:
-    """Densities of every map, and the volumes of the groups where the run measured volumes.
+    """Densities of every map, and volumes if the run measured them.
 
     Parameters
     ----------
@@ -110,10 +112,10 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
         ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
     """
     sources = [RegionFeatures(name, values.groups, values.densities[:, i]) for i, name in enumerate(values.maps)]
-    own = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]
-    if len(own):
-        known = own["volume_mm3"].astype(float)
-        regions = own.assign(known=known.fillna(0.0), unknown=known.isna())
+    of_scans = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]
+    if len(of_scans):
+        known = of_scans["volume_mm3"].astype(float)
+        regions = of_scans.assign(known=known.fillna(0.0), unknown=known.isna())
         table = regions.pivot_table("known", "scan_id", "group", aggfunc="sum")
         lacking = regions.pivot_table("unknown", "scan_id", "group", aggfunc="max").fillna(0) > 0
         table = table.mask(lacking).reindex(list(values.scans["scan_id"]))

@@ -1,7 +1,7 @@
-"""Relevance of all maps and bilateral groups side by side, one column each: what tests over a family work on.
+"""Relevance of all maps and bilateral groups as columns of one array, for tests over a family.
 
-Over scans that one network explained, sum, density and gain of a region differ only by a factor: they have equal
-correlations and equal t. The share of the map is another question: where relevance lies, whatever its amount.
+Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they have the same
+correlations and t. The share of the map is different: it measures where relevance lies, whatever its amount.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ METRIC_MEANINGS: Mapping[str, str] = {
     "density": "relevance per voxel",
     "sum": "relevance of the region",
     "gain": "sum relative to the mean sum of the negative class in the same test fold",
-    "share": "sum divided by the absolute sums of all regions of the scan's map",
+    "share": "sum divided by the sum of all regions' absolute sums in the scan's map",
 }
 
 
@@ -33,7 +33,7 @@ class RelevanceColumns:
     table : pandas.DataFrame
         ``map``, ``group``, ``metric`` of each column.
     values : array, shape (scans, columns)
-        NaN where there is no value.
+        NaN where missing.
     """
 
     table: pd.DataFrame
@@ -41,16 +41,16 @@ class RelevanceColumns:
 
     @classmethod
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
-        """Metric by metric, within it map by map.
+        """Columns ordered by metric, then by map.
 
         Raises
         ------
         BadInputError
-            For a metric that there is not.
+            For an unknown metric.
         """
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:
-            raise BadInputError(f"metric {unknown[0]}: not known; known are {', '.join(METRIC_MEANINGS)}.")
+            raise BadInputError(f"metric {unknown[0]} is unknown. Available: {', '.join(METRIC_MEANINGS)}.")
         arrays = {"density": values.densities, "sum": values.sums, "gain": values.gains, "share": shares(values.sums)}
         names = [(m, group, metric) for metric in metrics for m in values.maps for group in values.groups]
         table = pd.DataFrame(names, columns=["map", "group", "metric"])
@@ -61,7 +61,7 @@ class RelevanceColumns:
 
 
 def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
-    """A table of relevance by bilateral group with a column ``share``, as `shares` has it; NaN without a voxel.
+    """Add the column ``share`` (see `shares`) to a table of relevance; NaN for groups without a voxel.
 
     Parameters
     ----------
@@ -79,14 +79,14 @@ def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
 
 
 def map_totals(relevance: pd.DataFrame) -> pd.Series:
-    """What shares are shares of: the absolute sums of all groups of a scan's map, on each of its rows."""
+    """Denominator of the shares: the sum over groups of absolute sums of a scan's map, on each of its rows."""
     return relevance["sum"].abs().groupby([relevance["scan_id"], relevance["map"]]).transform("sum")
 
 
 def shares(sums: Floats) -> Floats:
-    """Share of each region in a map: its sum divided by the absolute sums of all regions; signed, from -1 to 1.
+    """Share of each region in a map: its sum divided by the sum of all regions' absolute sums; signed, from -1 to 1.
 
-    Absolute, since with beta > 0 positive and negative relevance would cancel in the total.
+    Absolute values, since positive and negative relevance would otherwise cancel for beta > 0.
 
     Parameters
     ----------

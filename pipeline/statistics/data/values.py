@@ -1,4 +1,4 @@
-"""Relevance of all scans as arrays, and the step from scans to participants."""
+"""Relevance of all scans as arrays, and averaging over the scans of a participant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RelevanceValues:
     maps, groups : tuple of str
         Relevance maps and bilateral groups, in the order of the table.
     sums, densities, gains : array, shape (scans, maps, groups)
-        NaN where there is no value.
+        NaN where missing.
     """
 
     scans: pd.DataFrame
@@ -40,7 +40,7 @@ class RelevanceValues:
     def of(
         cls, relevance: pd.DataFrame, predictions: pd.DataFrame, predicted_in: str = "predictions.tsv"
     ) -> RelevanceValues:
-        """Arrays of ``relevance_bilateral.tsv`` (or of the table of applied networks, named in messages).
+        """Arrays of ``relevance_bilateral.tsv`` (or ``relevance_applied_bilateral.tsv``).
 
         Raises
         ------
@@ -54,7 +54,7 @@ class RelevanceValues:
         ):
             repeated = frame["scan_id"][frame.duplicated(keys)]
             if len(repeated):
-                raise BadInputError(f"{table}: scan {repeated.iloc[0]} is there twice. Run its stage again.")
+                raise BadInputError(f"{table}: scan {repeated.iloc[0]} is listed twice. Run its stage again.")
         scan, scan_ids = pd.factorize(relevance["scan_id"])
         map_, maps = pd.factorize(relevance["map"])
         group, groups = pd.factorize(relevance["group"])
@@ -71,17 +71,17 @@ class RelevanceValues:
         return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"))
 
     def above(self, more: RelevanceValues) -> RelevanceValues:
-        """These scans and, below them, others: in the maps and groups of these, by name; NaN where the others lack one.
+        """These scans followed by others, in the maps and groups of these (by name); NaN where the others lack one.
 
         ``scans`` are the rows of both tables of predictions.
         """
-        place = [[names.index(name) if name in names else -1 for name in own]
-                 for own, names in ((self.maps, more.maps), (self.groups, more.groups))]  # fmt: skip
+        place = [[names_there.index(name) if name in names_there else -1 for name in names_here]
+                 for names_here, names_there in ((self.maps, more.maps), (self.groups, more.groups))]  # fmt: skip
         absent = (np.array(place[0])[:, None] < 0) | (np.array(place[1]) < 0)
 
-        def stacked(own: Floats, theirs: Floats) -> Floats:
+        def stacked(names_here: Floats, theirs: Floats) -> Floats:
             chosen = np.where(absent, np.nan, theirs[:, place[0]][:, :, place[1]])
-            return np.concatenate([own, chosen])
+            return np.concatenate([names_here, chosen])
 
         scans = pd.concat([self.scans, more.scans], ignore_index=True)
         return RelevanceValues(
@@ -90,7 +90,7 @@ class RelevanceValues:
         )  # fmt: skip
 
     def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:
-        """Which scans belong to a class (by its label) or to an outcome (TP, FP, TN, FN)."""
+        """Mask of the scans of a class (by label) or outcome (TP, FP, TN, FN)."""
         if scan_group in OUTCOMES:
             belongs = self.scans["outcome"] == scan_group
         else:
@@ -99,13 +99,13 @@ class RelevanceValues:
 
 
 def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
-    """Number of each row's participant, and the participants in order of appearance."""
+    """Integer code of each row's participant, and the participants in order of appearance."""
     codes, names = pd.factorize(pd.Series(participants, dtype=object))
     return codes.astype(np.intp), [str(name) for name in names]
 
 
 def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
-    """Mean over each participant's rows; NaN rows are left out, and NaN is the mean of none.
+    """Mean over each participant's rows, without NaN rows; NaN if there are none.
 
     Parameters
     ----------

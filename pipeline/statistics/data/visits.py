@@ -1,4 +1,4 @@
-"""When a scan was made in the course of its participant, and what became of the participant."""
+"""Time of each scan, and clinical course of its participant."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NETWORKS = "networks"
 
 
 def years_since_first(frame: pd.DataFrame) -> pd.Series:
-    """Years from the first scan of each participant in the table, by the clinical table or else by age.
+    """Years since each participant's first scan in the table, from the clinical table or else from age.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        With ``participant_id``, ``session_id``, ``age`` and, where the run has it, `YEARS`.
+        With ``participant_id``, ``session_id``, ``age`` and, if the run has it, `YEARS`.
 
     Returns
     -------
     pandas.Series
-        NaN where neither is known; one age at several visits is that of the person and tells nothing. A participant's
-        scans are all dated by one of the two: two clocks in one person would make change out of their difference.
+        NaN if neither is known; an age that is the same at several visits is that of the person and dates none of them.
+        All scans of a participant are dated from the same source, since a difference between sources is not change.
     """
     age = frame["age"].astype(float)
     known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
@@ -41,7 +41,7 @@ def years_since_first(frame: pd.DataFrame) -> pd.Series:
 
 
 def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
-    """The earliest scan of each participant; undated ones after dated ones, then by the name of the session."""
+    """The earliest scan of each participant; undated scans come after dated ones, then by session name."""
     years = years_since_first(frame).fillna(np.inf).rename("_years")
     ordered = frame.assign(_years=years).sort_values(
         ["participant_id", "_years", "session_id", "scan_id"], na_position="first", kind="stable"
@@ -50,10 +50,10 @@ def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def course_of(frame: pd.DataFrame) -> pd.Series:
-    """What a scan's participant was then: the diagnosis, MCI by what became of it; None where that is not known.
+    """Diagnosis at the scan, with MCI divided by outcome (pMCI, sMCI); None if unknown.
 
-    Where no scan of the table has a diagnosis (a contrast of something else), the class of the contrast stands in for
-    it: for all scans, since classes beside diagnoses would be groups of two kinds.
+    If no scan of the table has a diagnosis (a contrast of something else), the class of the contrast is used for all
+    scans.
     """
     course = frame["progression"].astype(object)
     diagnosis = frame["diagnosis"].astype(object)
@@ -64,10 +64,10 @@ def course_of(frame: pd.DataFrame) -> pd.Series:
 
 
 def networks_of(frame: pd.DataFrame, column: str = NETWORKS) -> pd.Series:
-    """Which networks answered for a scan: folds as in ``predictions_applied.tsv``, 0 or 0;1;2; or the fold itself.
+    """Networks that predicted each scan: folds as in ``predictions_applied.tsv`` (0 or 0;1;2), or the test fold.
 
-    Someone with labelled scans is given the network of their fold alone, everybody else the mean of all; so all scans
-    of a person have one name, in whatever type a table was read.
+    Participants with labelled scans get the network of their fold, all others the mean of all networks; so all scans of
+    a participant have the same value, whatever type a table was read in.
     """
     if column not in frame.columns:
         return pd.Series("applied", frame.index)
@@ -75,7 +75,7 @@ def networks_of(frame: pd.DataFrame, column: str = NETWORKS) -> pd.Series:
 
 
 def log_odds(frame: pd.DataFrame) -> Floats:
-    """Log odds of the positive class; from the probability where a scan has no logits (there they may saturate)."""
+    """Log odds of the positive class; from the probability, which may saturate, if a scan has no logits."""
     p = frame["probability"].to_numpy(float)
     smallest = np.finfo(np.float32).tiny
     odds: Floats = np.log(np.clip(p, smallest, 1.0)) - np.log(np.clip(1 - p, smallest, 1.0))

@@ -1,13 +1,12 @@
 """Relevance of one group of scans against another: classes (AD, CN) or outcomes (TP, FP, TN, FN).
 
-Participants are the units: the mean over someone's scans in their group. Someone with scans in both groups cannot be
-reassigned between them: for the classes they belong to the positive one, by those scans, as everywhere in this program;
-for outcomes they are left out. Both are counted.
-
-The difference is tested by permuting participants with one residual variance per group (Welch's t without covariates),
-since patients vary more than controls; the same permutation for all regions and maps gives family-wise p values. A
-metric is a family of its own, so the density rows are those of ``region_effects.tsv``. The same test is done with
-covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear.fold_effect`).
+Participants are the units (scans averaged first). A participant with scans in both groups cannot be permuted between
+them: in a comparison of classes they count as positive, by their scans of that class, as everywhere in this program; in
+a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
+one residual variance per group (Welch's t without covariates), since patients vary more than controls; all regions and
+maps share the permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal
+those of ``region_effects.tsv``. The test is repeated with covariates (Freedman-Lane). Both are adjusted for the test
+fold (`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from numpy.typing import NDArray
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
@@ -37,58 +37,59 @@ from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_l
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 
 MIN_PER_GROUP = 2
-NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for a gain"
+NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
 
 COMPARISONS_COLUMNS = {
     "comparison": "The two groups of scans, first/second",
-    "map": "Relevance map; n/a in a row about a comparison that cannot be made",
+    "map": "Relevance map; n/a if the comparison cannot be made",
     "group": "Bilateral group of regions",
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
     "mean_first": "Mean over participants of the first group (each participant's scans averaged first)",
     "mean_second": "Mean over participants of the second group",
-    "difference": "Difference of the groups with fold held: the mean of the differences within folds, each weighted by "
-    "n1 n2 / (n1 + n2); mean_first - mean_second where fold_held is false",
-    "ci_low": "Lower bound of the interval of the difference, participants drawn within each group",
-    "ci_high": "Upper bound of the interval of the difference",
-    "interval": "BCa or percentile; none where there is none",
-    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples; n/a "
-    "where these rest on fewer than 8 degrees of freedom",
-    "fold_held": "Whether the test fold, whose maps come from one network, is held in difference, t and p",
-    "t": "Welch's t; with fold held the same of the model with fold, one residual variance per group",
-    "df": "Its degrees of freedom (Welch-Satterthwaite)",
-    "p": "Two-sided p from reassigning participants to the groups, within folds if held, (b+1)/(m+1)",
-    "p_fwe": "p corrected for the family (all regions and maps of the metric) by the largest |t| of each permutation",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "difference_adjusted": "Difference with the covariates held",
-    "t_adjusted": "Its t, one residual variance per group",
-    "df_adjusted": "Its degrees of freedom (Welch-Satterthwaite)",
-    "p_adjusted": "Its two-sided p (Freedman-Lane)",
-    "p_fwe_adjusted": "p_adjusted corrected for the family",
-    "p_fdr_adjusted": "p_adjusted adjusted by Benjamini and Hochberg over the family",
-    "covariates": "Columns that the adjusted test holds, fold among them where it is; n/a for none",
-    "family": "Tests corrected together",
-    "ratio": "mean_first divided by mean_second, over all folds; n/a where that is not above 0",
-    "floor": "Means below this count as this in the log-gain: a share (statistics.group_comparisons.gain_floor) of the "
-    "second group's mean absolute relevance over the regions of the map",
-    "log_gain": "Natural logarithm of the ratio of the means, each at least the floor; n/a where both are below",
-    "log_gain_low": "Lower bound of its interval over participants",
-    "log_gain_high": "Upper bound of its interval over participants",
-    "log_gain_shrunk": "log_gain drawn towards the mean of its map (empirical Bayes over regions); n/a where "
-    "log_gain is missing, here or in a draw of the bootstrap",
-    "log_gain_shrunk_low": "Lower bound of its normal interval",
-    "log_gain_shrunk_high": "Upper bound of its normal interval",
+    "difference": "mean_first - mean_second; if fold_held, the mean of the differences within test folds, weighted "
+    "by n1 n2 / (n1 + n2)",
+    "ci_low": "Lower bound of the interval of difference (bootstrap of participants within each group)",
+    "ci_high": "Upper bound of the interval of difference",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
+    "small samples; n/a with fewer than 8 degrees of freedom",
+    "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
+    "network)",
+    "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
+    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), (b+1)/(m+1)",
+    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "difference_adjusted": "Difference adjusted for the covariates",
+    "t_adjusted": "t of difference_adjusted, with one residual variance per group",
+    "df_adjusted": "Degrees of freedom of t_adjusted (Welch-Satterthwaite)",
+    "p_adjusted": "Two-sided permutation p of t_adjusted (Freedman-Lane)",
+    "p_fwe_adjusted": "p_adjusted corrected family-wise, like p_fwe",
+    "p_fdr_adjusted": "p_adjusted adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "covariates": "Covariates of the adjusted test, including the test fold if used; n/a for none",
+    "family": "Family of tests that the p values are corrected over",
+    "ratio": "mean_first / mean_second, over all folds; n/a if mean_second is not above 0",
+    "floor": "Floor of the means in log_gain: statistics.group_comparisons.gain_floor times the second group's mean "
+    "absolute relevance over the regions of the map",
+    "log_gain": "Natural logarithm of the ratio of the means, means below the floor set to it; n/a if both are below",
+    "log_gain_low": "Lower bound of the interval of log_gain over participants",
+    "log_gain_high": "Upper bound of the interval of log_gain",
+    "log_gain_shrunk": "log_gain shrunk towards the mean of its map (empirical Bayes over regions); n/a if log_gain "
+    "is missing, here or in a bootstrap draw",
+    "log_gain_shrunk_low": "Lower bound of the normal interval of log_gain_shrunk",
+    "log_gain_shrunk_high": "Upper bound of the normal interval of log_gain_shrunk",
     "n_first": "Participants of the first group",
     "n_second": "Participants of the second group",
-    "n_scans_first": "Their scans",
-    "n_scans_second": "Their scans",
-    "n_both": "Participants with scans of both groups",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all distinct permutations there are",
-    "note": "Why there is no value, what was left out, or what to know of it",
+    "n_scans_first": "Scans of the first group",
+    "n_scans_second": "Scans of the second group",
+    "n_both": "Participants with scans in both groups",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no value, what was left out, or a caveat",
 }
 GROUP_COMPARISONS_TABLE = Table(
     "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
-    "Where do two groups of people differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
+    "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
     "n_second"),
 )  # fmt: skip
 _NUMBERS = (
@@ -121,8 +122,8 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 class Compared:
     """Rows of one comparison, and the participants behind them.
 
-    `table` has the columns of `COMPARISONS_COLUMNS` but the name, gains empty; means (participants, columns); of_first
-    (participants,); `tested` if both groups have enough participants.
+    `table` has the columns of `COMPARISONS_COLUMNS` except the name, with empty gains; means (participants, columns);
+    of_first (participants,); `tested` if both groups have enough participants.
     """
 
     table: pd.DataFrame
@@ -145,7 +146,7 @@ def compare(
     codes, _ = participant_codes(frame["participant_id"].tolist())
     means = participant_means(columns.values[two.rows], codes)
     of_first = np.asarray(participant_means(two.is_first.astype(float), codes) > 0.5, bool)
-    few = []
+    too_small = []
     for name, group, scans, people in (
         ("first", first, two.is_first, of_first),
         ("second", second, ~two.is_first, ~of_first),
@@ -154,14 +155,16 @@ def compare(
         table[f"n_{name}"], table[f"n_scans_{name}"] = n, int(scans.sum())
         table[f"mean_{name}"] = means[people].mean(axis=0) if n else np.nan
         if n < MIN_PER_GROUP:
-            few.append(f"{so_many(n, 'participant')} of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed")
+            too_small.append(
+                f"{counted(n, 'participant')} of {label_of(inputs, group)}; at least {MIN_PER_GROUP} are needed"
+            )
     table["difference"] = table["mean_first"] - table["mean_second"]
-    if few:
-        return Compared(table.assign(note=joined(*few, two.note)), means, of_first, False)
+    if too_small:
+        return Compared(table.assign(note=joined(*too_small, two.note)), means, of_first, False)
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
     try:
         fold, notes = _test(table, columns.values[two.rows], frame, settings, (*seed, "permutation"))
-    except BadInputError as error:  # the groups follow from fold
+    except BadInputError as error:  # the groups are collinear with fold
         why = str(error).replace("_first", "group")
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
@@ -174,19 +177,19 @@ def compare(
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
 ) -> tuple[NDArray[np.intp], list[str | None]]:
-    """Enter both tests; return the fold of each participant (all 0 if not held) and a note per row."""
-    families = [own.index.to_numpy() for _, own in table.groupby("metric", sort=False)]
+    """Fill in both tests; return the fold of each participant (all 0 if not adjusted for) and a note per row."""
+    families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
     tests, model = _permute(values, frame, "", settings, families, seed)
     fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
     table["fold_held"] = model.held
     names = {"statistic": "t", "df": "df", "p": "p", "p_fwe": "p_fwe", "p_fdr": "p_fdr"}
     notes: list[str | None] = [None] * len(table)
-    for own, test in zip(families, tests, strict=True):
+    for family, test in zip(families, tests, strict=True):
         for field, column in names.items():
-            table.loc[own, column] = getattr(test, field)
+            table.loc[family, column] = getattr(test, field)
         n_tests = int(np.isfinite(test.p).sum())
-        table.loc[own, "family"] = f"{n_tests} regions x maps: {table['metric'][own[0]]}" if n_tests else "none"
-        for row, problem in zip(own, test.problems, strict=True):
+        table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"
+        for row, problem in zip(family, test.problems, strict=True):
             notes[row] = joined(problem, model.design.note)
     table["n_permutations"], table["exact"] = tests[0].n_permutations, tests[0].exact
     if not settings.covariates.strip():
@@ -196,12 +199,12 @@ def _test(
     except BadInputError as error:
         return fold, [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes]
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
-    for own, test in zip(families, tests, strict=True):
+    for family, test in zip(families, tests, strict=True):
         for field, column in names.items():
-            table.loc[own, column] = getattr(test, field)
+            table.loc[family, column] = getattr(test, field)
     table["covariates"] = ", ".join(model.covariates) or None
-    said = f"adjusted: {model.design.note}" if model.design.note else None
-    return fold, [joined(note, said) for note in notes]
+    adjusted = f"adjusted: {model.design.note}" if model.design.note else None
+    return fold, [joined(note, adjusted) for note in notes]
 
 
 def _permute(
@@ -213,14 +216,14 @@ def _permute(
     model = model_within_folds(f"{covariates or '1'} + _first", "_first", frame, settings.fold_effect, groups)
     tests = [
         freedman_lane(
-            values[:, own],
+            values[:, family],
             model.design,
             model.exchange,
             settings.permutations,
             generator(*seed),
             variance_groups=groups,
         )
-        for own in families
+        for family in families
     ]
     return tests, model
 
@@ -233,20 +236,20 @@ def _estimate(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> None:
-    """Enter the difference, the effect size and the interval of the difference, and why one is missing."""
+    """Fill in the difference, its interval and the effect size, with a note where one is missing."""
     table["hedges_g"], no_g = reported_g(means, of_first, fold)
-    own = np.flatnonzero(np.isfinite(means).all(axis=0))
+    complete = np.flatnonzero(np.isfinite(means).all(axis=0))
 
     def difference(weights: Floats) -> Floats:
-        return difference_within(means[:, own], of_first, fold, weights)
+        return difference_within(means[:, complete], of_first, fold, weights)
 
-    table.loc[own, "difference"] = difference(np.ones((1, len(means))))[0]
+    table.loc[complete, "difference"] = difference(np.ones((1, len(means))))[0]
 
     strata = of_first.astype(int).tolist()
-    size = np.abs(means[:, own]).max(axis=0)
+    size = np.abs(means[:, complete]).max(axis=0)
     found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng, size)
     for column, values in {"ci_low": found.low, "ci_high": found.high, "interval": found.method}.items():
-        table.loc[own, column] = values
-    flat = dict(zip(own.tolist(), found.notes, strict=True))
+        table.loc[complete, column] = values
+    flat = dict(zip(complete.tolist(), found.notes, strict=True))
     notes = [joined(note, no_g[i], flat.get(i)) for i, note in enumerate(table["note"])]
     table["note"] = np.array(notes, dtype=object)

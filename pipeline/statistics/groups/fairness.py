@@ -1,8 +1,8 @@
-"""Performance of the classifier in each subgroup and its difference from all other participants.
+"""Performance of the classifier in each subgroup, and its difference from all other participants.
 
-Everything is over scans, each participant counted with all of theirs, as in ``performance.tsv``. The difference between
-a subgroup and the rest is tested by exchanging membership between participants of the same class, so that a subgroup
-with more patients is not taken for one that is classified better.
+All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference between a
+subgroup and the rest is tested by permuting membership between participants of the same class, so that a different
+share of patients does not count as a difference in performance.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.linear.exchangeability import two_sided_p
@@ -36,30 +37,31 @@ PERMUTATIONS_AT_ONCE = 500
 FAIRNESS_METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 
 FAIRNESS_COLUMNS = {
-    "variable": "What subgroups differ in",
+    "variable": "Variable that defines the subgroups",
     "level": LEVEL_IS,
     "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
     "estimate": "Value in the subgroup",
-    "ci_low": "Lower bound of its interval, participants drawn with all their scans",
-    "ci_high": "Upper bound of its interval",
+    "ci_low": "Lower bound of the interval of estimate (bootstrap of participants with all their scans)",
+    "ci_high": "Upper bound of the interval of estimate",
     "interval": INTERVAL_OF_SHARES,
-    "rest": "Value in everyone else with a known level",
+    "rest": "Value in all other participants with a known level",
     "difference": "estimate - rest",
-    "difference_low": "Lower bound of its interval",
-    "difference_high": "Upper bound of its interval",
-    "difference_interval": "BCa or percentile; none where there is none",
-    "p": "Two-sided p of the difference from exchanging membership between participants of the same class, (b+1)/(m+1)",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the subgroups and metrics of the variable",
-    "family": "Tests adjusted together",
+    "difference_low": "Lower bound of the interval of difference",
+    "difference_high": "Upper bound of the interval of difference",
+    "difference_interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "p": "Two-sided p of difference from permuting membership between participants of the same class, (b+1)/(m+1)",
+    "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
+    "(Benjamini-Hochberg)",
+    "family": "Family of tests that p_fdr is adjusted over",
     "n_participants": "Participants of the subgroup",
-    "n_scans": "Their scans",
-    "n_positive": "Those with scans of the positive class; n/a if suppressed",
-    "n_negative": "Those with scans of the negative class; n/a if suppressed",
-    "n_permutations": "Permutations used",
+    "n_scans": "Scans of these participants",
+    "n_positive": "Participants of the subgroup with scans of the positive class; n/a if suppressed",
+    "n_negative": "Participants of the subgroup with scans of the negative class; n/a if suppressed",
+    "n_permutations": "Number of permutations",
     "note": "Why there is no value, or what was suppressed",
 }
 FAIRNESS_TABLE = Table(
-    "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work alike in all subgroups?",
+    "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work equally well in all subgroups?",
     forms={"level": Form.TEXT},
 )  # fmt: skip
 _NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
@@ -71,7 +73,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     frame = inputs.frame
     blocks = [pd.DataFrame(columns=list(FAIRNESS_COLUMNS))]
     for variable in settings.subgroups.variables:
-        if variable == COURSE:  # it is what is predicted
+        if variable == COURSE:  # the class itself
             continue
         try:
             levels = subgroup_levels(inputs, variable).of_rows(np.arange(len(frame)))
@@ -84,7 +86,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one variable; p adjusted over them."""
+    """Rows of one variable, with p adjusted over them."""
     settings, variable = inputs.config.statistics, levels.variable
     minimum = settings.subgroups.minimum_participants
     known = levels.of_scan.notna().to_numpy(bool)
@@ -93,15 +95,15 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         members = levels.members(level)
         n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
         if n_participants < minimum:
-            note = f"suppressed: {so_many(n_participants, 'participant')}, fewer than {minimum}"
+            note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
             block = _blank(variable, level, note)
         else:
-            # One stream per variable: of two subgroups, each is the mirror of the other.
+            # One random stream per variable, so that two complementary subgroups have the same p.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
             block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
             block = block.assign(variable=variable, level=level)
             unknown = (
-                f"{so_many(levels.n_unknown, 'scan')} without {variable} in no subgroup" if levels.n_unknown else None
+                f"{counted(levels.n_unknown, 'scan')} without {variable} in no subgroup" if levels.n_unknown else None
             )
             block["note"] = [joined(note, unknown) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
@@ -123,7 +125,7 @@ def _of_level(
     inside = participant_means(members.astype(float), codes) > 0.5
 
     def of_weights(weights: Floats) -> Floats:
-        """Metrics of participants that count several times, shape (draws, metrics)."""
+        """Metrics of weighted participants, shape (draws, metrics)."""
         of_scans = weights[:, codes]
         sensitivity = ratio(of_scans @ (right * target), of_scans @ target)
         specificity = ratio(of_scans @ (right * (1 - target)), of_scans @ (1 - target))
@@ -131,9 +133,9 @@ def _of_level(
         return np.stack([(sensitivity + specificity) / 2, sensitivity, specificity, auc], axis=1)
 
     def both(weights: Floats, is_inside: Floats) -> Floats:
-        """Metrics inside, then metrics inside minus those of the rest."""
-        own, rest = of_weights(weights * is_inside), of_weights(weights * (1 - is_inside))
-        return np.concatenate([own, own - rest], axis=1)
+        """Metrics of the subgroup, followed by their difference from the rest."""
+        inside, rest = of_weights(weights * is_inside), of_weights(weights * (1 - is_inside))
+        return np.concatenate([inside, inside - rest], axis=1)
 
     once, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
     estimate = both(once, is_inside)[0]
@@ -169,16 +171,16 @@ def _of_level(
 
 
 def _exchanges(strata: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Participants rearranged at random within strata, shape (count, participants)."""
+    """Random permutations of participants within strata, shape (count, participants)."""
     order = np.empty((count, len(strata)), np.intp)
     for stratum in np.unique(strata):
-        own = np.flatnonzero(strata == stratum)
-        order[:, own] = rng.permuted(np.tile(own, (count, 1)), axis=1)
+        members = np.flatnonzero(strata == stratum)
+        order[:, members] = rng.permuted(np.tile(members, (count, 1)), axis=1)
     return order
 
 
 def _suppressed(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
-    """Take out metrics that rest on fewer participants of a class than the minimum."""
+    """Remove metrics based on fewer participants of a class than the minimum."""
     few = [name for name, of_class in (("positive", 1), ("negative", 0)) if 0 < counts[of_class] < minimum]
     for name in few:
         spared = "specificity" if name == "positive" else "sensitivity"

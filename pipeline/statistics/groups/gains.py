@@ -1,4 +1,4 @@
-"""Gain of one group of scans over another in every region: ratio, log-gain, and log-gain shrunken over regions."""
+"""Gain of one group of scans over another in every region: ratio, log-gain, and shrunken log-gain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.statistics.groups.members import drawn_means
 from pipeline.statistics.resampling.bootstrap import bootstrap_intervals, participant_draws
 
 ERROR_DRAWS = 200
-"""Draws for standard errors; enough for those (Efron & Tibshirani 1993, section 6.4)."""
+"""Bootstrap draws; enough for standard errors (Efron & Tibshirani 1993, section 6.4)."""
 
 
 def with_gains(
@@ -25,7 +25,7 @@ def with_gains(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """Add ratio, log-gain, its interval, and the shrunken log-gain of every map.
+    """Add the ratio, the log-gain with its interval, and the shrunken log-gain of every map.
 
     The table has a row per column of means (participants, columns); `second` names the group in the denominator.
     """
@@ -44,16 +44,16 @@ def with_gains(
     said = _gain_notes(table, second)
     notes = [joined(note, why) for note, why in zip(table["note"], said, strict=True)]
     table["note"] = np.array(notes, dtype=object)
-    own = np.flatnonzero(np.isfinite(means).all(axis=0))
+    complete = np.flatnonzero(np.isfinite(means).all(axis=0))
 
     def gains(weights: Floats) -> Floats:
-        return log_gain(*drawn_means(means[:, own], of_first, weights), floors[own])
+        return log_gain(*drawn_means(means[:, complete], of_first, weights), floors[complete])
 
     strata = of_first.astype(int).tolist()
     found = bootstrap_intervals(gains, strata, settings.bootstrap_samples, settings.confidence, rng)
-    table.loc[own, "log_gain_low"], table.loc[own, "log_gain_high"] = found.low, found.high
+    table.loc[complete, "log_gain_low"], table.loc[complete, "log_gain_high"] = found.low, found.high
     draws = np.full((ERROR_DRAWS, len(table)), np.nan)
-    draws[:, own] = gains(participant_draws(strata, ERROR_DRAWS, rng))
+    draws[:, complete] = gains(participant_draws(strata, ERROR_DRAWS, rng))
     for _, rows in table.groupby(keys, sort=False).groups.items():
         result = shrink(table.loc[rows, "log_gain"].to_numpy(float), draws[:, rows], settings.confidence)
         for column, shrunk in (("", result.estimate), ("_low", result.low), ("_high", result.high)):
@@ -62,16 +62,16 @@ def with_gains(
 
 
 def _gain_notes(table: pd.DataFrame, second: str) -> list[str | None]:
-    """Where a gain would be infinite or has no meaning, said in words."""
+    """Notes on gains that are infinite, undefined or limited by the floor."""
     notes: list[str | None] = []
     for first_mean, second_mean, floor in table[["mean_first", "mean_second", "floor"]].to_numpy(float):
         first_low, second_low = first_mean < floor, second_mean < floor
         if first_low and second_low:
             notes.append("no gain: both means are below the floor")
         elif second_low and second_mean == 0:
-            notes.append(f"infinite gain: the mean of {second} is 0; log_gain counts it as the floor")
+            notes.append(f"infinite ratio: the mean of {second} is 0; log_gain uses the floor instead")
         elif second_low:
-            notes.append(f"the mean of {second} is below the floor; log_gain counts it as the floor")
+            notes.append(f"the mean of {second} is below the floor; log_gain uses the floor instead")
         else:
-            notes.append("the first mean is below the floor; log_gain counts it as the floor" if first_low else None)
+            notes.append("the first mean is below the floor; log_gain uses the floor instead" if first_low else None)
     return notes

@@ -1,8 +1,7 @@
-"""Interaction of class and subgroup: one test of whether the class difference differs between subgroups.
+"""Interaction of class and subgroup: whether the difference between the classes depends on the subgroup.
 
-The interaction of class and subgroup in a linear model of relevance over participants, main effects, covariates
-and the test fold held, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are taken as they
-are, not in bands.
+The interaction term of a linear model of relevance over participants with main effects, covariates and test fold,
+tested by Freedman-Lane with one residual variance per class. Numeric variables (age, MMSE) are not cut into bands.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import pandas as pd
 
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
-from pipeline.statistics.groups.levels import COURSE, Levels, of_person, subgroup_levels
+from pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
 from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -24,30 +24,31 @@ from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",
-    "levels": "Subgroups compared; n/a for a number, which is taken as it is",
-    "map": "Relevance map; n/a in a row about a variable that cannot be tested",
+    "levels": "Subgroups compared; n/a for a numeric variable",
+    "map": "Relevance map; n/a if the variable cannot be tested",
     "group": "Bilateral group of regions",
     "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
-    "minus first of levels); n/a for more than two",
-    "standard_error": "Its standard error",
-    "statistic": "t, or F for more than two subgroups; one residual variance per class",
-    "df_tested": "1 for t, otherwise the numerator's degrees of freedom",
+    "minus first of levels); n/a for more than two subgroups",
+    "standard_error": "Standard error of estimate",
+    "statistic": "t, or F for more than two subgroups; with one residual variance per class",
+    "df_tested": "Numerator degrees of freedom; 1 for t",
     "df": "Residual degrees of freedom (Welch-Satterthwaite)",
-    "partial_r": "Partial correlation of density and interaction; for F the square root of partial R2: the effect size",
-    "p": "Two-sided p from permuting participants (within folds, if fold is held; Freedman-Lane), (b+1)/(m+1)",
-    "p_fwe": "p corrected for the family by the largest statistic of each permutation",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "family": "Tests corrected together",
-    "covariates": "Columns held beside class and variable, the test fold among them where it is; n/a for none",
-    "n_participants": "Participants with all values",
-    "n_scans": "Their scans",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all distinct permutations there are",
-    "note": "Why there is no test, and what was left out",
+    "partial_r": "Partial correlation of density and interaction (effect size); for F the square root of partial R2",
+    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
+    "(b+1)/(m+1)",
+    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that the p values are corrected over",
+    "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
+    "n_participants": "Participants without missing values",
+    "n_scans": "Scans of these participants",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no test, or what was left out",
 }
 INTERACTIONS_TABLE = Table(
     "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
-    "Does the difference between the classes depend on someone's subgroup?",
+    "Does the difference between the classes depend on the subgroup?",
 )  # fmt: skip
 _NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
@@ -59,7 +60,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
     blocks = [pd.DataFrame(columns=list(INTERACTIONS_COLUMNS))]
     for variable in inputs.config.statistics.subgroups.variables:
-        if variable == COURSE:  # it is the class
+        if variable == COURSE:  # the class itself
             continue
         try:
             blocks.append(_of_variable(inputs, columns, variable, frame, two))
@@ -80,23 +81,23 @@ def _of_variable(
     levels = subgroup_levels(inputs, variable).of_rows(two.rows)
     notes = [two.note]
     if levels.is_number:
-        values = of_person(frame[variable], frame["participant_id"], False)
+        values = one_value_per_participant(frame[variable], frame["participant_id"], False)
         _require_participants(frame, values.notna().to_numpy(), settings.subgroups.minimum_participants)
         names: tuple[str, ...] = ()
-        # Centred and scaled for the numerics only: the one leaves the interaction as it is, the other is undone.
+        # Centred and scaled for numerical stability; centring does not change the interaction, scaling is undone below.
         spread = float(values.std()) or 1.0
-        own = frame.assign(_level=(values - values.mean()) / spread)
+        coded = frame.assign(_level=(values - values.mean()) / spread)
     else:
         names, left_out = _large_enough(levels, frame, settings.subgroups.minimum_participants)
         if left_out:
             notes.append(f"fewer than {settings.subgroups.minimum_participants} of a class in {', '.join(left_out)}")
         spread = 1.0
-        ranked = {name: f"{i} {name}" for i, name in enumerate(names)}  # sorts in natural order
-        own = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(ranked))
+        ranked = {name: f"{i} {name}" for i, name in enumerate(names)}  # so that levels sort in their natural order
+        coded = frame.assign(_level=levels.of_scan.where(levels.of_scan.isin(names), None).map(ranked))
     others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
     formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
-    of_class = own["_positive"].tolist()
-    model = model_within_folds(formula, "_positive:_level", own, settings.fold_effect, of_class)
+    of_class = coded["_positive"].tolist()
+    model = model_within_folds(formula, "_positive:_level", coded, settings.fold_effect, of_class)
     design = model.design
     rng = generator(inputs.seed, "statistics", "interactions", variable)
     relevance = columns.values[two.rows]
@@ -128,7 +129,7 @@ def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tu
     shown = [f"{level} ({counts[0]} and {counts[1]})" for level, counts in left_out]
     if len(kept) < 2:
         raise BadInputError(
-            f"{len(kept)} subgroups with {minimum} participants of both classes; two are needed"
+            f"{counted(len(kept), 'subgroup')} with {counted(minimum, 'participant')} of each class; two are needed"
             + (f"; too small: {', '.join(shown)}." if shown else ".")
         )
     return tuple(level for level, _ in kept), shown
@@ -137,11 +138,13 @@ def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tu
 def _require_participants(frame: pd.DataFrame, members: np.ndarray, minimum: int) -> None:
     counts = _participants(frame, members)
     if min(counts) < minimum:
-        raise BadInputError(f"{counts[0]} and {counts[1]} participants of the classes; {minimum} of each are needed.")
+        raise BadInputError(
+            f"{counts[0]} and {counts[1]} participants of the two classes; {minimum} of each are needed."
+        )
 
 
 def _participants(frame: pd.DataFrame, members: np.ndarray) -> tuple[int, int]:
-    """Participants of the positive and of the negative class among some scans."""
+    """Number of participants of the positive and of the negative class."""
     is_positive = frame["_positive"].to_numpy() == 1
     people = frame["participant_id"]
     return people[members & is_positive].nunique(), people[members & ~is_positive].nunique()

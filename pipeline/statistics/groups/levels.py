@@ -1,8 +1,8 @@
-"""Which subgroup a scan belongs to, for any column.
+"""Subgroup of each scan, for any column.
 
-A person is in one subgroup: numbers are averaged over their scans, of text the most frequent value counts (the earliest
-of equally frequent ones). Only ``course``, the diagnosis at the scan and what became of it, is read scan by scan: those
-who change are in both, by the scans concerned.
+A participant belongs to one subgroup: numbers are averaged over their scans, and of text the most frequent value is
+used (the earliest in case of ties). Only ``course``, the diagnosis at the scan with the outcome of MCI, is taken per
+scan: participants whose diagnosis changes are in both subgroups, each with the scans concerned.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pipeline.statistics.linear.design import ALWAYS_CATEGORIES
 COURSE = "course"
 COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")
 MAX_VALUES = 6
-"""Numbers with more different values than this are cut into tertiles."""
+"""Numeric variables with more distinct values are cut into tertiles."""
 TERTILES = (1 / 3, 2 / 3)
 LEVEL_IS = (
-    "Subgroup, the same in all tables; n/a in a row about a variable that cannot be used. Numbers are cut at the "
-    "bounds named: those of the settings for mmse, else tertiles over the participants of the contrast, each with the "
-    "mean of their scans (other people, such as those with MCI, move no bound); few different values are no bands"
+    "Subgroup, the same in all tables; n/a if the variable cannot be used. Numeric variables are cut at the bounds "
+    "given: those of the settings for mmse, otherwise tertiles of the participants of the contrast (scans averaged "
+    "first); variables with few distinct values are not cut"
 )
-"""What a column ``level`` holds."""
+"""Meaning of a column ``level``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Subgroups of one variable; `names` in their natural order.
+    """Subgroups of one variable; `names` in natural order.
 
     `of_scan` is aligned with the frame, None where unknown; `is_number` if a number was cut into bands.
     """
@@ -53,11 +53,11 @@ class Levels:
 
     def of_rows(self, rows: NDArray[np.intp]) -> Levels:
         """The same subgroups for some of the scans; BadInputError if none of them has a level."""
-        own = self.of_scan.iloc[rows].reset_index(drop=True)
-        if own.isna().all():
+        chosen = self.of_scan.iloc[rows].reset_index(drop=True)
+        if chosen.isna().all():
             raise BadInputError(f"{self.variable}: no scan has a value.")
-        present = set(own.dropna())
-        return Levels(self.variable, own, tuple(name for name in self.names if name in present), self.is_number)
+        present = set(chosen.dropna())
+        return Levels(self.variable, chosen, tuple(name for name in self.names if name in present), self.is_number)
 
     @property
     def n_unknown(self) -> int:
@@ -66,9 +66,9 @@ class Levels:
 
 
 def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
-    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.all_scans`: contrast first.
+    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.all_scans`.
 
-    Raises as `levels_of`.
+    Raises like `levels_of`.
     """
     scans = inputs.all_scans
     return levels_of(variable, scans.frame, inputs.config.statistics.subgroups, scans.labelled)
@@ -79,8 +79,8 @@ def levels_of(
 ) -> Levels:
     """Subgroups by a column of a frame with one row per scan, or by ``course``.
 
-    Tertiles are cut over the participants of `cut_over` (rows,), or over all if none of those has a value.
-    BadInputError if there is no such column, or no value in it.
+    Tertiles are those of the participants in `cut_over` (rows,), or of all if none of these has a value. BadInputError
+    if there is no such column, or it has no value.
     """
     if variable == COURSE:
         return _ordered(variable, course_of(frame), COURSES, False)
@@ -88,7 +88,7 @@ def levels_of(
         raise BadInputError(f"{variable}: no such column in scans.tsv or clinical.tsv.")
     if frame[variable].isna().all():
         raise BadInputError(f"{variable}: no scan has a value.")
-    values = of_person(frame[variable], frame["participant_id"], variable in ALWAYS_CATEGORIES)
+    values = one_value_per_participant(frame[variable], frame["participant_id"], variable in ALWAYS_CATEGORIES)
     if not pd.api.types.is_numeric_dtype(values):
         return _ordered(variable, values, sorted(values.dropna().unique()), False)
     if variable == "apoe4":
@@ -104,11 +104,13 @@ def levels_of(
     return _banded(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
 
 
-def of_person(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
-    """One value per participant for all of their scans: the mean of numbers, the most frequent category."""
+def one_value_per_participant(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
+    """One value per participant for all their scans: the mean of numbers, the most frequent category."""
     people = participants.to_numpy()
     yes_no = {True: "yes", False: "no"}
-    if column.map(lambda value: isinstance(value, bool | np.bool_)).any():  # n/a among them makes a column of objects
+    if column.map(
+        lambda value: isinstance(value, bool | np.bool_)
+    ).any():  # with n/a among them the column is of type object
         column = column.map(lambda value: yes_no[bool(value)] if isinstance(value, bool | np.bool_) else value)
     if pd.api.types.is_numeric_dtype(column) and not is_category:
         return column.astype(float).groupby(people).transform("mean")
@@ -116,7 +118,8 @@ def of_person(column: pd.Series, participants: pd.Series, is_category: bool) -> 
         column = column.map(code_text, na_action="ignore")
     known = column.astype(object).where(column.notna(), None)
     chosen = {
-        person: _most_frequent([value for value in own if value is not None]) for person, own in known.groupby(people)
+        person: _most_frequent([value for value in of_one if value is not None])
+        for person, of_one in known.groupby(people)
     }
     return pd.Series([chosen[person] for person in people], index=column.index, dtype=object)
 
@@ -132,10 +135,10 @@ def _ordered(variable: str, of_scan: pd.Series, order: Sequence[str], is_number:
 
 
 def _banded(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels:
-    """Bands from -inf up to each bound (not included) and above the last."""
+    """Bands below, between and above the bounds; each band includes its lower bound."""
     if not bounds:
         return _ordered(variable, values.map(lambda _: "any", na_action="ignore").astype(object), ("any",), True)
-    shown = _shown(bounds)
+    shown = _rounded(bounds)
     names = [f"below {shown[0]}"]
     names += [f"{low} to below {high}" for low, high in itertools.pairwise(shown)]
     names += [f"{shown[-1]} and above"]
@@ -144,7 +147,7 @@ def _banded(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels
     return _ordered(variable, of_scan.where(values.notna(), None), names, True)
 
 
-def _shown(bounds: Sequence[float]) -> list[str]:
+def _rounded(bounds: Sequence[float]) -> list[str]:
     """Bounds rounded to a hundredth of the order of the smallest step between them.
 
     Examples

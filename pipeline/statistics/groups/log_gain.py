@@ -1,10 +1,10 @@
-"""Log-gain: the logarithm of the ratio of two mean relevances, with a floor, and shrunken over regions.
+"""Log-gain: the logarithm of the ratio of two mean relevances, with a floor, shrunken over regions.
 
-A ratio to a mean near zero explodes (the founding study's gain), its logarithm is not defined for the negative means
-that beta > 0 can give, and the largest of 400 noisy ratios is mostly noise. So: both means count as at least a stated
-floor, which bounds the ratio and leaves all others as they are; and the log-ratio of each region is drawn towards the
-mean of its map as far as its error is large against the spread between regions (empirical Bayes with a normal prior;
-Efron & Morris 1975, DerSimonian & Laird 1986).
+A ratio with a denominator near zero is unstable (the founding study's gain), its logarithm is undefined for the
+negative means that beta > 0 can give, and the largest of 400 noisy ratios is mostly noise. Therefore means below a
+floor are set to it, and the log-gain of each region is shrunk towards the mean of its map, the more the larger its
+error relative to the variance between regions (empirical Bayes with a normal prior; Efron & Morris 1975, DerSimonian &
+Laird 1986).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIN_REGIONS = 3
 
 
 def gain_floor(reference: Floats, share: float) -> float:
-    """Smallest mean that counts as itself: a share of the mean absolute relevance over regions (NaN: no voxel).
+    """Floor of the means: a share of the mean absolute relevance over regions (NaN: no voxel).
 
     Examples
     --------
@@ -32,7 +32,7 @@ def gain_floor(reference: Floats, share: float) -> float:
 
 
 def log_gain(first: Floats, second: Floats, floor: Floats) -> Floats:
-    """log(first / second), means below the floor counted as the floor; NaN where both are below it.
+    """log(first / second), with means below the floor set to it; NaN if both are below.
 
     Examples
     --------
@@ -46,9 +46,9 @@ def log_gain(first: Floats, second: Floats, floor: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Shrunken:
-    """Estimates (regions,) drawn towards their common mean `centre`, with posterior intervals.
+    """Estimates (regions,) shrunk towards their common mean `centre`, with posterior intervals.
 
-    `variance` is that between regions; 0 where they differ no more than their errors.
+    `variance` is the variance between regions; 0 if they differ no more than their errors.
     """
 
     estimate: Floats
@@ -59,29 +59,29 @@ class Shrunken:
 
 
 def shrink(log_gains: Floats, draws: Floats, confidence: float) -> Shrunken:
-    """Shrink log-gains (regions,) towards their mean, by the error in bootstrap draws (draws, regions).
+    """Shrink log-gains (regions,) towards their mean; errors come from bootstrap draws (draws, regions).
 
-    Only each region's deviation from the mean shrinks; the error of the mean is in every interval. Deviations count as
-    independent, and the variance between regions as known.
+    Only the deviation of each region from the mean is shrunk; every interval includes the error of the mean. Deviations
+    are treated as independent and the variance between regions as known.
     """
     shrunk, low, high = (np.full(len(log_gains), np.nan) for _ in range(3))
-    own = np.isfinite(log_gains) & np.isfinite(draws).all(axis=0)
-    if own.sum() < MIN_REGIONS:
+    complete = np.isfinite(log_gains) & np.isfinite(draws).all(axis=0)
+    if complete.sum() < MIN_REGIONS:
         return Shrunken(shrunk, low, high, np.nan, np.nan)
-    centre = float(log_gains[own].mean())
-    centres = draws[:, own].mean(axis=1)
-    errors = (draws[:, own] - centres[:, None]).var(axis=0, ddof=1)
-    deviations = log_gains[own] - centre
+    centre = float(log_gains[complete].mean())
+    centres = draws[:, complete].mean(axis=1)
+    errors = (draws[:, complete] - centres[:, None]).var(axis=0, ddof=1)
+    deviations = log_gains[complete] - centre
     between = between_variance(deviations, errors)
     keep = between / np.maximum(between + errors, np.finfo(float).tiny)
     half = ndtri((1 + confidence) / 2) * np.sqrt(keep * errors + centres.var(ddof=1))
-    shrunk[own] = centre + keep * deviations
-    low[own], high[own] = shrunk[own] - half, shrunk[own] + half
+    shrunk[complete] = centre + keep * deviations
+    low[complete], high[complete] = shrunk[complete] - half, shrunk[complete] + half
     return Shrunken(shrunk, low, high, centre, between)
 
 
 def between_variance(estimates: Floats, variances: Floats) -> float:
-    """Variance between regions by moments (DerSimonian & Laird 1986): Q minus its expectation, not below 0."""
+    """Method-of-moments variance between regions (DerSimonian & Laird 1986), at least 0."""
     weights = 1 / np.maximum(variances, np.finfo(float).eps * variances.max(initial=1.0))
     centre = (weights * estimates).sum() / weights.sum()
     q = (weights * (estimates - centre) ** 2).sum()

@@ -1,4 +1,4 @@
-"""Groups of scans by name: classes of the contrast and outcomes, and two of them side by side."""
+"""Groups of scans by name: classes of the contrast and outcomes, and pairs of groups."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.fold_effect import centred_within
 
 CLASSES = ("positive", "negative")
 MIN_FREEDOM_OF_G = 8
-"""Degrees of freedom of the pooled standard deviation below which it is too uncertain to divide by: its own error is
-1 / sqrt(2 df) of it, a quarter at 8, and with five of each class in several folds Hedges' g came out at 35."""
+"""Degrees of freedom below which the pooled standard deviation is too uncertain to divide by: its relative error is
+1 / sqrt(2 df), a quarter at 8 (with five participants per class in several folds, Hedges' g came out at 35)."""
 NO_SPREAD = 1e-9
-"""Pooled standard deviation, relative to the largest value, that is rounding."""
+"""Pooled standard deviation, relative to the largest value, that is rounding error."""
 
 
 def members_of(inputs: StatisticsInputs, scan_group: str) -> Flags:
-    """Which scans belong to ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
+    """Mask of the scans in ``all``, ``positive``, ``negative``, TP, FP, TN or FN."""
     if scan_group == "all":
         return np.ones(len(inputs.values.scans), bool)
     return inputs.values.members(scan_group, "negative", "positive")
 
 
 def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
-    """Name of a group of scans as in other tables: the class, where it is one."""
+    """Name of a group of scans in tables: the class label for ``positive`` and ``negative``."""
     cohort = inputs.config.cohort
     return {"positive": cohort.positive, "negative": cohort.negative}.get(scan_group, scan_group)
 
@@ -37,8 +37,8 @@ def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
 class TwoGroups:
     """Scans of two groups without a participant in common.
 
-    `rows` are positions of the scans used, is_first has shape (rows,), `n_both` counts participants with scans of both
-    groups, and `note` says what happened to them.
+    `rows` are positions of the scans used, is_first has shape (rows,), `n_both` counts participants with scans in both
+    groups, and `note` says how they were handled.
     """
 
     rows: Indices
@@ -60,28 +60,28 @@ class TwoGroups:
             if both:
                 label = label_of(inputs, CLASSES[0])
                 note = (
-                    f"{so_many(len(both), 'participant')} with scans of both classes counted as {label}, by those scans"
+                    f"{counted(len(both), 'participant')} with scans of both classes counted as {label}, by those scans"
                 )
         else:
             used = (in_first | in_second) & ~of_both
             if both:
-                note = f"{so_many(len(both), 'participant')} with scans of both groups left out"
+                note = f"{counted(len(both), 'participant')} with scans of both groups left out"
         rows = np.flatnonzero(used)
         return cls(rows.astype(np.intp), in_first[rows], len(both), note)
 
 
 def drawn_means(means: Floats, of_first: Flags, weights: Floats) -> tuple[Floats, Floats]:
-    """Means of both groups in draws of participants, each of shape (draws, columns)."""
+    """Means of both groups in bootstrap draws of participants, each of shape (draws, columns)."""
     sides = [(weights[:, side], means[side]) for side in (of_first, ~of_first)]
-    first, second = (part @ own / part.sum(axis=1, keepdims=True) for part, own in sides)
+    first, second = (part @ members / part.sum(axis=1, keepdims=True) for part, members in sides)
     return first, second
 
 
 def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Floats) -> Floats:
-    """Difference of two groups with fold held, in draws of participants; shape (draws, columns).
+    """Difference of two groups adjusted for fold, in bootstrap draws of participants; shape (draws, columns).
 
-    The mean of the differences within folds, each weighted by n1 n2 / (n1 + n2): the coefficient of the group beside
-    fold in a linear model. With one fold, the difference of the means.
+    The mean of the differences within folds, weighted by n1 n2 / (n1 + n2): the coefficient of the group in a linear
+    model with fold. With one fold, the difference of the means.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
         if not (len(sides[0]) and len(sides[1])):
             continue
         (n_first, first), (n_second, second) = (
-            (weights[:, own].sum(axis=1, keepdims=True), weights[:, own] @ means[own]) for own in sides
+            (weights[:, side].sum(axis=1, keepdims=True), weights[:, side] @ means[side]) for side in sides
         )
         n = np.maximum(n_first + n_second, np.finfo(float).tiny)
         above += (n_second * first - n_first * second) / n
@@ -106,9 +106,9 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
 
 
 def hedges_g(values: Floats, is_first: Flags, fold: Indices | None = None) -> Floats:
-    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without spread.
+    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without variance.
 
-    With folds: the difference with fold held over the residual standard deviation beside group and fold. The
+    With folds: the difference adjusted for fold over the residual standard deviation given group and fold. The
     correction needs two degrees of freedom.
     """
     fold = np.zeros(len(values), np.intp) if fold is None else fold
@@ -126,17 +126,17 @@ def hedges_g(values: Floats, is_first: Flags, fold: Indices | None = None) -> Fl
 
 
 def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, list[str | None]]:
-    """`hedges_g` as tables give it (participants, columns), and why it is missing; columns with NaN have no note."""
+    """`hedges_g` of values (participants, columns), and why it is missing; no note for columns with NaN."""
     known = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
     freedom = _freedom(fold)
     if freedom < MIN_FREEDOM_OF_G:
-        said = f"no Hedges' g: {freedom} degrees of freedom for its standard deviation, fewer than {MIN_FREEDOM_OF_G}"
-        return np.full(values.shape[1], np.nan), [said if one else None for one in known.tolist()]
+        note = f"no Hedges' g: fewer than {MIN_FREEDOM_OF_G} degrees of freedom ({freedom})"
+        return np.full(values.shape[1], np.nan), [note if one else None for one in known.tolist()]
     g = np.where(known, hedges_g(np.where(known, values, 0.0), is_first, fold), np.nan)
-    said = "no Hedges' g: participants do not differ within the groups"
-    return g, [said if one else None for one in (known & np.isnan(g)).tolist()]
+    note = "no Hedges' g: participants do not differ within the groups"
+    return g, [note if one else None for one in (known & np.isnan(g)).tolist()]
 
 
 def _freedom(fold: Indices) -> int:
-    """Residual degrees of freedom beside group and fold."""
+    """Residual degrees of freedom given group and fold."""
     return len(fold) - len(np.unique(fold)) - 1

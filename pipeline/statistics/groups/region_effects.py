@@ -1,9 +1,9 @@
-"""Difference in relevance density between the classes, per bilateral group, corrected over all groups and maps.
+"""Difference in relevance density between the classes per bilateral group, corrected over all groups and maps.
 
-The density rows of the comparison in `pipeline.statistics.groups.comparisons`, positive class against negative class,
-without covariates but the test fold; the p values are the same in both tables. Welch's t with participants reassigned,
-the same way for all maps and groups (Westfall & Young 1993). A studentised statistic keeps its level under unequal
-variances, also in unequal groups (Janssen 1997).
+These are the density rows of the comparison of positive and negative class in `pipeline.statistics.groups.comparisons`,
+adjusted for the test fold only, with the same p values: Welch's t, permuting participants in the same way for all maps
+and groups (Westfall & Young 1993). A studentised statistic keeps its level under unequal variances and group sizes
+(Janssen 1997).
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ EFFECT_COLUMNS = {
     "group": "Bilateral group of regions",
     "mean_positive": "Mean density over participants of the positive class (each participant's scans averaged first)",
     "mean_negative": "Mean density over participants of the negative class",
-    "difference": "Difference of the classes with fold held: the mean of the differences within folds, each weighted "
-    "by n1 n2 / (n1 + n2); mean_positive - mean_negative where fold_held is false",
-    "ci_low": "Lower bound of the interval of the difference, participants drawn within each class",
-    "ci_high": "Upper bound of the interval of the difference",
-    "interval": "BCa or percentile; none where there is none",
-    "hedges_g": "Difference in pooled standard deviations (within folds, if held), corrected for small samples; n/a "
-    "where these rest on fewer than 8 degrees of freedom",
-    "fold_held": "Whether the test fold, whose maps come from one network, is held in difference, t and p",
-    "t": "Welch's t; with fold held the same of the model with fold, one residual variance per class",
-    "df": "Its degrees of freedom (Welch-Satterthwaite)",
-    "p": "Two-sided p from reassigning participants to the classes, within folds if held, (b+1)/(m+1)",
-    "p_fwe": "p corrected for all maps and groups by the largest |t| of each permutation",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over all maps and groups",
-    "family": "Tests corrected together",
+    "difference": "mean_positive - mean_negative; if fold_held, the mean of the differences within test folds, "
+    "weighted by n1 n2 / (n1 + n2)",
+    "ci_low": "Lower bound of the interval of difference (bootstrap of participants within each class)",
+    "ci_high": "Upper bound of the interval of difference",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
+    "small samples; n/a with fewer than 8 degrees of freedom",
+    "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
+    "network)",
+    "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
+    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    "p": "Two-sided p from permuting participants between the classes (within test folds if fold_held), (b+1)/(m+1)",
+    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all maps and groups",
+    "p_fdr": "p adjusted for the false discovery rate over all maps and groups (Benjamini-Hochberg)",
+    "family": "Family of tests that the p values are corrected over",
     "n_positive": "Participants of the positive class",
     "n_negative": "Participants of the negative class",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all permutations there are",
-    "note": "Why there is no value, or what to know of it",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no value, or a caveat",
 }
 REGION_EFFECTS_TABLE = Table(
     "region_effects", EFFECT_COLUMNS, "map and bilateral group",

@@ -1,7 +1,7 @@
-"""The table behind the region explorer: a row per region or pair, method and group of scans.
+"""Table of the region explorer: a row per region or bilateral group, method and group of scans.
 
-Means are over participants, each participant's scans averaged first. Rows of bilateral groups repeat what the tables
-of the statistics say; rows of single regions are means of ``group/relevance.tsv``.
+Means are over participants (scans averaged first). Rows of bilateral groups repeat the tables of the statistics; rows
+of single regions are means of ``group/relevance.tsv``.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ BILATERAL = "bilateral"
 
 EXPLORER_COLUMNS: Mapping[str, str] = {
     "map": "Relevance map",
-    "method": "lrp, or the name of the method",
+    "method": "lrp, or the name of another method",
     "beta": "Beta of LRP; n/a for other methods",
     "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
     "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
     "group": "Bilateral group of regions",
-    "lobe": "Lobe or division; n/a where the atlas does not say, or a group has several",
-    "region": "Label number of a single region; 0 is the rest of the volume, n/a for a bilateral group",
-    "name": "Region, with its side",
-    "n_voxels": "Voxels on the grid of the maps",
+    "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
+    "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
+    "name": "Region, with its hemisphere",
+    "n_voxels": "Number of voxels on the grid of the maps",
     "n_participants": "Participants with such scans",
-    "n_scans": "Their scans",
-    "mean_evidence": "Mean evidence over participants, in logits (where a number is predicted, in its unit): the mean "
-    "sum of an evidence map; n/a for any other map",
-    "mean_share": "Mean over participants of the share of the map: sum divided by the absolute sums of all bilateral "
-    "groups of the scan's map",
-    "mean_density": "Mean over participants of sum divided by voxels",
+    "n_scans": "Scans of these participants",
+    "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target for "
+    "a regression task); n/a for other maps",
+    "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "
+    "absolute sums",
+    "mean_density": "Mean density (sum / voxels) over participants",
     "mean_sum": "Mean sum over participants",
     "mean_gain": "Mean gain over participants; bilateral groups only",
-    "tested": "What hedges_g and p compare: evidence, of any other map share, or density where the run has not "
-    "compared shares",
+    "tested": "Metric that hedges_g and p compare: evidence for evidence maps, otherwise share, or density if the "
+    "run did not compare shares",
     "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in every "
     "scan_group",
-    "p": "Its permutation p, uncorrected",
-    "p_fwe": "Its p corrected for all maps and groups by the largest |t|",
-    "p_fdr": "Its p adjusted by Benjamini and Hochberg",
+    "p": "Permutation p of the difference, uncorrected",
+    "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
+    "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
 }
 """Columns of ``region_explorer.tsv``."""
 
@@ -94,11 +94,11 @@ def explorer_table(
     regions : RegionTable
         Of the run's atlas.
     map_names : sequence of str
-        In the order to show.
+        In display order.
     labels : sequence of str
         Positive and negative class.
     evidence : collection of str
-        Those of the maps whose sums are evidence.
+        Names of the evidence maps.
 
     Returns
     -------
@@ -152,9 +152,9 @@ def _bilateral(
 
 
 def _person_means(rows: pd.DataFrame, scan_group: str, keys: list[str], measures: list[str]) -> pd.DataFrame:
-    """Means over the participants of a group of scans, each participant's scans averaged first."""
-    own = rows[(rows["outcome"] if scan_group in OUTCOMES else rows["label"]) == scan_group]
-    people = own.groupby([*keys, "participant_id"], sort=False)[measures].mean()
+    """Means over the participants of a group of scans (scans averaged first)."""
+    members = rows[(rows["outcome"] if scan_group in OUTCOMES else rows["label"]) == scan_group]
+    people = members.groupby([*keys, "participant_id"], sort=False)[measures].mean()
     means = people.groupby(keys, sort=False).mean()
     return means.set_axis([f"mean_{name}" for name in measures], axis=1).reset_index()
 
@@ -176,9 +176,12 @@ def _single(
     values = values.join(members, on="scan_id")
     blocks = []
     for scan_group in scan_groups:
-        own = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
+        members_rows = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
         means = _person_means(values, scan_group, keys, _MEASURES)
-        counts = {"n_participants": own["participant_id"].nunique(), "n_scans": own["scan_id"].nunique()}
+        counts = {
+            "n_participants": members_rows["participant_id"].nunique(),
+            "n_scans": members_rows["scan_id"].nunique(),
+        }
         rows = described.merge(means, on=keys, how="left")
         blocks.append(rows.assign(scan_group=scan_group, **counts))
     missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
@@ -186,6 +189,6 @@ def _single(
 
 
 def _lobe_by_group(regions: RegionTable) -> dict[str, str]:
-    """Lobe of each bilateral group whose regions agree on it."""
+    """Lobe of each bilateral group whose regions all lie in it."""
     lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
     return {group: next(iter(names)) for group, names in lobes.items() if len(names) == 1}

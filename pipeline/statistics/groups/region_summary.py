@@ -20,24 +20,24 @@ SUMMARY_COLUMNS = {
     "group": "Bilateral group of regions",
     "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
     "n_participants": "Participants with such scans",
-    "n_scans": "Their scans",
+    "n_scans": "Scans of these participants",
     "mean_sum": "Mean sum over participants (each participant's scans averaged first)",
     "mean_density": "Mean density over participants",
-    "sd_density": "Standard deviation of density between participants (n - 1)",
-    "ci_low": "Lower bound of the participant-bootstrap interval of mean_density",
-    "ci_high": "Upper bound of the participant-bootstrap interval of mean_density",
-    "interval": "BCa or percentile; none where there is none",
+    "sd_density": "Standard deviation of density over participants (n - 1)",
+    "ci_low": "Lower bound of the bootstrap interval of mean_density over participants",
+    "ci_high": "Upper bound of the bootstrap interval of mean_density over participants",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
     "mean_gain": "Mean gain over participants",
     "n_gain": "Participants with a known gain",
     "scan_mean_sum": "Mean sum over scans, as in the founding study",
     "scan_mean_density": "Mean density over scans, as in the founding study",
-    "ratio_of_means": "scan_mean_sum divided by that of the negative class: the founding study's gain; n/a where that "
-    "is not above 0",
+    "ratio_of_means": "scan_mean_sum divided by that of the negative class (the founding study's gain); n/a if the "
+    "latter is not above 0",
     "note": "Why there is no value, or no interval",
 }
 REGION_SUMMARY_TABLE = Table(
     "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
-    "What do the maps of each group show on average?", filled=("map", "group", "scan_group", "n_participants",
+    "What is the mean relevance of each region in each group?", filled=("map", "group", "scan_group", "n_participants",
     "n_scans"), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ REGION_SUMMARY_TABLE = Table(
 def region_summary(
     values: RelevanceValues, cohort: CohortConfig, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """One row per map, bilateral group and group of scans, also for groups without scans."""
+    """One row per map, bilateral group and group of scans, including groups without scans."""
     negative, positive = cohort.negative, cohort.positive
     controls = _mean(values.sums[values.members(negative, negative, positive)])
     blocks = []
@@ -79,7 +79,7 @@ def _block(
     shape = (len(values.maps), len(values.groups))
     intervals = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
     mean_density = _mean(densities)
-    why_empty = "the group has no voxel on this grid" if names else "no such scan"
+    why_empty = "the group has no voxel on this grid" if names else "no scan in this group"
     spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
     columns = {
         "map": np.repeat(values.maps, shape[1]),
@@ -105,7 +105,7 @@ def _block(
 
 
 def _mean(values: Floats) -> Floats:
-    """Mean over the first axis; NaN values are left out, and NaN is the mean of none."""
+    """Mean over the first axis without NaN; NaN if there are no values."""
     known = ~np.isnan(values)
     means = np.full(values.shape[1:], np.nan)
     np.divide(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0), out=means, where=known.any(axis=0))

@@ -1,8 +1,8 @@
-"""Relevance within subgroups: how much, of how many, and how much the classes differ there.
+"""Relevance within subgroups: mean, number of participants, and difference between the classes.
 
-Descriptive: whether subgroups differ is asked in ``interactions.tsv``; that one p is below 5 % and another is not says
-nothing about their difference. A cell of fewer participants than the minimum is suppressed: its numbers are noise, and
-they are too close to single people.
+Descriptive: differences between subgroups are tested in ``interactions.tsv``; that p is below 5 % in one subgroup and
+not in another does not show that they differ. Subgroups with fewer participants than the minimum are suppressed: their
+means are noise, and could identify participants.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, reported_g
@@ -25,31 +26,33 @@ from pipeline.statistics.linear.fold_effect import fold_of_participants
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, mean_intervals
 
 SUBGROUPS_COLUMNS = {
-    "variable": "What subgroups differ in; course is the diagnosis at the scan, MCI by what became of it",
+    "variable": "Variable that defines the subgroups; course is the diagnosis at the scan, with MCI divided by outcome",
     "level": LEVEL_IS,
     "map": "Relevance map; n/a for a suppressed subgroup",
     "group": "Bilateral group of regions",
     "n_participants": "Participants of the subgroup",
-    "n_scans": "Their scans",
+    "n_scans": "Scans of these participants",
     "mean_density": "Mean density over participants (each participant's scans averaged first)",
-    "sd_density": "Standard deviation between participants (n - 1)",
-    "ci_low": "Lower bound of the participant-bootstrap interval of mean_density",
-    "ci_high": "Upper bound of the participant-bootstrap interval of mean_density",
-    "interval": "BCa or percentile; none where there is none",
-    "n_positive": "Participants of the positive class in the subgroup, by their scans of that class; n/a if suppressed",
-    "n_negative": "Other participants of the negative class in the subgroup; n/a if suppressed",
-    "class_difference": "Mean density of the positive class minus that of the negative class within the subgroup; the "
-    "test fold held (mean of the differences within folds, weighted by n1 n2 / (n1 + n2)), if fold_held",
-    "fold_held": "Whether the test fold, whose maps come from one network, is held in class_difference",
-    "class_difference_low": "Lower bound of its interval, participants drawn within each class",
-    "class_difference_high": "Upper bound of its interval",
-    "class_difference_interval": "BCa or percentile; none where there is none",
-    "class_hedges_g": "The same in pooled standard deviations (within folds, if held), corrected for small samples; "
-    "n/a where these rest on fewer than 8 degrees of freedom",
+    "sd_density": "Standard deviation over participants (n - 1)",
+    "ci_low": "Lower bound of the bootstrap interval of mean_density over participants",
+    "ci_high": "Upper bound of the bootstrap interval of mean_density over participants",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "n_positive": "Participants of the positive class in the subgroup; n/a if suppressed",
+    "n_negative": "Participants of the negative class in the subgroup, without those counted in n_positive; n/a if "
+    "suppressed",
+    "class_difference": "Mean density of the positive minus the negative class in the subgroup; if fold_held, the "
+    "mean of the differences within test folds, weighted by n1 n2 / (n1 + n2)",
+    "fold_held": "Whether class_difference is adjusted for the test fold (each fold's maps come from its own network)",
+    "class_difference_low": "Lower bound of the interval of class_difference (bootstrap of participants within each "
+    "class)",
+    "class_difference_high": "Upper bound of the interval of class_difference",
+    "class_difference_interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "class_hedges_g": "Hedges' g of class_difference: in pooled standard deviations (within test folds if "
+    "fold_held), corrected for small samples; n/a with fewer than 8 degrees of freedom",
     "note": "Why there is no value, or what was suppressed",
 }
 SUBGROUPS_TABLE = Table(
-    "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "What does relevance look like in subgroups?",
+    "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "How relevant are regions in each subgroup?",
     forms={"level": Form.TEXT},
 )  # fmt: skip
 
@@ -81,14 +84,14 @@ def _of_level(
     settings: StatisticsConfig,
 ) -> pd.DataFrame:
     members = levels.members(level)
-    own, values = frame[members], densities[members]
+    members_frame, values = frame[members], densities[members]
     minimum = settings.subgroups.minimum_participants
-    n_participants, n_scans = own["participant_id"].nunique(), len(own)
+    n_participants, n_scans = members_frame["participant_id"].nunique(), len(members_frame)
     counts = {"n_participants": n_participants, "n_scans": n_scans}
     if n_participants < minimum:
-        note = f"suppressed: {so_many(n_participants, 'participant')}, fewer than {minimum}"
+        note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
         return _blank(levels.variable, level, note).assign(**counts)
-    codes, _ = participant_codes(own["participant_id"].tolist())
+    codes, _ = participant_codes(members_frame["participant_id"].tolist())
     means = participant_means(values, codes)
     table = pd.DataFrame(
         [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
@@ -103,22 +106,22 @@ def _of_level(
         interval=found.method.tolist(),
     )
     unknown = (
-        f"{so_many(levels.n_unknown, 'scan')} without {levels.variable} in no subgroup" if levels.n_unknown else None
+        f"{counted(levels.n_unknown, 'scan')} without {levels.variable} in no subgroup" if levels.n_unknown else None
     )
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
     table["note"] = [
         joined(unknown, "the group has no voxel on this grid" if none else flat)
         for none, flat in zip(empty, found.notes, strict=True)
     ]
-    return _with_class_difference(table, own, values, settings, rng)
+    return _with_class_difference(table, members_frame, values, settings, rng)
 
 
 def _with_class_difference(
-    table: pd.DataFrame, own: pd.DataFrame, values: Floats, settings: StatisticsConfig, rng: np.random.Generator
+    table: pd.DataFrame, scans: pd.DataFrame, values: Floats, settings: StatisticsConfig, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Add the difference between the classes within a subgroup, if each has enough participants."""
-    target = own["target"].to_numpy(float)
-    people = own["participant_id"].to_numpy()
+    target = scans["target"].to_numpy(float)
+    people = scans["participant_id"].to_numpy()
     of_positive = np.isin(people, people[target == 1])
     used = (target == 1) | ((target == 0) & ~of_positive)
     codes, _ = participant_codes(people[used].tolist())
@@ -131,11 +134,11 @@ def _with_class_difference(
     minimum = settings.subgroups.minimum_participants
     if min(counts.values()) < minimum:
         if max(counts.values()) > 0:
-            said = f"difference between the classes suppressed: fewer than {minimum} participants in one of them"
-            table["note"] = [joined(note, said) for note in table["note"]]
+            suppressed = f"difference between the classes suppressed: fewer than {minimum} participants in one of them"
+            table["note"] = [joined(note, suppressed) for note in table["note"]]
         return table
     means = participant_means(values[used], codes)
-    fold, said_of_fold = fold_of_participants(own[used], settings.fold_effect, 2)
+    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect, 2)
 
     def difference(weights: Floats) -> Floats:
         return difference_within(means, is_positive, fold, weights)
@@ -145,7 +148,7 @@ def _with_class_difference(
     found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng, size)
     g, no_g = reported_g(means, is_positive, fold)
     notes = [
-        joined(note, said_of_fold, why, f"class difference: {flat}" if flat else None)
+        joined(note, no_fold, why, f"class difference: {flat}" if flat else None)
         for note, why, flat in zip(table["note"], no_g, found.notes, strict=True)
     ]
     return table.assign(
@@ -160,7 +163,7 @@ def _with_class_difference(
 
 
 def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
-    """One row that says why there are no others."""
+    """A row with the reason why there are no others."""
     row: dict[str, object] = dict.fromkeys(SUBGROUPS_COLUMNS)
     numbers = [name for name in SUBGROUPS_COLUMNS if name.endswith(("density", "low", "high", "_g", "difference"))]
     row |= dict.fromkeys(numbers, np.nan) | {"n_participants": 0, "n_scans": 0, "n_positive": None, "n_negative": None}

@@ -1,16 +1,15 @@
-"""ComBat: remove what a site adds to and does to the spread of features, keep what covariates explain.
+"""ComBat: remove effects of site on the mean and variance of features, keep the effects of covariates.
 
 The model of Johnson et al. (2007) as used for images by Fortin et al. (2018, NeuroImage 167:104):
-
 ``y = alpha + X beta + sigma (gamma_site + sqrt(delta_site) e)``,  so harmonised
 ``y* = alpha + X beta + sigma ((y - alpha - X beta) / sigma - gamma_site) / sqrt(delta_site)``.
 
-`pipeline.statistics.harmonisation.combat_fit.fit` makes a frozen model from training rows; `ComBatModel.transform`
-applies it to any. Nothing about the rows transformed enters the model.
+`pipeline.statistics.harmonisation.combat_fit.fit` estimates a model from training rows; `ComBatModel.transform` applies
+it to any rows without refitting.
 
-Own code: neuroCombat 0.2.12 (the oracle of the tests) needs numpy < 1.24, applies a model to new people only by putting
-the training mean in place of their covariates, and knows no missing values; neuroHarmonize pins it; combatlearn 2.3
-refuses unseen sites and n/a, and brings plotly, seaborn and umap.
+Why not a library: neuroCombat 0.2.12 (the oracle of the tests) needs numpy < 1.24, replaces the covariates of new
+participants by the training mean and does not accept missing values; neuroHarmonize pins it; combatlearn 2.3 refuses
+unseen sites and n/a, and depends on plotly, seaborn and umap.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from pipeline.run.errors import BadInputError
 from pipeline.statistics.arrays import Floats
 
 POOL = "pooled"
-"""Name of the site that small ones are joined to."""
+"""Name of the pooled small sites."""
 
 WhatWithSmall = Literal["refuse", "pooled"]
 
 
 @dataclass(frozen=True, eq=False)
 class ComBatModel:
-    """A fitted model; `transform` changes nothing in it.
+    """A fitted model; `transform` does not change it.
 
     Shapes: alpha, sigma (features,); beta (covariates, features); gamma_hat, delta_hat, gamma, delta (sites, features):
-    location and variance of each site in units of sigma, as estimated and as used, NaN for features not adjusted. sigma
-    has n in the denominator, as in neuroCombat. `sites` holds `POOL` if small sites (`members`) were joined; sites
-    `left_out` were too few even together and count as unseen. `unadjusted` features stay as they are, each with the
-    reason, and so does the `reference` site.
+    location and variance of each site in units of sigma, as estimated and as used, NaN for features that are not
+    adjusted. sigma has n in the denominator, as in neuroCombat. `sites` includes `POOL` if small sites (`members`) were
+    pooled; sites `left_out` were too small even when pooled, and count as unseen. `unadjusted` gives features that are
+    not changed, with the reason. The `reference` site is not changed either.
     """
 
     sites: tuple[str, ...]
@@ -57,25 +56,25 @@ class ComBatModel:
     unseen_site: WhatWithSmall
 
     def treated_as(self, site: str) -> str | None:
-        """The site whose parameters are used for a site: itself, the pool, or None for no change.
+        """The site whose parameters are applied to a site: itself, the pool, or None for no change.
 
-        BadInputError for a site that training did not see, unless unseen sites are pooled.
+        BadInputError for a site not seen in training, unless unseen sites are pooled.
         """
         if site in self.sites:
             return site
         if site not in self.members and self.unseen_site == "refuse":
             raise BadInputError(
-                f"harmonisation: site {site} is not among those the model was fitted on ({', '.join(self.sites)}). Fit "
+                f"harmonisation: the model was not fitted on site {site} (fitted: {', '.join(self.sites)}). Fit "
                 'on data of that site too, or set unseen_site = "pooled".'
             )
         return POOL if POOL in self.sites else None
 
     def transform(self, values: Floats, site: Sequence[str], covariates: Floats | None = None) -> Floats:
-        """Harmonised values of any rows; n/a (NaN) stays n/a, and a row with NaN in a covariate becomes n/a.
+        """Harmonised values; NaN stays NaN, and a row with NaN in a covariate becomes NaN.
 
-        Shapes: values (rows, features), covariates (rows, covariates) as in `fit`. A site without parameters is given
-        those of the pool; without a pool its values stay as they are. BadInputError for a refused site, or other
-        numbers of features or covariates than in training.
+        Shapes: values (rows, features), covariates (rows, covariates) as in `fit`. A site without parameters gets those
+        of the pool; without a pool its values are not changed. BadInputError for a refused site, or if the number of
+        features or covariates differs from training.
         """
         design = as_columns(covariates, len(values))
         if values.shape[1] != len(self.alpha) or design.shape[1] != len(self.beta):
@@ -91,15 +90,15 @@ class ComBatModel:
             rows = np.flatnonzero(np.asarray(site, dtype=object) == name)
             if serving is None or serving == self.reference:
                 continue
-            own = self.sites.index(serving)
+            place = self.sites.index(serving)
             kept = self.alpha[adjusted] + design[rows] @ self.beta[:, adjusted]
             z = (values[np.ix_(rows, adjusted)] - kept) / sigma
-            z = (z - self.gamma[own, adjusted]) / np.sqrt(self.delta[own, adjusted])
+            z = (z - self.gamma[place, adjusted]) / np.sqrt(self.delta[place, adjusted])
             result[np.ix_(rows, adjusted)] = kept + sigma * z
         result[np.isnan(design).any(axis=1)] = np.nan
         return result
 
 
 def as_columns(columns: Floats | None, rows: int) -> Floats:
-    """Covariates as an array of shape (rows, covariates), without columns if there are none."""
+    """Covariates as an array of shape (rows, covariates), with no columns if there are none."""
     return np.zeros((rows, 0)) if columns is None else np.asarray(columns, dtype=float).reshape(rows, -1)

@@ -1,6 +1,6 @@
-"""Fit ComBat: least squares per feature, site estimates in units of the spread within sites, empirical Bayes.
+"""Fit ComBat: least squares per feature, site parameters in units of the within-site SD, empirical Bayes.
 
-The model and what it does to values is in `pipeline.statistics.harmonisation.combat`.
+The model and its application are in `pipeline.statistics.harmonisation.combat`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.harmonisation.combat import POOL, ComBatModel, WhatWithSmall, as_columns
 from pipeline.statistics.harmonisation.empirical_bayes import posterior
 
 CONSTANT = 1e-12
-"""Residual variance, relative to the mean square, below which a feature has no spread."""
+"""Residual variance, relative to the mean square, below which a feature counts as constant."""
 COLLINEAR = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRows:
-    """Rows that take part (rows,), and the site of each: membership (used rows, sites) is 1 where a row is of a site.
+    """Rows used (rows,), and their sites: membership (used rows, sites) is 1 where a row belongs to a site.
 
     `sites`, `members` and `left_out` as in `ComBatModel`.
     """
@@ -38,17 +38,17 @@ class _TrainingRows:
 
     @classmethod
     def of(cls, site: Sequence[str], min_rows: int, small_site: WhatWithSmall, reference: str | None) -> _TrainingRows:
-        """Join or refuse small sites; BadInputError if fewer than two remain, or not the reference."""
+        """Pool or refuse small sites; BadInputError if fewer than two sites remain, or not the reference."""
         serving, members, left_out = _small_sites(site, min_rows, small_site)
         names = [name for name in serving if name is not None]
         sites = tuple(sorted(set(names)))
         if len(sites) < 2:
             raise BadInputError(
-                f"harmonisation: {so_many(len(sites), 'site')} to compare ({', '.join(sites)}); two or more are needed."
+                f"harmonisation: {counted(len(sites), 'site')} to compare ({', '.join(sites)}); two or more are needed."
             )
         if reference is not None and reference not in sites:
             raise BadInputError(
-                f"harmonisation: reference site {reference} is not among {', '.join(sites)}. Choose another."
+                f"harmonisation: reference site {reference} is not among {', '.join(sites)}. Choose one of these."
             )
         membership = np.array([[name == one for one in sites] for name in names], dtype=float)
         return cls(np.array([name is not None for name in serving], dtype=bool), membership, sites, members, left_out)
@@ -56,7 +56,7 @@ class _TrainingRows:
 
 @dataclass(frozen=True, eq=False)
 class _Standardised:
-    """Values without grand mean and covariates, in units of the spread within sites."""
+    """Values without grand mean and covariates, in units of the within-site standard deviation."""
 
     z: Floats
     alpha: Floats
@@ -77,20 +77,22 @@ def fit(
     unseen_site: WhatWithSmall = "refuse",
     covariate_names: Sequence[str] = (),
 ) -> ComBatModel:
-    """Fit ComBat on training rows, one per participant; values (rows, features) with NaN for none.
+    """Fit ComBat on training rows, one per participant; values (rows, features) with NaN for missing.
 
-    Effects of `covariates` (rows, covariates), without NaN or intercept, are kept. `training_covariates` (rows, more),
-    such as the diagnosis, are held while sites are estimated, and `transform` does not need them. With
-    `empirical_bayes`, parameters of a site shrink towards their mean over features. The `reference` site stays as it
-    is. Sites with fewer than `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to
-    refuse or pool. BadInputError names the site or covariate at fault: small sites, an unknown reference, collinear
-    covariates, n/a in covariates, fewer than two sites or features.
+    Effects of `covariates` (rows, covariates), without NaN or intercept, are preserved. `training_covariates` (rows,
+    more), such as the diagnosis, are in the model while sites are estimated, but `transform` does not need them. With
+    `empirical_bayes`, parameters of a site shrink towards their mean over features. The `reference` site is not
+    changed. Sites with fewer than `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to
+    refuse or pool. BadInputError for small sites, an unknown reference, collinear covariates, n/a in covariates, or
+    fewer than two sites or features.
     """
     kept, fitted_only = as_columns(covariates, len(values)), as_columns(training_covariates, len(values))
     names = [*covariate_names, *(f"covariate {i + 1}" for i in range(len(covariate_names), 10**3))]
     columns = np.column_stack([kept, fitted_only - fitted_only.mean(axis=0) if len(fitted_only) else fitted_only])
     if np.isnan(columns).any():
-        raise BadInputError("harmonisation: covariates of training rows hold n/a. Leave those rows out before fitting.")
+        raise BadInputError(
+            "harmonisation: covariates of training rows contain n/a. Leave those rows out before fitting."
+        )
     rows = _TrainingRows.of(site, max(min_rows, 2), small_site, reference)
     values, columns = values[rows.used].astype(float), columns[rows.used]
     _require_separable(rows.membership, columns, names)
@@ -109,7 +111,7 @@ def fit(
 def _small_sites(
     site: Sequence[str], min_rows: int, what: WhatWithSmall
 ) -> tuple[list[str | None], tuple[str, ...], tuple[str, ...]]:
-    """The site each row counts for (None: left out), the sites joined, and those left out."""
+    """The site that each row counts for (None: left out), the sites pooled, and those left out."""
     counts = Counter(site)
     small = {name: n for name, n in sorted(counts.items()) if n < min_rows}
     if not small:
@@ -117,7 +119,7 @@ def _small_sites(
     if what == "refuse":
         listed = ", ".join(f"{name} ({n})" for name, n in small.items())
         raise BadInputError(
-            f"harmonisation: fewer than {min_rows} participants at site {listed}; their spread cannot be told. Leave "
+            f"harmonisation: fewer than {min_rows} participants at site {listed}, too few for a variance. Leave "
             'them out, or set small_site = "pooled".'
         )
     if sum(small.values()) < min_rows:
@@ -136,28 +138,28 @@ def _require_separable(membership: Floats, columns: Floats, names: Sequence[str]
         left = float(np.linalg.norm(rest))
         if left <= COLLINEAR:
             raise BadInputError(
-                f"harmonisation: {names[i]} follows from the site or from the other covariates, so its effect and "
-                "theirs cannot be told apart. Take it out of the covariates."
+                f"harmonisation: {names[i]} is collinear with the site or the other covariates, so their effects "
+                "cannot be separated. Remove it from the covariates."
             )
         basis = np.column_stack([basis, rest / left])
     if basis.shape[1] >= len(membership):
         raise BadInputError(
-            f"harmonisation: {len(membership)} participants for {basis.shape[1]} sites and covariates leave no spread. "
-            "Take covariates out, or pool sites."
+            f"harmonisation: {counted(len(membership), 'participant')} for {basis.shape[1]} sites and covariates leave "
+            "no residual variance. Remove covariates, or pool sites."
         )
 
 
 def _without_spread(values: Floats, membership: Floats, sites: Sequence[str]) -> dict[int, str]:
-    """Features that cannot be adjusted in every site."""
+    """Features that cannot be adjusted in every site, with the reason."""
     reasons: dict[int, str] = {}
     for feature in range(values.shape[1]):
         column = values[:, feature]
         for i, name in enumerate(sites):
-            own = column[(membership[:, i] > 0) & ~np.isnan(column)]
-            if len(own) < 2:
+            known = column[(membership[:, i] > 0) & ~np.isnan(column)]
+            if len(known) < 2:
                 reasons[feature] = f"fewer than two values at site {name}"
-            elif own.var() <= CONSTANT * (own**2).mean():
-                reasons[feature] = f"the same in all participants of site {name}"
+            elif known.var() <= CONSTANT * (known**2).mean():
+                reasons[feature] = f"constant at site {name}"
             if feature in reasons:
                 break
     return reasons
@@ -166,7 +168,7 @@ def _without_spread(values: Floats, membership: Floats, sites: Sequence[str]) ->
 def _standardise(
     values: Floats, membership: Floats, columns: Floats, n_kept: int, reference: int | None, unadjusted: dict[int, str]
 ) -> _Standardised:
-    """Least squares per feature over its known rows; adds features without residual spread to `unadjusted`."""
+    """Least squares per feature over its known rows; features without residual variance join `unadjusted`."""
     n_sites, n_features = membership.shape[1], values.shape[1]
     design = np.column_stack([membership, columns])
     coefficients = np.full((design.shape[1], n_features), np.nan)
@@ -175,19 +177,19 @@ def _standardise(
     patterns, which = np.unique(known, axis=1, return_inverse=True)
     for number in range(patterns.shape[1]):
         rows = patterns[:, number]
-        own = np.array([i for i in np.flatnonzero(which.ravel() == number) if i not in unadjusted], dtype=np.intp)
-        if not len(own):
+        same_rows = np.array([i for i in np.flatnonzero(which.ravel() == number) if i not in unadjusted], dtype=np.intp)
+        if not len(same_rows):
             continue
-        solution, _, rank, _ = np.linalg.lstsq(design[rows], values[np.ix_(rows, own)], rcond=None)
+        solution, _, rank, _ = np.linalg.lstsq(design[rows], values[np.ix_(rows, same_rows)], rcond=None)
         if rank < design.shape[1] or rank >= rows.sum():
-            unadjusted |= dict.fromkeys(own.tolist(), "too few known values for sites and covariates")
+            unadjusted |= dict.fromkeys(same_rows.tolist(), "too few known values for sites and covariates")
             continue
-        coefficients[:, own] = solution
+        coefficients[:, same_rows] = solution
         counted = rows & (membership[:, reference] > 0) if reference is not None else rows
-        residuals = values[np.ix_(counted, own)] - design[counted] @ solution
-        variance[own] = (residuals**2).mean(axis=0)
-        flat = own[variance[own] <= CONSTANT * (values[np.ix_(rows, own)] ** 2).mean(axis=0)]
-        unadjusted |= dict.fromkeys(flat.tolist(), "no spread beyond sites and covariates")
+        residuals = values[np.ix_(counted, same_rows)] - design[counted] @ solution
+        variance[same_rows] = (residuals**2).mean(axis=0)
+        flat = same_rows[variance[same_rows] <= CONSTANT * (values[np.ix_(rows, same_rows)] ** 2).mean(axis=0)]
+        unadjusted |= dict.fromkeys(flat.tolist(), "no variance beyond sites and covariates")
     if reference is not None:
         alpha = coefficients[reference]
     else:
@@ -205,10 +207,10 @@ def _site_estimates(
     gamma, delta, counts = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
     adjusted = [i for i in range(z.shape[1]) if i not in unadjusted]
     for i in range(len(sites)):
-        own = z[membership[:, i] > 0][:, adjusted]
-        gamma[i, adjusted] = np.nanmean(own, axis=0)
-        delta[i, adjusted] = np.nanvar(own, axis=0, ddof=1)
-        counts[i, adjusted] = (~np.isnan(own)).sum(axis=0)
+        of_site = z[membership[:, i] > 0][:, adjusted]
+        gamma[i, adjusted] = np.nanmean(of_site, axis=0)
+        delta[i, adjusted] = np.nanvar(of_site, axis=0, ddof=1)
+        counts[i, adjusted] = (~np.isnan(of_site)).sum(axis=0)
     return gamma, delta, counts
 
 
@@ -216,11 +218,11 @@ def _as_used(
     gamma_hat: Floats, delta_hat: Floats, counts: Floats, unadjusted: Mapping[int, str], reference: int | None,
     empirical_bayes: bool,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """Location and variance of every site as `ComBatModel.transform` takes them."""
+    """Location and variance of every site as used by `ComBatModel.transform`."""
     adjusted = [i for i in range(gamma_hat.shape[1]) if i not in unadjusted]
     if empirical_bayes and len(adjusted) < 2:
         raise BadInputError(
-            "harmonisation: fewer than two features with spread, and empirical Bayes borrows strength between them. "
+            "harmonisation: fewer than two features with variance, but empirical Bayes pools over features. "
             "Set empirical_bayes = false."
         )
     gamma, delta = gamma_hat.copy(), delta_hat.copy()

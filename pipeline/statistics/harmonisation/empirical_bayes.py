@@ -1,7 +1,7 @@
 """Empirical Bayes for location and scale of a site, as in ComBat (Johnson, Li & Rabinovic 2007, Biostatistics 8:118).
 
-A site shifts and stretches every feature in its own way, yet not wildly differently; so the estimates of single
-features are drawn towards the site's mean over features, the more the fewer people were scanned there.
+A site shifts and scales every feature differently but similarly, so the estimates of single features are shrunk towards
+the site's mean over features, the more the fewer participants were scanned there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ TOLERANCE = 1e-12
 """Change per step, in units of the feature's spread, at which the iteration has converged."""
 MAX_STEPS = 10_000
 FLAT_PRIOR = 1e-24
-"""Spread of variances over features, relative to their mean squared, below which they count as equal."""
+"""Variance of the variances over features, relative to their mean squared, below which they count as equal."""
 
 
 def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
-    """Shape and rate of the inverse gamma with the moments of variances (features,); infinite if they are equal.
+    """Shape and rate of the inverse gamma distribution with the moments of variances (features,); infinite if equal.
 
     Examples
     --------
@@ -34,9 +34,9 @@ def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
 def posterior(gamma_hat: Floats, delta_hat: Floats, counts: Floats) -> tuple[Floats, Floats]:
     """Location and scale (features,) of one site, shrunk towards its mean over features.
 
-    Takes mean, variance (n - 1) and number of the site's standardised values, each (features,). The conditional
-    posterior means (Johnson et al. 2007, equation 3.1) are iterated to convergence; published programs stop at a change
-    of 1e-4.
+    Arguments are mean, variance (n - 1) and number of the site's standardised values, each (features,). The conditional
+    posterior means (Johnson et al. 2007, equation 3.1) are iterated to convergence; published implementations stop at a
+    change of 1e-4.
     """
     centre, spread = float(gamma_hat.mean()), float(gamma_hat.var(ddof=1))
     a, b = inverse_gamma_prior(delta_hat)

@@ -1,9 +1,8 @@
-"""ComBat on region features, fitted for every test fold on the people outside it.
+"""ComBat on region features, fitted for every test fold on the participants outside it.
 
-What is known of the participants of a fold, their values, sites and covariates, never enters the model that is applied
-to them. For volumes that is all. Relevance of the people that a model is fitted on was made by the networks of their
-own folds, and those were trained with the participants of this one: the model is not independent of them, though no
-value of theirs is in it.
+Values, sites and covariates of the participants of a fold are not used to fit the model applied to them. Volumes are
+thereby fully held out. Relevance is not: the maps of the training participants were made by the networks of their own
+folds, which were trained on the participants of this fold.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pipeline.statistics.linear.covariates import CovariateColumns
 
 @dataclass(frozen=True, eq=False)
 class FoldModel:
-    """What is applied to the scans of one fold; `left_out` counts training participants left out, by reason."""
+    """Model applied to the scans of one fold; `left_out` counts excluded training participants by reason."""
 
     combat: ComBatModel
     covariates: CovariateColumns
@@ -35,7 +34,7 @@ class FoldModel:
 
 @dataclass(frozen=True, eq=False)
 class Harmonised:
-    """One source of features, harmonised fold by fold; values (scans, groups), NaN where that was not possible.
+    """One source of features, harmonised fold by fold; values (scans, groups), NaN where not possible.
 
     `features` are as measured; `notes` give the reason for each scan; `models` and `problems` are by fold.
     """
@@ -48,7 +47,7 @@ class Harmonised:
 
 
 def harmonise(features: RegionFeatures, scans: FoldedScans, settings: HarmonisationConfig) -> Harmonised:
-    """Fit and apply one model per fold; where that cannot be done, or a site is refused, the fold has a problem."""
+    """Fit and apply one model per fold; a fold that cannot be harmonised gets a problem instead."""
     values = np.full_like(features.values, np.nan)
     notes: list[str | None] = [None] * len(scans.frame)
     models: dict[str, FoldModel] = {}
@@ -68,12 +67,11 @@ def harmonise(features: RegionFeatures, scans: FoldedScans, settings: Harmonisat
 
 
 def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig) -> FoldModel:
-    """Fit on the first scans of people outside a fold; BadInputError as of `fit`."""
+    """Fit on the first scans of participants outside a fold; raises like `fit`."""
     rows = np.flatnonzero(scans.training(fold))
     if not len(rows):
         raise BadInputError(
-            "harmonisation: nobody outside the fold has values of networks that never saw them. Set cohort.split = "
-            '"folds".'
+            'harmonisation: no participant outside the fold has out-of-fold values. Set cohort.split = "folds".'
         )
     training = scans.frame.iloc[rows]
     covariates = CovariateColumns.of(covariates_of(features, settings), training)
@@ -103,7 +101,7 @@ def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings
 
 
 def covariates_of(features: RegionFeatures, settings: HarmonisationConfig) -> str:
-    """The formula for a source of features."""
+    """Formula for a source of features."""
     return settings.volume_covariates if features.source == VOLUME else settings.relevance_covariates
 
 
@@ -123,6 +121,6 @@ def _apply(
             notes[row] = f"{settings.site_column} is n/a"
         elif notes[row] is None and site not in model.combat.sites:
             serving = model.combat.treated_as(site)
-            treated = "unchanged" if serving is None else "treated as the pool of small sites"
-            notes[row] = f"site {site} has no parameters of its own in this fold: {treated}"
+            treated = "unchanged" if serving is None else "treated as one of the pooled small sites"
+            notes[row] = f"no parameters for site {site} in this fold: {treated}"
     return harmonised, notes

@@ -1,8 +1,8 @@
-"""F tests of the effect of site on mean and spread, over participants.
+"""F tests of the effect of site on mean and variance, over participants.
 
-Location: participants' values on site beside the covariates, Freedman-Lane; the null hypothesis is that site has no
-part in the values. Scale: `pipeline.statistics.harmonisation.spread_effect`, over sites with participants enough. Of
-relevance, both hold the test fold (`pipeline.statistics.linear.fold_effect`).
+Location: values on site and covariates by Freedman-Lane. Scale: `pipeline.statistics.harmonisation.spread_effect`, over
+sites with enough participants. Both are adjusted for the test fold in relevance
+(`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.notes import so_many
-from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size, spread_test
+from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites, spread_test
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
@@ -35,27 +35,27 @@ def site_effect(
     rng: np.random.Generator,
     hold_fold: bool = False,
 ) -> tuple[PermutationTest, FoldModel]:
-    """Test the effect of site in every column of values (participants, columns), and the model of the test.
+    """Test the effect of site in every column of values (participants, columns); also returns the model.
 
-    `covariates` is a formula over `frame` (one row per participant); `hold_fold` for values of networks that differ
-    between folds. BadInputError if there is one site only (for scale: one with enough participants), or site follows
-    from the covariates or fold.
+    `covariates` is a formula over `frame` (one row per participant); `hold_fold` is for values of networks that differ
+    between folds. BadInputError if there is only one site (for scale: with enough participants), or site is collinear
+    with the covariates or fold.
     """
-    # Without participant_id every row counts as a person; with a word before it, site 990 is a name and no number.
+    # Without participant_id every row is a participant; the prefix makes site 990 a name, not a number.
     names = [f"site {name}" for name in site]
     table = frame.drop(columns="participant_id", errors="ignore").assign(**{SITE: names})
     formula = " + ".join(part for part in (covariates.strip(), SITE) if part)
     if effect == "location":
         model = model_within_folds(formula, SITE, table, hold_fold)
         return freedman_lane(values, model.design, model.exchange, permutations, rng), model
-    chosen = np.flatnonzero(of_some_size(site))
+    chosen = np.flatnonzero(in_large_sites(site))
     table = table.iloc[chosen].reset_index(drop=True)
     if table[SITE].nunique() < 2:
-        large = so_many(table[SITE].nunique(), "site")
-        raise BadInputError(f"spread not compared: {large} with {FEWEST} or more participants; two are needed.")
+        large = counted(table[SITE].nunique(), "site")
+        raise BadInputError(f"scale not compared: {large} with {FEWEST} or more participants; two are needed.")
     model = model_within_folds(formula, SITE, table, hold_fold)
     design, rows = model.design, model.design.rows
     columns = np.column_stack([design.nuisance, design.tested])
     fold = fold_of_units(table.iloc[rows], model.exchange.of_rows(rows), model.held)
-    own = [names[row] for row in chosen[rows]]
-    return spread_test(values[chosen[rows]], columns, own, fold, permutations, rng), model
+    site_of_rows = [names[row] for row in chosen[rows]]
+    return spread_test(values[chosen[rows]], columns, site_of_rows, fold, permutations, rng), model

@@ -1,11 +1,12 @@
-"""Do sites differ in spread? Brown & Forsythe (1974) under permutation, for sites of some size.
+"""Test whether sites differ in variance: Brown & Forsythe (1974) by permutation.
 
 The statistic is F of the absolute distances from the median of the site. Distances of few values from their own median
-are made alike by it, so to permute distances is too cautious (0 to 3 % false positives at 5 % at sites of up to ten).
-Here residuals of the model with site are permuted, each over the root of its share of freedom, and medians,
-distances and F are taken anew each time. What sites do to location is out of the residuals, so it does not pass for
-spread. With fewer than ten people the residuals of a site no longer have the shape of the errors: up to 8 % were found
-at six of skewed values, so such sites take no part (docs/benchmarks/statistics.md).
+are correlated, so permuting distances is conservative (0 to 3 % false positives at 5 % with sites of up to ten). Here
+the residuals of the model with site, each divided by the square root of its share of degrees of freedom, are permuted,
+and medians, distances and F are computed anew each time. The effect of site on the mean is removed with the residuals,
+so it is not mistaken for a difference in variance. With fewer than ten participants the residuals of a site are
+distributed differently from the errors (up to 8 % false positives at six with skewed values), so such sites are left
+out (docs/benchmarks/statistics.md).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from pipeline.statistics.linear.homoscedastic import plain_counts
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 FEWEST = 10
-"""Participants of a site that can be compared in spread."""
+"""Smallest number of participants of a site that is compared in variance."""
 AT_ONCE = 250
-"""Permutations whose orders are made together; bounds memory (250 x 344 participants: 0.7 MB)."""
+"""Permutations drawn per chunk; bounds memory (250 x 344 participants: 0.7 MB)."""
 
 
-def of_some_size(site: Sequence[str]) -> NDArray[np.bool_]:
-    """Participants of sites with at least `FEWEST`; small sites joined to one have locations of their own."""
+def in_large_sites(site: Sequence[str]) -> NDArray[np.bool_]:
+    """Mask of participants at sites with at least `FEWEST`; pooled small sites do not share a location."""
     counts = Counter(site)
     return np.array([name != POOL and counts[name] >= FEWEST for name in site], dtype=bool)
 
@@ -40,11 +41,11 @@ def of_some_size(site: Sequence[str]) -> NDArray[np.bool_]:
 def spread_test(
     values: Floats, model: Floats, site: Sequence[str], fold: NDArray[np.intp], m: int, rng: np.random.Generator
 ) -> PermutationTest:
-    """Test whether sites differ in spread, in every column of values (participants, columns).
+    """Test whether sites differ in variance, in every column of values (participants, columns).
 
-    `model` (participants, q) holds site and intercept, full rank; participants change places within `fold`
-    (participants,), and values are scaled in each. A column with NaN has no test. `statistic` is F, `partial_r` the
-    root of the share of the variance of distances between sites.
+    `model` (participants, q) holds site and intercept, full rank; participants are permuted within `fold`
+    (participants,), and values are scaled in each fold. A column with NaN has no test. `statistic` is F, `partial_r`
+    the square root of the share of the variance of distances that is between sites.
     """
     names, numbers = np.unique(np.asarray(site, dtype=str), return_inverse=True)
     codes: NDArray[np.int32] = np.array(numbers.ravel(), dtype=np.int32)
@@ -53,16 +54,16 @@ def spread_test(
     known = np.where(np.isfinite(values), values, 0.0)
     residuals = known - basis @ (basis.T @ known)
     flat = (residuals**2).sum(axis=0) <= NO_SPREAD * ((known - known.mean(axis=0)) ** 2).sum(axis=0)
-    problems = [f"no value in {n} of {len(values)}" if n else "no spread beside the covariates" if none else None
+    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else None
                 for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
     usable = np.array([problem is None for problem in problems], bool)
-    left, free = _of_one_scale(residuals[:, usable], 1 - (basis**2).sum(axis=1), fold)
+    left, free = _scaled_within_folds(residuals[:, usable], 1 - (basis**2).sum(axis=1), fold)
     blocks = None if np.ptp(fold) == 0 else fold.tolist()
     order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
     observed = _statistics(left, np.arange(len(values), dtype=np.int32)[None], codes)[0]
     chunks = range(0, len(order), AT_ONCE)
     null = np.concatenate([_statistics(free, order.rows[at : at + AT_ONCE], codes) for at in chunks])
-    if order.exact:  # what was observed is among them as it is, not over its share of freedom
+    if order.exact:  # the observed order is among them, with unscaled residuals
         null[(codes[order.rows] == codes).all(axis=1)] = observed
     threshold = observed * (1 - TIE_TOLERANCE)
     single, largest = plain_counts(null, threshold) if usable.any() else (np.zeros(0, np.intp), np.zeros(len(order)))
@@ -81,8 +82,8 @@ def spread_test(
     )  # fmt: skip
 
 
-def _of_one_scale(residuals: Floats, freedom: Floats, fold: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """Residuals in units of their fold's spread; and over the root of their share of freedom, for exchange."""
+def _scaled_within_folds(residuals: Floats, freedom: Floats, fold: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """Residuals in units of their fold's SD; and divided by the root of their share of freedom, for permutation."""
     share = np.where(freedom > NO_SPREAD, freedom, np.inf)[:, None]
     free = residuals / np.sqrt(share)
     scale = np.ones_like(residuals)
@@ -93,7 +94,7 @@ def _of_one_scale(residuals: Floats, freedom: Floats, fold: NDArray[np.intp]) ->
 
 
 def _statistics(residuals: Floats, rows: NDArray[Any], codes: NDArray[Any]) -> Floats:
-    """F of site for its labels in several orders, shape (orders, columns)."""
+    """F of site for several permutations of its labels, shape (permutations, columns)."""
     order, start = np.empty(rows.shape, np.int64), np.empty((len(rows), int(codes.max()) + 2), np.int64)
     in_order_of_cells(rows, codes, order, start)
     result = np.empty((len(rows), residuals.shape[1]))
@@ -104,18 +105,18 @@ def _statistics(residuals: Floats, rows: NDArray[Any], codes: NDArray[Any]) -> F
 @compiled
 def _brown_forsythe(by_column: Any, order: Any, start: Any, result: Any) -> None:
     n, n_sites = by_column.shape[1], start.shape[1] - 1
-    own = np.empty(n)
+    of_site = np.empty(n)
     for i in range(order.shape[0]):
         for column in range(by_column.shape[0]):
             between, squares, total = 0.0, 0.0, 0.0
             for site in range(n_sites):
                 size = start[i, site + 1] - start[i, site]
                 for j in range(size):
-                    own[j] = by_column[column, order[i, start[i, site] + j]]
-                middle, distances = np.median(own[:size]), 0.0
+                    of_site[j] = by_column[column, order[i, start[i, site] + j]]
+                middle, distances = np.median(of_site[:size]), 0.0
                 for j in range(size):
-                    distances += abs(own[j] - middle)
-                    squares += (own[j] - middle) ** 2
+                    distances += abs(of_site[j] - middle)
+                    squares += (of_site[j] - middle) ** 2
                 between += distances**2 / size
                 total += distances
             between -= total**2 / n

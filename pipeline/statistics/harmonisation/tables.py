@@ -1,4 +1,4 @@
-"""Tables of harmonised region features, of the models behind them, and of the effect of site before and after."""
+"""Tables of harmonised region features, of the models, and of the effect of site before and after."""
 
 from __future__ import annotations
 
@@ -15,91 +15,92 @@ from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined as joined_notes
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
-from pipeline.statistics.harmonisation.spread_effect import FEWEST, of_some_size
+from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites
 from pipeline.statistics.linear.covariates import refuse_class
 from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.linear.freedman_lane import PermutationTest
 
 _SCAN = {
     **SCAN_COLUMNS,
-    "fold": "Test fold of the participant, whose model was fitted without them; all: tested by none, model of all",
-    "site": "Site, by statistics.harmonisation.site_column",
+    "fold": "Test fold of the participant, whose model was fitted without them; all: in no test fold, model fitted "
+    "on all participants",
+    "site": "Site (statistics.harmonisation.site_column)",
 }
 RELEVANCE_COLUMNS = {
     **_SCAN,
     "map": "Relevance map",
     "group": "Bilateral group",
-    "density": "Relevance density as measured",
+    "density": "Relevance density before harmonisation",
     "harmonised": "Density after ComBat; n/a where it could not be harmonised",
-    "note": "Why not, or how a site without parameters of its own was treated",
+    "note": "Why the value could not be harmonised, or how a site without parameters was treated",
 }
 HARMONISED_RELEVANCE_TABLE = Table(
-    "harmonised_relevance", RELEVANCE_COLUMNS, "scan, map and bilateral group", "Density without the mark of the site",
+    "harmonised_relevance", RELEVANCE_COLUMNS, "scan, map and bilateral group", "Density after removal of site effects",
     forms={"fold": Form.TEXT}, on_pages=False,
 )  # fmt: skip
 VOLUME_COLUMNS = {
     **_SCAN,
     "group": "Bilateral group",
-    "volume_mm3": "Volume as measured, in mm3",
+    "volume_mm3": "Volume before harmonisation, in mm3",
     "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised",
-    "note": "Why not, or how a site without parameters of its own was treated",
+    "note": "Why the value could not be harmonised, or how a site without parameters was treated",
 }
 HARMONISED_VOLUMES_TABLE = Table(
-    "harmonised_volumes", VOLUME_COLUMNS, "scan and bilateral group", "Volumes without the mark of the site",
+    "harmonised_volumes", VOLUME_COLUMNS, "scan and bilateral group", "Volumes after removal of site effects",
     forms={"fold": Form.TEXT}, on_pages=False,
 )  # fmt: skip
 MODEL_COLUMNS = {
-    "source": "Relevance map (densities), or volume",
-    "fold": "Test fold that the model is applied to; all: scans that no fold tests",
-    "site": "Site of training or test",
-    "n_training": "Participants of the site that the model was fitted on, one scan each",
+    "source": "Relevance map (density) or volume",
+    "fold": "Test fold that the model is applied to; all: scans outside all test folds",
+    "site": "Site in training or test scans",
+    "n_training": "Participants of the site in the training data, with one scan each",
     "n_tested": "Scans of the site that the model was applied to",
-    "treatment": "own parameters; reference (stays as it is); pooled (parameters of small sites together); unchanged",
-    "gamma": "Median over groups of the site's shift, in standard deviations within sites",
-    "scale": "Median over groups of the site's standard deviation over that within sites",
-    "covariates": "Columns whose effect is kept",
-    "note": "Why there is no model; participants and covariates left out of the fit, and groups given back unchanged, "
-    "each with the reason",
+    "treatment": "own parameters; reference (not changed); pooled (parameters of the pooled small sites); unchanged",
+    "gamma": "Median over groups of the site's shift, in within-site standard deviations",
+    "scale": "Median over groups of the site's standard deviation relative to the within-site one",
+    "covariates": "Covariates whose effects are preserved",
+    "note": "Why there is no model; participants and covariates left out, and groups not changed, each with the reason",
 }
 HARMONISATION_MODELS_TABLE = Table(
     "harmonisation_models", MODEL_COLUMNS, "source, fold and site", "What did harmonisation do to each site?",
     forms={"fold": Form.TEXT},
 )  # fmt: skip
 EFFECT_COLUMNS = {
-    "source": "Relevance map (densities), or volume",
-    "group": "Bilateral group; n/a in a row about a test that cannot be made",
-    "effect": "location: do sites differ in mean; scale: do they differ in spread (Brown & Forsythe; sites with ten or "
-    "more participants)",
+    "source": "Relevance map (density) or volume",
+    "group": "Bilateral group; n/a if the test cannot be made",
+    "effect": "location: difference of sites in mean; scale: in variance (Brown & Forsythe; sites with ten or more "
+    "participants)",
     "n_participants": "Participants, with their first scan each",
-    "n_sites": "Sites compared; for location, small ones count as one",
-    "fold_held": "Whether the test fold, whose maps come from one network, is held: in relevance, not in volumes",
-    "f_before": "F of site beside the covariates (and fold, if held), values as measured; for scale of the distances "
-    "from the medians of sites",
+    "n_sites": "Sites compared; for location, pooled small sites count as one",
+    "fold_held": "Whether the test is adjusted for the test fold (each fold's maps come from its own network); not "
+    "for volumes",
+    "f_before": "F of site, adjusted for the covariates (and fold, if fold_held), before harmonisation; for scale, F "
+    "of the distances from the medians of sites",
     "r2_before": "Partial R2 of site",
-    "p_before": "p from permuting participants (within folds, if fold is held; Freedman & Lane; for scale, residuals "
-    "of the model with site), (b+1)/(m+1)",
-    "p_fwe_before": "p corrected for all groups of the source by the largest F of each permutation",
-    "p_fdr_before": "p adjusted by Benjamini and Hochberg over the groups of the source",
-    "f_after": "F of site, harmonised values; each from a model that was fitted without the participant",
-    "r2_after": "Partial R2 of site",
-    "p_after": "p, as before",
-    "p_fwe_after": "Family-wise p, as before",
-    "p_fdr_after": "Adjusted p, as before",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all distinct ones there are",
-    "note": "Why there is no value, or what to know of it",
+    "p_before": "Permutation p over participants (Freedman-Lane; within test folds if fold_held; for scale, of "
+    "residuals of the model with site), (b+1)/(m+1)",
+    "p_fwe_before": "Family-wise p: corrected by the largest F of each permutation over all groups of the source",
+    "p_fdr_before": "p adjusted for the false discovery rate over the groups of the source (Benjamini-Hochberg)",
+    "f_after": "F of site after harmonisation by models fitted without the participant",
+    "r2_after": "Partial R2 of site after harmonisation",
+    "p_after": "p_before after harmonisation",
+    "p_fwe_after": "p_fwe_before after harmonisation",
+    "p_fdr_after": "p_fdr_before after harmonisation",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no value, or a caveat",
 }
 SITE_EFFECTS_TABLE = Table(
     "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
-    "What does the site change, before and after harmonisation?",
+    "How large are site effects before and after harmonisation?",
 )  # fmt: skip
 HARMONISATION_TABLES = (
     HARMONISED_RELEVANCE_TABLE,
@@ -110,9 +111,9 @@ HARMONISATION_TABLES = (
 
 
 def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Harmonise densities and volumes over sites, fold by fold, and test the effect of site before and after.
+    """Harmonise densities and volumes fold by fold, and test the effect of site before and after.
 
-    BadInputError if a setting names a missing column or one that holds the class, or if no model can be fitted.
+    BadInputError if a setting names a missing column or one that contains the class, or if no model can be fitted.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)
@@ -137,7 +138,7 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
     settings = config.statistics.harmonisation
     if settings.site_column not in frame.columns:
         raise BadInputError(
-            f"statistics.harmonisation.site_column = '{settings.site_column}': scans have no such column. Name one of "
+            f"statistics.harmonisation.site_column = '{settings.site_column}': scans have no such column. Use one of "
             f"{', '.join(map(str, frame.columns))}."
         )
     if frame[settings.site_column].isna().all():
@@ -177,23 +178,23 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         combat, groups = model.combat, done.features.groups
         tested = scans.frame[column][scans.tested(fold)].dropna().map(code_text)
         tested_here = Counter(tested)
-        said = [f"{so_many(n, 'participant')} left out: {reason}" for reason, n in model.left_out.items()]
-        said += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
-        said += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
+        notes = [f"{counted(n, 'participant')} left out: {reason}" for reason, n in model.left_out.items()]
+        notes += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
+        notes += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
             serving = None if site in combat.left_out else _serving(combat, site)
-            own: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
+            parameters: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
             if serving is not None:
                 i = combat.sites.index(serving)
-                own = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
+                parameters = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
             rows.append(
                 {
                     "source": done.features.source, "fold": fold, "site": site,
                     "n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site],
-                    "treatment": _treatment(site, serving, combat.reference), **own,
-                    "covariates": ", ".join(model.covariates.names) or None, "note": "; ".join(said) or None,
+                    "treatment": _treatment(site, serving, combat.reference), **parameters,
+                    "covariates": ", ".join(model.covariates.names) or None, "note": "; ".join(notes) or None,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).astype({"n_training": "Int64", "n_tested": "Int64"})
@@ -235,28 +236,33 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     enough = (joined != POOL) | (int((joined == POOL).sum()) >= settings.min_participants)
     keep = enough.to_numpy(bool)
     frame, site, rows = frame[keep].reset_index(drop=True), joined[keep].tolist(), rows[keep]
-    said = [f"{so_many(len(small), 'small site')} pooled"] if POOL in site else []
-    said += [f"{so_many(int((~keep).sum()), 'participant')} of small sites left out"] if not keep.all() else []
-    said += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
+    notes = [f"{counted(len(small), 'small site')} pooled"] if POOL in site else []
+    notes += [f"{counted(int((~keep).sum()), 'participant')} of small sites left out"] if not keep.all() else []
+    notes += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
     formula = " + ".join(
         part for part in (covariates_of(done.features, settings), settings.training_covariates) if part
     )
     tables = []
     for effect in get_args(Effect):
-        part = of_some_size(site) if effect == "scale" else np.ones(len(site), bool)
-        own = [*said, f"{so_many(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out"]
-        own = own if not part.all() else said
+        part = in_large_sites(site) if effect == "scale" else np.ones(len(site), bool)
+        notes_of_test = [
+            *notes,
+            f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out",
+        ]
+        notes_of_test = notes_of_test if not part.all() else notes
         try:
             table = _tested(done, effect, rows, site, formula, frame, config)
         except BadInputError as error:
             if effect == "location":
                 raise
-            tables.append(pd.DataFrame([{"source": source, "effect": effect, "note": joined_notes(*own, str(error))}]))
+            tables.append(
+                pd.DataFrame([{"source": source, "effect": effect, "note": joined_notes(*notes_of_test, str(error))}])
+            )
             continue
         tables.append(
             table.assign(
                 n_sites=len(set(np.array(site, dtype=object)[part])),
-                note=np.array([joined_notes(*own, note) for note in table["note"]], dtype=object),
+                note=np.array([joined_notes(*notes_of_test, note) for note in table["note"]], dtype=object),
             )
         )
     return pd.concat(tables)

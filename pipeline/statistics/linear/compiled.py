@@ -1,8 +1,8 @@
-"""The inner loops of permutation tests, compiled (numba): what numpy would do in several passes over large arrays.
+"""Inner loops of permutation tests, compiled with numba: one pass where numpy needs several over large arrays.
 
-Sums over cells: rows of a model that agree in all their factors (sex, field strength, site) form a cell. What a
-permuted column of residuals has along directions that are constant in each cell follows from its sums over the cells,
-and these take one addition per row, however many directions there are. Memory bandwidth limits the
+Sums over cells: rows of a model with the same levels of all factors (sex, field strength, site) form a cell. The
+projection of a permuted column of residuals on directions that are constant within cells depends only on its sums over
+the cells, and these take one addition per row, whatever the number of directions. Memory bandwidth limits the
 additions, so they use 16-bit integers.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 
 
 def compiled(function: Callable[..., Any], fast: bool = False) -> Callable[..., Any]:
-    """Compile a loop; keep it on disk where there is a place to. ``fast``: sums may be taken in any order."""
+    """Compile a loop, cached on disk where possible. ``fast``: sums may be taken in any order."""
     try:
         made = numba.njit(cache=True, nogil=True, fastmath=fast)(function)
-    except RuntimeError:  # neither this folder nor the user's cache can be written to
+    except RuntimeError:  # neither this folder nor the user's cache is writable
         made = numba.njit(nogil=True, fastmath=fast)(function)
     answer: Callable[..., Any] = made
     return answer
@@ -47,7 +47,7 @@ def rearrange(basis: Any, rows: Any, moved: Any) -> None:
 
 @compiled
 def in_order_of_cells(rows: Any, cell: Any, order: Any, start: Any) -> None:
-    """Positions 0..n-1 of each permutation by the cell of what stands there (m, n), and where cells start (m, K+1)."""
+    """Positions 0..n-1 of each permutation sorted by cell (m, n), and where cells start (m, K+1)."""
     start[:] = 0
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
@@ -79,9 +79,9 @@ def sum_of_rows(data: Any, order: Any, first: Any, end: Any, total: Any) -> None
 
 
 def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any) -> None:
-    """Sum of squares of permuted columns along directions that are constant in cells.
+    """Sum of squares of permuted columns along directions that are constant within cells.
 
-    data (n, columns) of 16-bit integers whose sums over cells are such, order and start from `in_order_of_cells`,
+    data (n, columns) of 16-bit integers whose sums over cells fit 16 bits, order and start from `in_order_of_cells`,
     of_cell (directions, K): value of each direction in each cell, squares (m, columns): the result.
     """
     sums = np.empty((of_cell.shape[1], data.shape[1]), np.int16)
@@ -89,8 +89,8 @@ def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any
     for i in range(order.shape[0]):
         for k in range(of_cell.shape[1]):
             sum_of_rows(data, order[i], start[i, k], start[i, k + 1], sums[k])
-        own = squares[i]
-        own[:] = 0
+        of_permutation = squares[i]
+        of_permutation[:] = 0
         for d in range(of_cell.shape[0]):
             along[:] = 0
             for k in range(of_cell.shape[1]):
@@ -98,7 +98,7 @@ def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any
                 for j in range(along.shape[0]):
                     along[j] += value * np.float32(part[j])
             for j in range(along.shape[0]):
-                own[j] += along[j] * along[j]
+                of_permutation[j] += along[j] * along[j]
 
 
 squares_along = compiled(_squares_along, fast=True)
@@ -106,7 +106,7 @@ squares_along = compiled(_squares_along, fast=True)
 
 @compiled
 def maximum(values: Any) -> Any:
-    """Maximum of non-negative single-precision numbers, by their bits, which have the same order and compare faster."""
+    """Maximum of non-negative single-precision numbers, by their bits: same order, faster to compare."""
     bits, largest = values.view(np.int32), np.int32(0)
     for j in range(len(bits)):
         largest = max(largest, bits[j])
@@ -116,7 +116,7 @@ def maximum(values: Any) -> Any:
 def _partial_r_squared(coordinates: Any, k: Any, nuisance: Any, most: Any) -> Any:
     """Partial R^2 of one permutation in place of its first coordinate, unless its largest nuisance is above ``most``.
 
-    coordinates (p, columns), the first k tested; nuisance (columns,) is added to. Returns the largest.
+    coordinates (p, columns), the first k tested; nuisance (columns,) is added to. Returns the largest partial R^2.
     """
     signal, n = coordinates[0], coordinates.shape[1]
     for j in range(n):
@@ -139,13 +139,13 @@ def _judge(
     coordinates: Any, k: Any, nuisance: Any, threshold: Any, reach: Any, drift: Any, rest: Any, most: Any, few: Any,
     counts: Any, state: Any, tops: Any, pairs: Any,
 ) -> Any:  # fmt: skip
-    """Partial R^2 of permutations, in place of their first coordinates, and which thresholds they surely reach.
+    """Partial R^2 of permutations, in place of their first coordinates, and which thresholds they certainly reach.
 
-    coordinates (m, p, columns), the first k tested; nuisance (m, columns): that along cells, the rest is added. A
-    comparison is off by at most (reach + drift sqrt(nuisance)) / (1 - nuisance) + rest, of the largest nuisance.
-    Adds to counts; state (m,) is 1 where a permutation was not counted, since its nuisance is above ``most`` or more
-    than ``few`` comparisons are unclear; other unclear ones are listed in pairs (2, room), and their number returned.
-    tops (2, m): the largest partial R^2 and nuisance of each permutation.
+    coordinates (m, p, columns), the first k tested; nuisance (m, columns): the part along cells, to which the rest is
+    added. The error of a comparison is at most (reach + drift sqrt(nuisance)) / (1 - nuisance) + rest, for the largest
+    nuisance. Adds to counts; state (m,) is 1 where a permutation was not counted, since its nuisance is above ``most``
+    or more than ``few`` comparisons are uncertain; other uncertain ones are listed in pairs (2, room), and their number
+    returned. tops (2, m): the largest partial R^2 and nuisance of each permutation.
     """
     listed, n = 0, coordinates.shape[2]
     unclear = np.empty(n, np.bool_)
@@ -191,18 +191,18 @@ along_pairs = compiled(_along_pairs, fast=True)
 
 @compiled
 def pairs_from(values: Any, chosen: Any, lowest: Any) -> Any:
-    """All i, j, of shape (2, found), with ``values[chosen[i], j] >= lowest[i]``; they are few."""
+    """All i, j, of shape (2, found), with ``values[chosen[i], j] >= lowest[i]``, which are few."""
     found = 0
     for i in range(len(chosen)):
-        own = values[chosen[i]]
-        for j in range(len(own)):
-            found += own[j] >= lowest[i]
+        row = values[chosen[i]]
+        for j in range(len(row)):
+            found += row[j] >= lowest[i]
     pairs = np.empty((2, found), np.int32)
     found = 0
     for i in range(len(chosen)):
-        own = values[chosen[i]]
-        for j in range(len(own)):
-            if own[j] >= lowest[i]:
+        row = values[chosen[i]]
+        for j in range(len(row)):
+            if row[j] >= lowest[i]:
                 pairs[0, found], pairs[1, found] = i, j
                 found += 1
     return pairs

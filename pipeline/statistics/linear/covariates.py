@@ -1,8 +1,8 @@
-"""Covariates of a model that is fitted on some people and applied to others.
+"""Covariates of a model that is fitted on some participants and applied to others.
 
-A formula is learned on the training rows: levels of text columns, columns that carry nothing. Applied to other rows it
-gives the same columns, or says of a row why it cannot: formulaic alone would code a level that training never saw as
-the base level, and a column that was constant in training would be ignored whatever its value is later.
+The coding of a formula (levels of text columns, constant columns) is learned on the training rows. Other rows get the
+same columns, or a reason why not: formulaic alone would code a level unseen in training as the reference level, and
+ignore a column that was constant in training whatever its value is later.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ TELL_THE_CLASS = (
     "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
     "predicted", "outcome", "fold",
 )  # fmt: skip
-"""Columns that are the class of a scan, or were made with it."""
+"""Columns that contain or derive from the class of a scan."""
 
 _OTHERS = "everything_else"
 
 
 @dataclass(frozen=True, eq=False)
 class CovariateColumns:
-    """Columns of a formula as learned on training rows; the intercept is left to the model that uses them.
+    """Columns of a formula as learned on training rows, without the intercept.
 
     Parameters
     ----------
     formula : str
     variables : tuple of str
-        Columns of the table that it reads.
+        Columns of the table that it uses.
     names : tuple of str
         Columns of the model matrix that are kept.
     dropped : mapping of str to str
-        Those left out, each with the reason.
+        Columns left out, each with the reason.
     levels : mapping of str to frozenset
-        Values that training knows, of variables coded by level and of those that were constant.
+        Values seen in training, for variables coded by level and for constant ones.
     spec : formulaic.ModelSpec or None
-        None where no covariate is left.
+        None if no covariate is left.
     """
 
     formula: str
@@ -59,7 +59,7 @@ class CovariateColumns:
 
     @classmethod
     def of(cls, formula: str, training: pd.DataFrame) -> CovariateColumns:
-        """Learn the columns on training rows; rows with a missing covariate do not count.
+        """Learn the columns on training rows, without rows with a missing covariate.
 
         Parameters
         ----------
@@ -70,14 +70,14 @@ class CovariateColumns:
         Raises
         ------
         BadInputError
-            If the formula cannot be used or names a column that is not there.
+            If the formula cannot be used or names a missing column.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
         table = _plain(training, variables)
         unknown = [name for name in variables if table[name].isna().all()]
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(unknown)]
         variables = tuple(name for name in variables if name not in unknown)
-        dropped = dict.fromkeys(unknown, "not known of anyone in training")
+        dropped = dict.fromkeys(unknown, "unknown for all training participants")
         known = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
         if not terms or known.empty:
             return cls(formula, variables, (), dropped, {}, None)
@@ -90,7 +90,7 @@ class CovariateColumns:
         kept, redundant = _independent(pd.DataFrame(matrix))
         constant = [name for name in variables if len(set(known[name])) == 1]
         levels = {name: frozenset(known[name]) for name in variables if name in _coded_by_level(spec) | set(constant)}
-        dropped |= dict.fromkeys(constant, "the same in all training rows") | redundant
+        dropped |= dict.fromkeys(constant, "constant in the training rows") | redundant
         return cls(formula, variables, kept, dropped, levels, spec)
 
     def matrix(self, frame: pd.DataFrame) -> tuple[Floats, list[str | None]]:
@@ -99,9 +99,9 @@ class CovariateColumns:
         Returns
         -------
         array, shape (rows, columns)
-            NaN in rows that have no value.
+            NaN in rows with a missing or unseen value.
         list of str or None
-            Why a row has none.
+            The reason for each such row.
         """
         table = _plain(frame, self.variables)
         reasons: list[str | None] = [None] * len(frame)
@@ -111,7 +111,7 @@ class CovariateColumns:
                     reasons[row] = f"{name} is n/a"
                 elif reasons[row] is None and name in self.levels and value not in self.levels[name]:
                     shown = code_text(value)
-                    reasons[row] = f"{name} {shown} is not among those the model was fitted on"
+                    reasons[row] = f"{name} {shown} was not seen in training"
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():
@@ -124,17 +124,17 @@ class CovariateColumns:
 
 
 def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:
-    """Refuse a formula that would tell a model the class of those it is applied to.
+    """Refuse a formula that contains the class of the participants a model is applied to.
 
     Parameters
     ----------
     formula : str
     contrast_column : str
-        Column of the scan table that the classes are values of.
+        Column of the scan table that defines the classes.
     columns : sequence of str
-        Those of the table.
+        Columns of the table.
     setting : str
-        Where the formula comes from.
+        Setting that the formula comes from.
 
     Raises
     ------
@@ -144,18 +144,18 @@ def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], set
     leaking = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
     if leaking:
         raise BadInputError(
-            f"{setting} = '{formula}': {leaking[0]} tells the class of the participants tested, and what is applied to "
-            "them must not know it. Take it out of the formula."
+            f"{setting} = '{formula}': {leaking[0]} contains the class of the test participants, which models "
+            "applied to them must not use. Remove it from the formula."
         )
 
 
 def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]:
-    """Terms without the intercept, and the columns of the table they read, in the order of the table."""
+    """Terms without the intercept, and the columns of the table that they use, in the order of the table."""
     if formula.strip() in ("", "1"):
         return [], ()
     if "~" in formula:
-        raise BadInputError(f"formula {formula!r}: covariates have no left-hand side. Remove what stands up to ~.")
-    try:  # `split_terms` wants a tested term, here in front, since behind it would complete ``age +``
+        raise BadInputError(f"formula {formula!r}: covariates have no left-hand side. Remove everything up to ~.")
+    try:  # `split_terms` needs a tested term; in front, since at the end it would complete ``age +``
         terms = split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
     except BadInputError as error:
         raise BadInputError(str(error).replace(f"{_OTHERS} + ", "").replace(f", {_OTHERS}", "")) from error
@@ -164,7 +164,7 @@ def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]
 
 
 def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:
-    """Numbers as floats and names as text, whatever types a table came with; what is not known is missing."""
+    """Numbers as floats and text as str, whatever the types of the table; unknown values are missing."""
     table = {}
     for name in variables:
         column = frame[name]
@@ -189,7 +189,7 @@ def _coded_by_level(spec: Any) -> set[str]:
 
 
 def _independent(matrix: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Columns that add to the intercept and to those before them."""
+    """Columns that are linearly independent of the intercept and of those before them."""
     kept: list[str] = []
     dropped: dict[str, str] = {}
     basis = np.full((len(matrix), 1), 1 / np.sqrt(len(matrix)))
@@ -197,7 +197,7 @@ def _independent(matrix: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, str]]
         direction = new_direction(matrix[name].to_numpy(float), basis)
         if direction is None:
             constant = np.ptp(matrix[name].to_numpy(float)) == 0
-            dropped[name] = "the same in all training rows" if constant else "follows from the other covariates"
+            dropped[name] = "constant in the training rows" if constant else "collinear with the other covariates"
             continue
         basis = np.column_stack([basis, direction])
         kept.append(name)

@@ -1,8 +1,8 @@
-"""From a formula and a table to a full-rank model matrix, with every row and column that was left out named.
+"""From a formula and a table to a full-rank model matrix, recording every row and column left out.
 
-The formula is evaluated on scans. A model that holds for scans holds for means over a participant's scans with the
-mean of the model matrix, so averaging (`pipeline.statistics.linear.exchangeability`) comes after this step, and
-someone scanned once at 1.5 T and once at 3 T counts half for each.
+The formula is evaluated on scans. A model that holds for scans also holds for means over a participant's scans with the
+mean of the model matrix, so averaging (`pipeline.statistics.linear.exchangeability`) comes after this step, and a
+participant scanned once at 1.5 T and once at 3 T counts half for each.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
 
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")
-"""Columns in which two values for one person mean that one of them is wrong."""
+"""Columns that cannot have two values in one participant."""
 ALWAYS_CATEGORIES = (
     "site", "sex", "diagnosis", "label", "field_strength", "participant_id", "session_id", "fold",
 )  # fmt: skip
-"""Columns whose numbers are names."""
+"""Columns whose numbers are category codes."""
 POOLED = "(few)"
-"""Level that takes the place of levels with one participant."""
+"""Level that replaces levels with one participant."""
 NEVER_POOLED = ("fold",)
-"""Columns whose levels with one participant are left out: networks are not alike for having one participant."""
+"""Columns whose levels with one participant are left out, not merged: networks of small folds are still different."""
 NO_NORM = 1e-8
-"""Norm left of a column of norm 1 after the others are taken out, below which it is collinear."""
+"""Residual norm of a unit column, given the others, below which it is collinear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +67,10 @@ class Design:
 
     @property
     def note(self) -> str | None:
-        """One sentence per loss, for a table; None if nothing was lost."""
-        said = [f"{so_many(n, 'row')} without {column}" for column, n in self.missing.items() if n]
-        said += [f"{name}: {reason}" for name, reason in self.dropped.items()]
-        return "; ".join(said) or None
+        """What was left out, for a table; None if nothing was."""
+        notes = [f"{counted(n, 'row')} without {column}" for column, n in self.missing.items() if n]
+        notes += [f"{name}: {reason}" for name, reason in self.dropped.items()]
+        return "; ".join(notes) or None
 
 
 def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
@@ -82,10 +82,10 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
         As in R, e.g. ``hippocampus_mm3/tiv_mm3 + age + sex + field_strength + site``; see
         `pipeline.statistics.linear.formula`. Text and yes/no columns and `ALWAYS_CATEGORIES` are factors.
     term : str
-        The term to be tested.
+        The term to test.
     frame : pandas.DataFrame
-        One row per scan; with ``participant_id``, participants are counted where levels are small, otherwise every
-        row is one participant. Missing values are NaN, None, infinite or ``n/a``.
+        One row per scan; with ``participant_id``, sizes of levels are counted in participants, otherwise in rows.
+        Missing values are NaN, None, infinite or ``n/a``.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     ------
     BadInputError
         If the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear with the
-        covariates, or too few rows remain. What only concerns covariates is left out and named in ``dropped``.
+        covariates, or too few rows remain. Problems with covariates alone are recorded in ``dropped``.
     """
     terms = split_terms(formula, term, [str(name) for name in frame.columns])
     participants = frame[PARTICIPANT] if PARTICIPANT in frame else pd.Series(np.arange(len(frame)), index=frame.index)
@@ -109,7 +109,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     for name in unknown:
         if name in tested_columns:
             raise BadInputError(
-                f"column {name}: no known value, so {term} cannot be tested. Fill it or choose another."
+                f"column {name}: no known value, so {term} cannot be tested. Fill it or choose another column."
             )
         dropped[name] = "no known value in any row; left out of the model"
     covariates = [one for one in terms.nuisance if not set(columns_of(one, terms.columns)) & set(unknown)]
@@ -135,7 +135,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
 
 
 def _clean(column: pd.Series, name: str) -> pd.Series:
-    """A numeric column without infinities, or a text column, NaN where there is no value."""
+    """A numeric or text column, with NaN for missing and infinite values."""
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         numbers = column.astype(float).replace([np.inf, -np.inf], np.nan)
         if name not in ALWAYS_CATEGORIES:
@@ -147,26 +147,28 @@ def _clean(column: pd.Series, name: str) -> pd.Series:
 
 
 def _numbers(text: pd.Series) -> pd.Series:
-    """Numbers if every known value is one (a text column that is numeric but for its ``n/a``), else the text."""
+    """Numbers if every known value is one (a text column that is numeric except for ``n/a``), else the text."""
     numbers = pd.to_numeric(text, errors="coerce")
     return numbers.astype(float) if bool((numbers.notna() == text.notna()).all()) else text
 
 
 def _without_contradictions(column: pd.Series, participants: pd.Series, dropped: dict[str, str]) -> pd.Series:
-    """The column without the values of participants who have several; they are named."""
+    """The column without the values of participants who have several different ones; they are named."""
     values = column.groupby(participants.to_numpy()).nunique()
     for person in values.index[values > 1]:
-        own = sorted(map(str, column[(participants == person).to_numpy()].dropna().unique()))
-        dropped[str(person)] = f"{column.name} is {' and '.join(own)}; taken as unknown, so these scans are left out"
+        stated = sorted(map(str, column[(participants == person).to_numpy()].dropna().unique()))
+        dropped[str(person)] = (
+            f"{column.name} is {' and '.join(stated)}; treated as unknown, so these scans are left out"
+        )
     return column.mask(participants.isin(values.index[values > 1]).to_numpy())
 
 
 def _merge_rare_levels(
     table: pd.DataFrame, people: pd.Series, tested: set[str], dropped: dict[str, str]
 ) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
-    """Covariate levels with one participant: several become one level, a single one is left out with its rows.
+    """Covariate levels with one participant: several are merged, a single one is left out with its rows.
 
-    A level of one participant is fitted perfectly and tells nothing; two or more of them share a level.
+    A level with one participant is fitted perfectly and carries no information.
     """
     table, lost = table.copy(), np.zeros(len(table), bool)
     for name in table.columns:
@@ -182,11 +184,11 @@ def _merge_rare_levels(
             dropped[str(name)] = "each level has one participant, so it cannot be adjusted for; left out of the model"
             table[name] = POOLED
         elif len(rare) == 1 or name in NEVER_POOLED:
-            own = table[name].isin(rare).to_numpy(bool)
+            is_rare = table[name].isin(rare).to_numpy(bool)
             dropped[f"{name}={', '.join(map(str, rare))}"] = (
-                f"one participant {'only' if len(rare) == 1 else 'each'}; {so_many(int(own.sum()), 'row')} left out"
+                f"one participant {'only' if len(rare) == 1 else 'each'}; {counted(int(is_rare.sum()), 'row')} left out"
             )
-            lost |= own
+            lost |= is_rare
         else:
             merged = ", ".join(map(str, rare))
             dropped[f"{name}={merged}"] = "one participant each; merged into one level"
@@ -197,14 +199,14 @@ def _merge_rare_levels(
 def _columns(
     tested: Sequence[Term], nuisance: Sequence[Term], table: pd.DataFrame, formula: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Columns of the model matrix that belong to the tested terms, and the others."""
+    """Columns of the model matrix that belong to the tested terms, and all others."""
     try:
         matrix = Formula([*nuisance, *tested]).get_model_matrix(table, na_action="ignore", context=dict(ARITHMETIC))
     except (FormulaicError, ValueError, TypeError) as error:
         raise BadInputError(f"formula {formula!r}: cannot be evaluated ({str(error).splitlines()[0]}).") from error
     frame = pd.DataFrame(np.asarray(matrix, float), columns=[str(name) for name in matrix.columns])
-    own = {int(i) for term, where in matrix.model_spec.term_indices.items() if term in tested for i in where}
-    is_tested = np.array([i in own for i in range(frame.shape[1])], bool)
+    tested_columns = {int(i) for term, where in matrix.model_spec.term_indices.items() if term in tested for i in where}
+    is_tested = np.array([i in tested_columns for i in range(frame.shape[1])], bool)
     return frame.loc[:, is_tested], frame.loc[:, ~is_tested]
 
 
@@ -216,7 +218,7 @@ def _full_rank(
     dropped: dict[str, str],
     term: str,
 ) -> Design:
-    """Leave out columns that are constant or follow from those before them."""
+    """Leave out columns that are constant or collinear with those before them."""
     basis = np.empty((len(rows), 0))
     kept: dict[str, Floats] = {}
     reasons: dict[str, str] = {}
@@ -229,11 +231,11 @@ def _full_rank(
         elif np.ptp(column) <= NO_NORM * np.abs(column).max():
             reasons[str(name)] = "constant; left out"
         else:
-            reasons[str(name)] = f"follows from {', '.join(kept)}; left out"
+            reasons[str(name)] = f"collinear with {', '.join(kept)}; left out"
     names = tuple(str(name) for name in tested.columns if str(name) in kept)
     if not names:
-        why = "; ".join(f"{name} {reasons[str(name)].removesuffix('; left out')}" for name in tested.columns)
-        raise BadInputError(f"term {term}: cannot be tested: {why or 'one level only'} ({so_many(len(rows), 'row')}).")
+        why = "; ".join(f"{name} is {reasons[str(name)].removesuffix('; left out')}" for name in tested.columns)
+        raise BadInputError(f"term {term}: cannot be tested: {why or 'one level only'} ({counted(len(rows), 'row')}).")
     covariates = tuple(str(name) for name in nuisance.columns if str(name) in kept)
     return Design(
         np.column_stack([kept[name] for name in names]),
@@ -246,10 +248,9 @@ def _full_rank(
 
 
 def new_direction(column: Floats, basis: Floats) -> Floats | None:
-    """What a column (rows,) adds to an orthonormal basis (rows, q), as a unit vector; None if it adds nothing.
+    """Part of a column (rows,) orthogonal to an orthonormal basis (rows, q), as a unit vector; None if there is none.
 
-    With an intercept the first vector is the constant one: what is left is judged against the spread of the column, not
-    its mean.
+    With an intercept the first vector is constant: the remainder is compared with the column's variation, not its mean.
     """
     norm = float(np.linalg.norm(column))
     if norm == 0:

@@ -1,21 +1,21 @@
 """Exchangeability under the null hypothesis with repeated scans per participant.
 
-- *participant means*: everything is averaged over a participant's rows first, then participants are permuted. The
-  default for questions between people: it keeps all participants and holds its level (docs/benchmarks/statistics.md).
-- *whole participants*: the rows of a participant move together, to a participant with as many rows. For statistics
-  that are taken over scans.
-- *within participants*: rows change places within a participant, for questions about change. All is centred within
-  participants, so what is the same at all visits of a person plays no part. It asks that visits of a person are
-  alike under the null hypothesis: where people drift, each in a direction of their own, it rejects too often (14.6 %
-  at 5 %), so tables of a run flip or exchange whole people for such questions.
+- *participant means*: rows are averaged over each participant, then participants are permuted. The default for
+  questions between participants: it keeps all participants and holds its level (docs/benchmarks/statistics.md).
+- *whole participants*: all rows of a participant are exchanged together with those of a participant with the same
+  number of rows. For statistics over scans.
+- *within participants*: rows are permuted within a participant, for questions about change. All values are centred
+  within participants, so what is constant over visits plays no part. It assumes that visits are exchangeable under the
+  null hypothesis: where participants drift in different directions, it rejects too often (14.6 % at 5 %), so the
+  tables of a run flip signs or permute whole participants for such questions.
 - *free*: every row is a participant.
 
-With blocks, participants change places within their block only (relevance: within the test fold, whose maps come from
-one network). What is constant within blocks then stays where it is.
+With blocks, participants are permuted within their block only (relevance: within test folds, since each fold's maps
+come from its own network). What is constant within blocks then does not move.
 
-p = (b+1)/(m+1) for m random permutations (Phipson & Smyth 2010); where there are no more distinct ones than asked
-for, all are used, the observed order among them, and p is exact. Permutations that only exchange rows with equal
-model rows are not distinct: two groups of 5 and 6 have 462 permutations, not 11!.
+p = (b+1)/(m+1) for m random permutations (Phipson & Smyth 2010); if there are no more than m distinct ones, all are
+used, including the observed order, and p is exact. Permutations that only exchange rows with equal model rows are not
+distinct: two groups of 5 and 6 have 462 permutations, not 11!.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Scheme = Literal["free", "means", "whole", "within"]
 
 ROWS_AT_A_TIME = 512
 TIE_TOLERANCE = 1e-9
-"""Relative; statistics of equivalent permutations differ by rounding only and must count as equal."""
+"""Relative tolerance: statistics of equivalent permutations differ only by rounding and must count as equal."""
 
 
 @dataclass(frozen=True, eq=False)
 class Permutations:
-    """Rearrangements of rows.
+    """Permutations of rows.
 
     Parameters
     ----------
     rows : array of int, shape (m, rows)
-        ``values[rows[i]]`` is the i-th rearrangement. Memory: 4 bytes each.
+        ``values[rows[i]]`` is the i-th permutation. Memory: 4 bytes each.
     exact : bool
-        True if these are all distinct ones there are, the identity included.
+        True if these are all distinct permutations, including the identity.
     """
 
     rows: NDArray[np.int32]
@@ -62,7 +62,7 @@ class Permutations:
 
 @dataclass(frozen=True, eq=False)
 class Exchangeability:
-    """A scheme of exchange for the rows of a table.
+    """A permutation scheme for the rows of a table.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Exchangeability:
     codes : array of int, shape (rows,)
         Participant 0..P-1 of each row.
     blocks : array of int, shape (rows,), or None
-        Block of each row; a participant with rows in several is in that of most of them. No part in *within*.
+        Block of each row; a participant with rows in several belongs to that of most of them. Ignored by *within*.
     """
 
     scheme: Scheme
@@ -79,7 +79,7 @@ class Exchangeability:
 
     @classmethod
     def free(cls, n_rows: int) -> Exchangeability:
-        """Every row is a participant of its own."""
+        """Every row is a participant."""
         return cls("free", np.arange(n_rows, dtype=np.intp))
 
     @classmethod
@@ -89,34 +89,34 @@ class Exchangeability:
 
     @classmethod
     def whole_participants(cls, participants: Sequence[Any]) -> Exchangeability:
-        """Permute participants, each with all their rows, among those with equally many."""
+        """Permute participants with all their rows, among those with the same number of rows."""
         return cls("whole", _codes(participants))
 
     @classmethod
     def within_participants(cls, participants: Sequence[Any]) -> Exchangeability:
-        """Permute rows within participants; participants with one row have no part in it."""
+        """Permute rows within participants; participants with one row are left out."""
         return cls("within", _codes(participants))
 
     def in_blocks(self, labels: Sequence[Any] | None) -> Exchangeability:
-        """The same scheme with exchange within blocks only, one label per row; None for no blocks."""
+        """The same scheme with permutation within blocks only, one label per row; None for no blocks."""
         blocks = None if labels is None else pd.factorize(pd.Series(list(labels), dtype=object))[0].astype(np.intp)
         return Exchangeability(self.scheme, self.codes, blocks)
 
     @property
     def n_participants(self) -> int:
-        """Participants who take part."""
+        """Number of participants used."""
         sizes = np.bincount(self.codes)
         return int((sizes > (1 if self.scheme == "within" else 0)).sum())
 
     @property
     def absorbed(self) -> int:
-        """Degrees of freedom that `reduce` takes: one per participant where everything is centred within."""
+        """Degrees of freedom used by `reduce`: one per participant if values are centred within."""
         return self.n_participants if self.scheme == "within" else 0
 
     @property
     def unit(self) -> str:
-        """What the units of analysis are called."""
-        return "participants" if self.scheme in ("free", "means") else "scans"
+        """Name of the units of analysis, in the singular."""
+        return "participant" if self.scheme in ("free", "means") else "scan"
 
     def of_rows(self, rows: Indices) -> Exchangeability:
         """The same scheme for some of the rows."""
@@ -124,7 +124,7 @@ class Exchangeability:
         return Exchangeability(self.scheme, codes, None if self.blocks is None else self.blocks[rows])
 
     def reduce(self, values: Floats) -> Floats:
-        """Bring values of rows to the units of analysis.
+        """Reduce values of rows to the units of analysis.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Exchangeability:
         Returns
         -------
         array, shape (units, columns)
-            Means of participants; or rows of participants with several, centred within; or the values as they are.
+            Participant means; or, for *within*, rows of participants with several, centred; or the values unchanged.
         """
         if self.scheme in ("free", "whole"):
             return values
@@ -145,13 +145,13 @@ class Exchangeability:
             return means
         repeated = sizes[self.codes] > 1
         centred: Floats = values[repeated] - means[self.codes[repeated]]
-        # Rounding must not pass for variation of a covariate that is constant within participants.
+        # Rounding errors must not count as variation of a covariate that is constant within participants.
         scale = np.abs(values).max(axis=0, initial=0.0)
         centred[:, np.abs(centred).max(axis=0, initial=0.0) <= 1e-12 * scale] = 0.0
         return centred
 
     def groups_of_units(self, groups: Sequence[Any]) -> Indices:
-        """Group 0..G-1 of each unit of `reduce`; someone with scans in several counts in that of most of them."""
+        """Group 0..G-1 of each unit of `reduce`: that of most of a participant's scans."""
         labels = np.unique([str(group) for group in groups], return_inverse=True)[1]
         if self.scheme == "means":
             counts = np.zeros((int(self.codes.max()) + 1, int(labels.max()) + 1))
@@ -162,7 +162,7 @@ class Exchangeability:
         return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
     def stays(self, vectors: Floats) -> NDArray[np.bool_]:
-        """Which columns (units, columns) no permutation moves: those that are constant within blocks."""
+        """Mask of the columns (units, columns) that no permutation changes: those constant within blocks."""
         if self.blocks is None or self.scheme == "within":
             return np.asarray(np.ptp(vectors, axis=0) <= 1e-12, bool)
         blocks = self.groups_of_units(self.blocks.tolist())
@@ -170,7 +170,7 @@ class Exchangeability:
         return np.asarray(np.max(spread, axis=0) <= 1e-12, bool)
 
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
-        """Random permutations of the units, or all distinct ones where there are no more than ``count``.
+        """Random permutations of the units, or all distinct ones if there are no more than ``count``.
 
         Parameters
         ----------
@@ -183,13 +183,13 @@ class Exchangeability:
         n_units = sum(block.size for block in blocks)
         marks = np.arange(n_units) if alike is None else np.asarray(alike)
         labels = [np.unique(marks[block], axis=0, return_inverse=True)[1].ravel() for block in blocks]
-        distinct = math.prod(_distinct(own) for own in labels)
+        distinct = math.prod(_distinct(block) for block in labels)
         if distinct <= count:
-            every = [np.array(list(_arrangements(own)), dtype=np.intp) for own in labels]
-            choice = np.array(list(itertools.product(*(range(len(own)) for own in every))), dtype=np.intp)
-            orders: list[NDArray[np.int32]] = [own[choice[:, i]].astype(np.int32) for i, own in enumerate(every)]
+            every = [np.array(list(_arrangements(block)), dtype=np.intp) for block in labels]
+            choice = np.array(list(itertools.product(*(range(len(block)) for block in every))), dtype=np.intp)
+            orders: list[NDArray[np.int32]] = [block[choice[:, i]].astype(np.int32) for i, block in enumerate(every)]
         else:
-            orders = [random_orders(count, len(own), rng) for own in labels]
+            orders = [random_orders(count, len(block), rng) for block in labels]
         if self.scheme in ("free", "means") and distinct > count and len(blocks) == 1:
             return Permutations(orders[0], False)
         rows = np.empty((len(orders[0]) if orders else 1, n_units), np.int32)
@@ -198,7 +198,7 @@ class Exchangeability:
         return Permutations(rows, distinct <= count)
 
     def _blocks(self) -> list[Indices]:
-        """Sets of things that change places, each of shape (things, rows of one thing), as rows after `reduce`."""
+        """Sets of exchangeable items, each of shape (items, rows per item), as rows after `reduce`."""
         sizes = np.bincount(self.codes)
         if self.scheme in ("free", "means"):
             of_block = np.zeros(len(sizes), np.intp) if self.blocks is None else self._of_participants()
@@ -220,13 +220,13 @@ class Exchangeability:
 
 
 def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
-    """Share of permutations at least as extreme as what was observed.
+    """Share of permutations at least as extreme as the observed statistic.
 
     Parameters
     ----------
     observed : array, shape (...)
     null : array, shape (m, ...)
-        Statistics under permutation; with `exact`, of all permutations, the observed one included.
+        Statistics under permutation; with `exact`, of all permutations, including the observed one.
     exact : bool
 
     Examples
@@ -239,7 +239,7 @@ def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
 
 
 def p_value(b: NDArray[Any], m: int, exact: bool) -> Floats:
-    """Turn a count into p: ``b`` of ``m`` permutations are at least as extreme; (b+1)/(m+1), or b/m of all."""
+    """P from ``b`` of ``m`` permutations at least as extreme: (b+1)/(m+1), or b/m of all permutations."""
     p: Floats = b / m if exact else (b + 1) / (m + 1)
     return p
 
@@ -248,18 +248,18 @@ def _codes(participants: Sequence[Any]) -> Indices:
     codes, _ = pd.factorize(pd.Series(list(participants), dtype=object))
     if (codes < 0).any():
         row = int(np.flatnonzero(codes < 0)[0])
-        raise BadInputError(f"column participant_id: row {row + 1} has no value, so it is not known whose scan it is.")
+        raise BadInputError(f"column participant_id: row {row + 1} has no value. Fill in the participant of each scan.")
     return codes.astype(np.intp)
 
 
 def _distinct(labels: Indices) -> int:
-    """Number of distinct orders of things of which some are alike."""
+    """Number of distinct orders of items, some of which are equal."""
     alike = math.prod(math.factorial(int(n)) for n in np.bincount(labels))
     return math.factorial(len(labels)) // alike
 
 
 def _arrangements(labels: Indices) -> Iterator[Indices]:
-    """One order of the things for each distinct order of their labels; the given order is among them."""
+    """One order of the items for each distinct order of their labels, including the given order."""
     groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     order = np.empty(len(labels), np.intp)
 
@@ -275,10 +275,10 @@ def _arrangements(labels: Indices) -> Iterator[Indices]:
 
 
 def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    """Independent uniform orders of 0..n-1, shape (count, n).
+    """Independent uniform permutations of 0..n-1, shape (count, n).
 
     `numpy.random.Generator.permuted` takes three times as long. A position is a 32-bit draw scaled to its range (Lemire
-    2019 without rejection), so no order is likelier than another by more than n^2 / 2^32.
+    2019 without rejection), which biases the probability of a permutation by at most n^2 / 2^32.
     """
     orders = np.empty((count, n), np.int32)
     orders[:] = np.arange(n, dtype=np.int32)

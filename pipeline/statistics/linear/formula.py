@@ -1,11 +1,11 @@
-"""Formulas over a table, as formulaic reads them, with two differences.
+"""Formulas over a table, as read by formulaic, with two differences.
 
-``hippocampus_mm3/tiv_mm3`` of two columns is their quotient, as everyone in the field means it; in R's grammar it would
-be a nested factor. And a formula is arithmetic, never a program: formulaic evaluates what stands in braces or in
-``I(...)`` as Python, so a formula from somebody else's configuration could run anything; what is not arithmetic on
-columns or one of `FUNCTIONS` is refused before anything is evaluated.
+``hippocampus_mm3/tiv_mm3`` is the ratio of two columns, as is usual in the field; in R's grammar it would be a nested
+factor. And a formula is restricted to arithmetic: formulaic evaluates text in braces or ``I(...)`` as Python, so a
+formula from an untrusted configuration could run any code. Anything else than arithmetic on columns and calls of
+`FUNCTIONS` is refused before evaluation.
 
-formulaic was chosen over patsy: it is maintained, pandas 3 is supported, and statsmodels has moved to it.
+formulaic was chosen over patsy: it is maintained, supports pandas 3, and statsmodels has moved to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from formulaic.parser.types import Term
 from pipeline.run.errors import BadInputError
 
 FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale", "poly", "bs", "cr", "Treatment")
-"""What a formula may call: I and C as in R, logarithm, root and exponential, and formulaic's own transforms."""
+"""Functions allowed in a formula: I and C as in R, logarithm, square root, exponential, and formulaic's transforms."""
 ARITHMETIC = {"log": np.log, "log1p": np.log1p, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
 _QUOTIENT = re.compile(r"(?<![\w`{./])([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)(?![\w`}(/])")
 _ALLOWED_NODES = (
@@ -34,7 +34,7 @@ _ALLOWED_NODES = (
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a formula: tested, adjusted for, and the columns of the table that they name, tested ones first."""
+    """Terms of a formula: tested, covariates, and the columns of the table that they name, tested ones first."""
 
     tested: tuple[Term, ...]
     nuisance: tuple[Term, ...]
@@ -42,14 +42,15 @@ class Terms:
 
 
 def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
-    """Read a formula such as ``age + sex + site`` and find the tested term in it.
+    """Parse a formula such as ``age + sex + site`` and find the tested term in it.
 
-    A left-hand side (``relevance ~``) is ignored. BadInputError if the formula cannot be read, names an unknown column,
-    calls a function that is not allowed or has no intercept, or if the term is missing or part of an interaction.
+    A left-hand side (``relevance ~``) is ignored. BadInputError if the formula cannot be parsed, names an unknown
+    column, calls a function that is not allowed or has no intercept, or if the term is missing or part of an
+    interaction.
     """
     terms, wanted = _terms(formula, columns), [one for one in _terms(term, columns) if one.degree]
     if not any(one.degree == 0 for one in terms):
-        raise BadInputError(f"formula {formula!r}: models without an intercept are not offered. Remove 0 or -1.")
+        raise BadInputError(f"formula {formula!r}: models without an intercept are not supported. Remove 0 or -1.")
     tested = tuple(one for one in terms if one in wanted)
     if not wanted or len(tested) < len(wanted):
         known = ", ".join(str(one) for one in terms if one.degree)
@@ -59,8 +60,8 @@ def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
         for other in nuisance:
             if set(one.factors) < set(other.factors):
                 raise BadInputError(
-                    f"formula {formula!r}: {term} cannot be tested beside {other}, since its coefficient depends on "
-                    f"how the other factor is coded. Test {other}, or leave it out of the formula."
+                    f"formula {formula!r}: {term} cannot be tested with {other}, since its coefficient depends "
+                    f"on how the other factor is coded. Test {other}, or leave it out of the formula."
                 )
     used = dict.fromkeys(name for one in (*tested, *nuisance) for name in columns_of(one, columns))
     return Terms(tested, nuisance, tuple(used))
@@ -88,7 +89,7 @@ def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
         names = _names(factor, columns)
         if names is None:
             raise BadInputError(
-                f"formula {formula!r}: {factor} is more than arithmetic on columns. Allowed are + - * / ** and "
+                f"formula {formula!r}: {factor} is not arithmetic on columns. Allowed are + - * / ** and "
                 f"{', '.join(FUNCTIONS)}."
             )
         unknown = sorted(names - known)
@@ -100,7 +101,7 @@ def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
 
 
 def _names(factor: str, columns: Sequence[str]) -> set[str] | None:
-    """Columns in a factor (formulaic's own list lacks those inside its transforms); None for what is no arithmetic."""
+    """Columns in a factor, including those inside transforms; None if the factor is not arithmetic."""
     if factor in columns:
         return {factor}
     quoted = re.findall(r"`([^`]*)`", factor)

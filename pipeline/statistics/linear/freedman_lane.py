@@ -2,17 +2,17 @@
 
 The model is ``y = X b + Z g + error`` with tested columns X and nuisance columns Z. Residuals ``e`` of y on Z are
 permuted, added to the fit of Z, and the full model is fitted again. With an orthonormal basis ``[Qz, Qx]`` of
-``[Z, X]`` the fit of Z drops out, and of a permuted data set only
+``[Z, X]`` the fit of Z cancels, and a permuted data set needs only
 
-    signal = |Qx' P e|^2,    nuisance = |Qz' P e|^2,    partial R^2 = signal / (|e|^2 - nuisance)
+    signal = |Qx' P e|^2,    nuisance = |Qz' P e|^2,    partial R^2 = signal / (|e|^2 - nuisance).
 
-is needed. Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn
-equally often, so one matrix product serves a chunk of permutations and all columns; factors among the covariates need
-no product (`pipeline.statistics.linear.homoscedastic`). t and F are increasing functions of partial R^2 with the same
-degrees of freedom in every column, so largest |t| and largest R^2 come from the same column. Directions of Qz that no
-permutation moves (the constant; with blocks, what is constant within them) are left out: e has nothing along them,
-before and after. Groups with variances of their own: `pipeline.statistics.linear.studentised`. Memory: the
-permutations, 4 bytes x m x units, and `CHUNK_BYTES` for each of some arrays, whatever m is.
+Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn equally
+often, so one matrix product serves a chunk of permutations and all columns; factors among the covariates need no
+product (`pipeline.statistics.linear.homoscedastic`). t and F are increasing functions of partial R^2 with the same
+degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column. Directions of Qz
+that no permutation changes (the constant; with blocks, what is constant within them) are left out: e is orthogonal to
+them before and after. For groups with different variances see `pipeline.statistics.linear.studentised`. Memory: the
+permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
 
 Considered and not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration, one
 permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.design import Design, new_direction
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
@@ -36,7 +37,7 @@ from pipeline.statistics.linear.studentised import StudentisedModel
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 CHUNK_BYTES = 2_000_000
-"""Size of the largest array of a chunk of permutations; near that of a core's cache is fastest."""
+"""Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as explained."""
 
@@ -45,9 +46,9 @@ NO_SPREAD = 1e-12
 class LinearModel:
     """A design in the units of analysis, as orthonormal bases tested (units, k) and nuisance (units, q).
 
-    `tested` is residualised for nuisance, and to_coefficients (k, k) turns coordinates in it into coefficients. alike
+    `tested` is residualised for nuisance; to_coefficients (k, k) turns coordinates in it into coefficients; alike
     (units,) is equal for units with equal model rows and variance group; `df` are residual degrees of freedom; stays
-    (q,) marks nuisance directions that no permutation moves; groups (units,) are variance groups.
+    (q,) marks nuisance directions that no permutation changes; groups (units,) are variance groups.
     """
 
     tested: Floats
@@ -66,17 +67,18 @@ class LinearModel:
         variance_groups: Sequence[Any] | None = None,
         transform: Callable[[Floats], Floats] = np.asarray,
     ) -> LinearModel:
-        """Reduce a design to the units of an exchange scheme for its rows (not those of the table).
+        """Reduce a design to the units of an exchangeability scheme for the rows of the design (not of the table).
 
         `variance_groups` has one group per row of the design; `transform`, such as ranks, is applied in the units of
-        analysis. BadInputError if nothing of the tested term, or no residual degree of freedom, is left.
+        analysis. BadInputError if the tested term is collinear in these units, or no residual degree of freedom is
+        left.
         """
         term = ", ".join(design.names[: design.tested.shape[1]])
         if exchange.scheme == "within" and not exchange.n_participants:
             raise BadInputError(f"term {term}: no participant has several scans, so there is no change to test.")
         tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
-        # What no permutation moves comes first, then factors: so the directions of each are of their own making.
+        # Directions that no permutation changes come first, then factors, so that each keep directions of their own.
         moves = ~exchange.stays(nuisance)
         distinct = np.array([len(np.unique(column)) for column in nuisance.T], dtype=np.intp)
         for column in nuisance.T[np.lexsort([distinct, moves])]:
@@ -87,28 +89,28 @@ class LinearModel:
             direction = new_direction(column, basis) if np.any(column) else None
             if direction is None:
                 raise BadInputError(
-                    f"term {term}: cannot be told from the covariates once each participant's scans are "
+                    f"term {term}: collinear with the covariates once each participant's scans are "
                     f"{'centred' if exchange.scheme == 'within' else 'averaged'}. Test it another way or leave it out."
                 )
             basis = np.column_stack([basis, direction])
         df = len(tested) - basis.shape[1] - exchange.absorbed
         if df < 1:
             raise BadInputError(
-                f"term {term}: {len(tested)} {exchange.unit} are too few for {basis.shape[1] + exchange.absorbed} "
-                "coefficients. Leave covariates out, e.g. site."
+                f"term {term}: {counted(len(tested), exchange.unit, 'is')} too few for "
+                f"{basis.shape[1] + exchange.absorbed} coefficients. Leave covariates out, e.g. site."
             )
-        own = basis[:, q:]
+        tested_basis = basis[:, q:]
         groups = None if variance_groups is None else exchange.groups_of_units(variance_groups)
         rows = np.column_stack([tested, nuisance] + ([] if groups is None else [groups]))
         scale = np.abs(rows).max(axis=0)
         rounded = np.round(rows / np.where(scale > 0, scale, 1.0), 12)
         alike = np.unique(rounded, axis=0, return_inverse=True)[1].ravel()
-        to_coefficients = np.asarray(np.linalg.inv(own.T @ tested), dtype=float)
-        return cls(own, basis[:, :q], to_coefficients, alike, df, exchange.stays(basis[:, :q]), groups)
+        to_coefficients = np.asarray(np.linalg.inv(tested_basis.T @ tested), dtype=float)
+        return cls(tested_basis, basis[:, :q], to_coefficients, alike, df, exchange.stays(basis[:, :q]), groups)
 
     @property
     def moving_nuisance(self) -> Floats:
-        """Nuisance directions that a permutation can move."""
+        """Nuisance directions that a permutation can change."""
         return self.nuisance[:, ~self.stays]
 
 
@@ -131,15 +133,14 @@ class PermutationTest:
     partial_r : array
         Partial correlation of values and tested column, signed; for several columns the square root of partial R^2.
     df : array
-        Residual degrees of freedom (with variance groups Welch-Satterthwaite's).
+        Residual degrees of freedom (Welch-Satterthwaite with variance groups).
     df_tested : int
         k.
     n_units : int
-        Participants or rows that the test is on.
+        Participants or rows tested.
     n_permutations : int
     exact : bool
-        True if these are all distinct permutations there are. Without covariates p is then exact; with covariates
-        their estimated coefficients leave it approximate, as in every such test.
+        True if all distinct permutations were used. p is then exact without covariates, and approximate with them.
     problems : tuple of (str or None)
         Why a column has no test.
     """
@@ -177,11 +178,11 @@ def freedman_lane(
     exchange : Exchangeability
         For the rows of the table.
     m : int
-        Random permutations; the same ones for every column.
+        Random permutations, shared by all columns.
     rng : numpy.random.Generator
     variance_groups : sequence, optional
-        One per row of the table: groups with residual variances of their own, for a studentised statistic. For a
-        comparison of groups, the groups.
+        One per row of the table: groups with different residual variances, for a studentised statistic. In a comparison
+        of groups, these groups.
 
     Returns
     -------
@@ -190,18 +191,18 @@ def freedman_lane(
     Raises
     ------
     BadInputError
-        If the design cannot be tested in the units of the exchange scheme (see `LinearModel.of`), or a variance group
-        is too small to have a variance.
+        If the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group is too
+        small to estimate a variance.
     """
-    own = exchange.of_rows(design.rows)
+    scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
-    model = LinearModel.of(design, own, None if groups is None else groups.tolist())
+    model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    return permutation_test(own.reduce(columns), model, own.permutations(m, rng, model.alike.tolist()))
+    return permutation_test(scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()))
 
 
 def permutation_test(values: Floats, model: LinearModel, permutations: Permutations) -> PermutationTest:
-    """The test of values (units, columns) for given permutations of the model's rows; NaN columns have none."""
+    """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test."""
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
     known = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
     residuals = known - model.nuisance @ (model.nuisance.T @ known)
@@ -252,14 +253,14 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
 
 
 def _problems(known: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:
-    """Why a column cannot be tested, from its values, the number it lacks, and the norm of its residuals."""
+    """Why a column cannot be tested, from its values, the number missing, and the norm of its residuals."""
     if n_permutations < 2:
-        return ["there is one permutation only, so nothing can be exchanged"] * known.shape[1]
+        return ["only one permutation is possible"] * known.shape[1]
     constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
     explained = norms**2 <= NO_SPREAD * len(known) * known.var(axis=0)
     reasons = (
         (lacking > 0, [f"no value in {count} of {len(known)}" for count in lacking]),
-        (constant, ["the same value everywhere"] * len(norms)),
+        (constant, ["the values are constant"] * len(norms)),
         (explained, ["fully explained by the covariates"] * len(norms)),
     )
     return [next((said[i] for holds, said in reasons if holds[i]), None) for i in range(len(norms))]

@@ -1,10 +1,10 @@
 """Partial R^2 of many permutations and columns, for models with one residual variance.
 
-Counting how many permutations are as extreme as what was observed needs a comparison, not a number, and nearly all
-comparisons are clear. So the matrix product is made in single precision, twice as fast, with a bound on its error; the
-few comparisons that fall within the bound are made again in double precision. The counts are those of double
-precision, always. Factors among the covariates (sex, field strength, site) are left out of the product: what permuted
-residuals have along them follows from their sums over the cells of the factors.
+Counting permutations that are at least as extreme as the observed statistic needs only comparisons, nearly all of which
+are clear. So the matrix product uses single precision, which is twice as fast, with a bound on its error; the few
+comparisons within the bound are repeated in double precision. The counts always equal those of double precision.
+Factors among the covariates (sex, field strength, site) are left out of the product: the projection of permuted
+residuals on them follows from sums over the cells of the factors.
 """
 
 from __future__ import annotations
@@ -31,37 +31,36 @@ Singles = NDArray[np.float32]
 UNIT = 2.0**-24
 """Relative rounding error of a single-precision operation."""
 MOST_NUISANCE = 0.75
-"""Share of the residuals in permuted nuisance directions above which the error bound is too wide to be of use."""
+"""Share of the residuals in permuted nuisance directions above which the error bound is too wide to be useful."""
 FEW = 0.01
-"""Share of comparisons that may be made again one by one; with more (tied values), all are made in double precision."""
+"""Share of comparisons that may be repeated one by one; with more (tied values), all use double precision."""
 
 LARGEST_INTEGER = 2**15 - 1
 SUM_COST, COMBINATION_COST = 1.5, 2.0
-"""Time of adding up a column by cells, per row, and of a direction's value from a sum, in multiplications of a matrix
-product."""
+"""Cost of a column's sums over cells, per row, and of a direction from the sums, in matrix multiplications."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Directions that are constant in cells of rows: cell 0..K-1 of each unit (units,), values (directions, K)."""
+    """Directions that are constant within cells of rows: cell 0..K-1 of each unit (units,), values (directions, K)."""
 
     cell: NDArray[np.int32]
     values: Floats
 
     @property
     def scale(self) -> float:
-        """Largest factor by which sums of a unit vector over any cell stay 16-bit integers."""
+        """Largest factor for which sums of a unit vector over any cell fit 16-bit integers."""
         most = int(np.bincount(self.cell).max())
         return float((LARGEST_INTEGER - most) / np.sqrt(most))
 
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What one test needs in other precisions.
+    """Arrays of one test in other precisions.
 
-    Shapes: dense (p, units), directions of the matrix product; data (units, columns), residuals; integers, the same
-    times the scale of the cells; off (columns,), norm of their rounding; by_column (columns, units), residuals in
-    double precision.
+    Shapes: dense (p, units), directions of the matrix product; data (units, columns), residuals; integers, the
+    residuals times the scale of the cells; off (columns,), norm of their rounding errors; by_column (columns, units),
+    residuals in double precision.
     """
 
     dense: Singles
@@ -87,9 +86,9 @@ class _Work:
 
 @dataclass(frozen=True, eq=False)
 class HomoscedasticModel:
-    """Tested directions of a model (units, k), and the nuisance directions that a permutation can move (units, q).
+    """Tested directions of a model (units, k), and the nuisance directions that a permutation can change (units, q).
 
-    All are orthonormal, and orthogonal to what no permutation moves (the constant).
+    All are orthonormal, and orthogonal to what no permutation changes (the constant).
     """
 
     tested: Floats
@@ -113,7 +112,7 @@ class HomoscedasticModel:
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
         """Partial R^2 of permuted data, shape (permutations, columns).
 
-        rows (permutations, units) rearrange the model's rows; residuals (units, columns) of the values on the nuisance
+        rows (permutations, units) permute the model's rows; residuals (units, columns) of the values on the nuisance
         directions have norm 1.
         """
         return self._r_squared(self.basis[:, rows] @ residuals)
@@ -123,28 +122,28 @@ class HomoscedasticModel:
     ) -> tuple[NDArray[np.intp], Floats]:
         """Permutations that reach the threshold of each column (columns,), and the largest value of each permutation.
 
-        rows and residuals as of `size`; `chunk_bytes` bounds the largest array. Largest values are on the right side of
-        every threshold, and otherwise of single precision.
+        rows and residuals as for `size`; `chunk_bytes` bounds the largest array. Largest values are on the correct side
+        of every threshold, and otherwise in single precision.
         """
         n, columns = residuals.shape
         counts, largest = np.zeros(columns, np.intp), np.zeros(len(rows))
         if not columns:
             return counts, largest
-        # Directions along cells take no part in the matrix product.
+        # Directions along cells are left out of the matrix product.
         dense = np.delete(self.basis, self.tested.shape[1] + np.arange(len(self.cells.values)), axis=0)
         work = _Work.of(dense, residuals, self.cells)
         step = min(max(1, chunk_bytes // (4 * len(dense) * max(n, columns))), len(rows))
-        # Arrays are made once: getting memory from the system takes as long as a third of the product.
+        # Arrays are allocated once: allocation takes a third of the time of the product.
         moved, coordinates = (
             np.empty((step, len(dense), n), np.float32),
             np.empty((step, len(dense), columns), np.float32),
         )
         for start in range(0, len(rows), step):
-            own = rows[start : start + step]
-            m = len(own)
-            rearrange(work.dense, own, moved[:m])
+            chunk = rows[start : start + step]
+            m = len(chunk)
+            rearrange(work.dense, chunk, moved[:m])
             np.matmul(moved[:m].reshape(-1, n), work.data, out=coordinates[:m].reshape(-1, columns))
-            found = self._decide(own, work, threshold, coordinates[:m])
+            found = self._decide(chunk, work, threshold, coordinates[:m])
             counts += found[0]
             largest[start : start + step] = found[1]
         return counts, largest
@@ -186,7 +185,7 @@ class HomoscedasticModel:
         self, largest: Floats, nuisance: Floats, chosen: NDArray[np.intp], r_squared: Singles, rows: NDArray[Any],
         work: _Work, threshold: Floats,
     ) -> None:  # fmt: skip
-        """Enter largest values again, in double precision, where a threshold is within their error."""
+        """Recompute in double precision the largest values that are within their error of a threshold."""
         reach, drift, rest = self._error(largest[chosen], work.off.max())
         error = (reach + drift * np.sqrt(nuisance[chosen])) / (1 - nuisance[chosen]) + rest
         steps, values = np.sort(threshold), largest[chosen]
@@ -194,14 +193,14 @@ class HomoscedasticModel:
         if not close.any():
             return
         chosen, lowest = chosen[close], (values - 2 * error)[close].astype(np.float32)
-        own, column = pairs_from(r_squared, chosen, lowest)
-        exact = self._pairs(rows, work.by_column, chosen[own], column)
+        pair, column = pairs_from(r_squared, chosen, lowest)
+        exact = self._pairs(rows, work.by_column, chosen[pair], column)
         largest[chosen] = 0.0
-        np.maximum.at(largest, chosen[own], exact)
+        np.maximum.at(largest, chosen[pair], exact)
 
     @cached_property
     def cells(self) -> Cells:
-        """Leading nuisance directions that are constant in few cells, if sums over cells are quicker than products."""
+        """Leading nuisance directions that are constant in few cells, if sums over cells are faster than products."""
         n = len(self.nuisance)
         best, saved = Cells(np.zeros(n, np.int32), np.zeros((0, 1))), 0.0
         for count in range(1, self.nuisance.shape[1] + 1 if n <= LARGEST_INTEGER // 2 else 0):
@@ -241,10 +240,10 @@ class HomoscedasticModel:
     def _error(self, r_squared: Floats, off: Floats) -> tuple[Floats, Floats, Floats]:
         """Bound on the error of partial R^2: (first + second sqrt(nuisance)) / (1 - nuisance) + third.
 
-        A sum of n products of unit vectors in single precision is off by at most (n + 2) units in the last place
-        (Higham 2002, section 3.1, by the Cauchy-Schwarz inequality), one over cells by fewer, but for what the integers
-        are `off`, which is no longer along any directions than it is; the rest carries that to R^2, with a tenth to
-        spare.
+        A sum of n products of unit vectors in single precision has an error of at most (n + 2) units in the last place
+        (Higham 2002, section 3.1, by the Cauchy-Schwarz inequality), a sum over cells a smaller one, plus the rounding
+        of the integers, whose projection is no longer than `off`; the rest propagates this to R^2, with a margin of a
+        tenth.
         """
         k, q = self.tested.shape[1], self.nuisance.shape[1]
         one = (len(self.tested) + 4) * UNIT

@@ -1,9 +1,9 @@
-"""Pearson and Spearman correlation, plain or given covariates, tested by permutation of participants.
+"""Pearson and Spearman correlation, with or without covariates, tested by permutation of participants.
 
-The partial correlation of y and x given Z is that of their residuals on Z; its t is the t of x in the linear model
-with Z, so the test is that of `pipeline.statistics.linear.freedman_lane`. Spearman's is Pearson's on ranks of all
-variables, covariates too (Conover 1999, section 5.4). Ranks are taken in the units of analysis: of participants' means,
-not of scans. A formula with the intercept and the tested term alone gives the plain correlation.
+The partial correlation of y and x given Z is that of their residuals on Z; its t is the t of x in the linear model with
+Z, so the test is that of `pipeline.statistics.linear.freedman_lane`. Spearman's correlation is Pearson's on ranks of
+all variables, including covariates (Conover 1999, section 5.4). Ranks are taken in the units of analysis, i.e. of
+participant means, not of scans. With only the intercept as nuisance this is the ordinary correlation.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def partial_correlation(
     """
     k = design.tested.shape[1]
     if k != 1:
-        raise BadInputError(f"term {', '.join(design.names[:k])}: {k} columns have no correlation. Use the F test.")
+        raise BadInputError(f"term {', '.join(design.names[:k])}: {k} columns cannot be correlated. Use the F test.")
     if method == "spearman" and exchange.scheme == "within":
         raise BadInputError(
-            "Spearman's correlation is not offered within participants: ranks of a few visits say little. Use pearson."
+            "Spearman's correlation is not available within participants: visits are too few to rank. Use pearson."
         )
     transform = ranks if method == "spearman" else np.asarray
-    own = exchange.of_rows(design.rows)
-    model = LinearModel.of(design, own, transform=transform)
+    scheme = exchange.of_rows(design.rows)
+    model = LinearModel.of(design, scheme, transform=transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    permutations = own.permutations(m, rng, model.alike.tolist())
-    test = permutation_test(transform(own.reduce(columns)), model, permutations)
+    permutations = scheme.permutations(m, rng, model.alike.tolist())
+    test = permutation_test(transform(scheme.reduce(columns)), model, permutations)
     error = np.sqrt(np.clip(1 - test.partial_r**2, 0, None) / test.df)
     return replace(test, estimate=test.partial_r, standard_error=error)
 

@@ -1,13 +1,13 @@
 """Sign-flipping test of a weighted mean against zero, one value per participant, for many columns at once.
 
-Under the null hypothesis each participant's value is as likely to be as much above zero as below it, whatever its
-spread: participants may differ in variance (Fisher 1935; Winkler et al. 2014, NeuroImage 92, for the general linear
-model). The statistic is
+Under the null hypothesis each participant's value is distributed symmetrically about zero; participants may differ in
+variance (Fisher 1935; Winkler et al. 2014, NeuroImage 92, for the general linear model). The statistic is
 
     z = sum(w b) / sqrt(sum(w^2 b^2)),
 
-whose denominator no flip changes, so it is comparable over columns. With equal weights it is an increasing function of
-Student's t. Weights may depend on anything that flips leave as it is, such as the sizes |b|: p stays exact.
+whose denominator does not change with the signs, so it is comparable between columns. With equal weights it is an
+increasing function of Student's t. p is exact for any weights that do not depend on the signs, such as functions of
+|b|.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pipeline.statistics.linear.exchangeability import two_sided_p
 
 @dataclass(frozen=True, eq=False)
 class SignFlipTest:
-    """Result for every column; arrays have shape (columns,), NaN where all values are 0 or one is missing.
+    """Result for every column; arrays have shape (columns,), NaN if all values are 0 or one is missing.
 
     Parameters
     ----------
     statistic, p, p_fwe : array
         z; two-sided p; p against the largest |z| of all columns under the same flips (max-T).
     n_permutations : int
-        Flips used.
+        Number of flips.
     exact : bool
-        True if these are all distinct ones there are.
+        True if all distinct flips were used.
     """
 
     statistic: Floats
@@ -51,8 +51,8 @@ def sign_flip_test(values: Floats, weights: Floats, m: int, rng: np.random.Gener
     weights : array, shape (participants, columns)
         Positive.
     m : int
-        Random flips; if there are no more distinct ones, 2^(participants - 1) as a flip of all changes nothing in a
-        two-sided test, all of them. Memory: 8 bytes x m x (participants + columns).
+        Random flips; all 2^(participants - 1) distinct ones (a flip of all signs is equivalent in a two-sided test) if
+        there are no more. Memory: 8 bytes x m x (participants + columns).
     rng : numpy.random.Generator
     """
     weighted = values * weights
@@ -68,7 +68,7 @@ def sign_flip_test(values: Floats, weights: Floats, m: int, rng: np.random.Gener
 
 
 def _signs(n: int, m: int, rng: np.random.Generator) -> tuple[Floats, bool]:
-    """Signs of participants, shape (flips, n); and whether these are all, the observed ones among them."""
+    """Signs of participants, shape (flips, n); and whether these are all, including the observed ones."""
     if n <= m.bit_length() and 2 ** (n - 1) <= m:
         every = list(itertools.product((1.0, -1.0), repeat=n - 1))
         return np.column_stack([np.ones(len(every)), np.array(every).reshape(len(every), n - 1)]), True

@@ -1,11 +1,11 @@
-"""Studentised statistics of a linear model whose groups have variances of their own, under permutation.
+"""Studentised statistics of a linear model with one residual variance per group, under permutation.
 
 One residual variance per group keeps the level when groups differ in variance and size (Janssen 1997). The covariance
 of the least-squares estimate is ``(X'X)^-1 (sum_g s2_g X_g'X_g) (X'X)^-1`` with X residualised for Z. Without
 covariates that is Welch's t (one tested column) and Welch's F (Welch 1951), v and G of Winkler et al. (2014,
-doi:10.1016/j.neuroimage.2014.01.060). With covariates PALM takes ``(M'WM)^-1``, the covariance of the weighted
-estimate, about the unweighted one; here estimate and covariance belong together. The residual variance of group g is
-its sum of squared residuals divided by the sum of its diagonal elements of the residual-forming matrix.
+doi:10.1016/j.neuroimage.2014.01.060). With covariates PALM combines the unweighted estimate with ``(M'WM)^-1``, the
+covariance of the weighted one; here both are of the unweighted estimate. The residual variance of group g is its sum of
+squared residuals divided by the sum of its diagonal elements of the residual-forming matrix.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.homoscedastic import plain_counts
 
@@ -30,7 +31,7 @@ class StudentisedModel:
     """Wald statistic of the tested directions with one residual variance per group.
 
     tested (units, k) and nuisance (units, q) are orthonormal, and orthogonal to each other; groups (units,) are 0..G-1;
-    `stays` (q,) marks nuisance directions that no permutation moves, which only count in the degrees of freedom.
+    `stays` (q,) marks nuisance directions that no permutation changes, which only count in the degrees of freedom.
     BadInputError if a group has no residual degree of freedom.
     """
 
@@ -43,13 +44,13 @@ class StudentisedModel:
         for group in np.flatnonzero(self.freedom <= 1e-9):
             n = int((self.groups == group).sum())
             raise BadInputError(
-                f"variance group {group + 1}: {n} participants are too few for a variance of their own. Merge groups "
+                f"variance group {group + 1}: {counted(n, 'participant', 'is')} too few for a variance. Merge groups "
                 "or leave covariates out."
             )
 
     @cached_property
     def basis(self) -> Floats:
-        """Shape (p, units): tested directions, then nuisance directions that a permutation can move."""
+        """Shape (p, units): tested directions, then nuisance directions that a permutation can change."""
         return np.ascontiguousarray(np.column_stack([self.tested, self.nuisance[:, ~self.stays]]).T)
 
     @cached_property
@@ -64,19 +65,19 @@ class StudentisedModel:
 
     @cached_property
     def freedom(self) -> Floats:
-        """Residual degrees of freedom of each group: the sum of its diagonal of the residual-forming matrix."""
+        """Residual degrees of freedom per group: sum of its diagonal elements of the residual-forming matrix."""
         leverage = (self.tested**2).sum(axis=1) + (self.nuisance**2).sum(axis=1)
         freedom: Floats = self.members @ (1 - leverage)
         return freedom
 
     @cached_property
     def masked(self) -> Floats:
-        """The basis with 0 outside each group, then members of all groups but the last; shape (G p + G - 1, units)."""
+        """The basis with 0 outside each group, then indicators of all groups but the last; (G p + G - 1, units)."""
         within = (self.members[:, None] * self.basis).reshape(-1, len(self.groups))
         return np.concatenate([within, self.members[:-1]])
 
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
-        """|t| or F of permuted data; arguments and shape as of `HomoscedasticModel.size`."""
+        """|t| or F of permuted data; arguments and shape as for `HomoscedasticModel.size`."""
         coordinates, variances = self._fit(rows, residuals)
         if self.tested.shape[1] == 1:
             return np.abs(self._t(coordinates, variances))
@@ -85,7 +86,7 @@ class StudentisedModel:
     def tally(
         self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
     ) -> tuple[NDArray[np.intp], Floats]:
-        """As `HomoscedasticModel.tally`, in double precision."""
+        """Like `HomoscedasticModel.tally`, in double precision."""
         counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(rows))
         if not len(threshold):
             return counts, largest
@@ -140,7 +141,7 @@ class StudentisedModel:
         covariance = np.einsum("gij,gmc->mcij", self.shares[:, :k, :k], variances)
         signal = np.moveaxis(coordinates[:k], 0, 2)
         wald = np.full(signal.shape[:2], np.inf)
-        # Directions without error in one of the groups: the statistic has no upper bound.
+        # Directions without error in one of the groups make the statistic unbounded.
         regular = np.linalg.eigvalsh(covariance)[..., 0] > NO_SPREAD / len(self.groups)
         solved = np.linalg.solve(covariance[regular], signal[regular][..., None])[..., 0]
         wald[regular] = (signal[regular] * solved).sum(axis=-1)

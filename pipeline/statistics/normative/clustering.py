@@ -1,9 +1,8 @@
-"""Ward's clustering: number of groups (gap statistic), membership (consensus) and stability.
+"""Ward's clustering: number of clusters (gap statistic), membership (consensus) and stability.
 
-Ward's tree needs no starting values and holds the groups for every number at once, so a resample costs one tree. Trees
-are scipy's; scikit-learn's AgglomerativeClustering makes the same tree and cuts it once per fit. Considered:
-consensusclustering (fits every number anew, has no gap statistic), gap-stat and gapstatistics (k-means only). The loops
-below are short.
+Ward's tree needs no starting values and holds the clusters for every number at once, so a resample costs one tree.
+Trees are scipy's; scikit-learn's AgglomerativeClustering makes the same tree and cuts it once per fit. Considered:
+consensusclustering (refits for every number, no gap statistic), gap-stat and gapstatistics (k-means only).
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ Labels = NDArray[np.intp]
 SUBSAMPLE = 0.8
 """Share of participants in a subsample of the consensus (Monti et al. 2003)."""
 AMBIGUOUS = (0.1, 0.9)
-"""Consensus between these is ambiguous (Senbabaoglu et al. 2014)."""
+"""Pairs with a consensus between these are ambiguous (Senbabaoglu et al. 2014)."""
 
 
 def ward_labels(points: Floats, numbers: Sequence[int]) -> Labels:
-    """Ward's groups of points (participants, features), numbered from 1; shape (participants, numbers)."""
+    """Ward's clusters of points (participants, features), numbered from 1; shape (participants, numbers)."""
     return _cut(linkage(points, "ward"), numbers)
 
 
 def within_squares(points: Floats, numbers: Sequence[int]) -> Floats:
-    """Sum of squared distances to the means of the groups, W_k of Tibshirani et al. (2001), for Ward's groups.
+    """Sum of squared distances to the cluster means, W_k of Tibshirani et al. (2001), for Ward's clusters.
 
     Each merge of Ward's tree adds half its squared height.
 
@@ -47,7 +46,7 @@ def within_squares(points: Floats, numbers: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """Gap statistic and its error for 1, 2, ... groups, and the number of groups it gives.
+    """Gap statistic and its error for 1, 2, ... clusters, and the number of clusters it selects.
 
     gap: mean log W of reference data minus log W; error: standard deviation of the reference times sqrt(1 +
     1/references). `number` is the smallest k with gap(k) >= gap(k + 1) - error(k + 1).
@@ -59,10 +58,10 @@ class Gap:
 
 
 def gap_statistic(points: Floats, largest: int, references: int, rng: np.random.Generator) -> Gap:
-    """Compare the tightness of groups with data that have none (Tibshirani, Walther & Hastie 2001).
+    """Compare the compactness of clusters with that of unclustered data (Tibshirani, Walther & Hastie 2001).
 
     Points have shape (participants, features). Reference data are uniform over the box along the principal axes, so
-    that a long cloud, such as one of disease severity, does not count as groups.
+    that an elongated distribution, such as one of disease severity, does not count as clusters.
     """
     numbers = list(range(1, largest + 2))
     left, singular, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
@@ -77,11 +76,11 @@ def gap_statistic(points: Floats, largest: int, references: int, rng: np.random.
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """Groups that hold over subsamples of participants, for one number of groups; 1 is the largest group.
+    """Consensus clusters over subsamples of participants, for one number of clusters; 1 is the largest cluster.
 
-    `together` (participants, participants): share of subsamples with both in which both were in one group; `ambiguous`:
-    proportion of pairs neither nearly always together nor nearly always apart (PAC); `area`: under the distribution
-    function of `together`, whose growth with k is Monti's delta.
+    `together` (participants, participants): share of the subsamples with both participants in which both were in one
+    cluster; `ambiguous`: proportion of ambiguously clustered pairs (PAC); `area`: area under the distribution function
+    of `together`, whose growth with k is Monti's delta.
     """
 
     labels: Labels
@@ -89,8 +88,8 @@ class Consensus:
     ambiguous: float
     area: float
 
-    def own_group(self) -> Floats:
-        """Mean share of each participant with the others of their group; NaN for a group of one."""
+    def item_consensus(self) -> Floats:
+        """Mean consensus of each participant with the others of their cluster; NaN for a cluster of one."""
         same = (self.labels[:, None] == self.labels[None, :]) & ~np.eye(len(self.labels), dtype=bool)
         n = same.sum(axis=1)
         means = np.full(len(n), np.nan)
@@ -101,17 +100,17 @@ class Consensus:
 def consensus(points: Floats, numbers: Sequence[int], resamples: int, rng: np.random.Generator) -> list[Consensus]:
     """Consensus clustering (Monti et al. 2003) of points (participants, features).
 
-    All numbers of groups, 2 or more each, see the same subsamples.
+    All numbers of clusters (2 or more each) use the same subsamples.
     """
     n = len(points)
     size = max(round(SUBSAMPLE * n), max(numbers))
     together, drawn = np.zeros((len(numbers), n, n)), np.zeros((n, n))
     for _ in range(resamples):
-        own = np.sort(rng.permutation(n)[:size])
-        labels = ward_labels(points[own], numbers)
-        drawn[np.ix_(own, own)] += 1
+        sample = np.sort(rng.permutation(n)[:size])
+        labels = ward_labels(points[sample], numbers)
+        drawn[np.ix_(sample, sample)] += 1
         for i in range(len(numbers)):
-            together[i][np.ix_(own, own)] += labels[:, None, i] == labels[None, :, i]
+            together[i][np.ix_(sample, sample)] += labels[:, None, i] == labels[None, :, i]
     shares = together / np.maximum(drawn, 1)
     return [_consensus_of(share, k) for share, k in zip(shares, numbers, strict=True)]
 
@@ -126,24 +125,24 @@ def _consensus_of(together: Floats, number: int) -> Consensus:
 
 
 def stability(points: Floats, groups: Sequence[Labels], resamples: int, rng: np.random.Generator) -> Floats:
-    """Adjusted Rand index between given groups and those of bootstrap samples; shape (resamples, groups).
+    """Adjusted Rand index between given clusters and those of bootstrap samples; shape (resamples, groups).
 
-    Each of `groups` holds labels (participants,) from 1. Each participant drawn counts once.
+    Each of `groups` holds labels (participants,) from 1. A participant drawn several times counts once.
     """
     numbers = [len(np.unique(labels)) for labels in groups]
     agreement = np.empty((resamples, len(groups)))
     for i in range(resamples):
         drawn = np.sort(rng.integers(len(points), size=len(points)))
-        own, first = np.unique(drawn, return_index=True)
+        kept, first = np.unique(drawn, return_index=True)
         found = ward_labels(points[drawn], numbers)[first]
-        agreement[i] = [adjusted_rand(labels[own], found[:, k]) for k, labels in enumerate(groups)]
+        agreement[i] = [adjusted_rand(labels[kept], found[:, k]) for k, labels in enumerate(groups)]
     return agreement
 
 
 def adjusted_rand(one: Labels, other: Labels) -> float:
-    """Adjusted Rand index (Hubert & Arabie 1985); 1 where the groups are the same, 0 on average by chance.
+    """Adjusted Rand index (Hubert & Arabie 1985); 1 for identical clusters, 0 on average by chance.
 
-    scikit-learn's `adjusted_rand_score`, the oracle of the tests, takes 4 ms a call for its checks of input.
+    scikit-learn's `adjusted_rand_score`, the oracle of the tests, takes 4 ms per call because it checks its input.
 
     Examples
     --------
@@ -158,7 +157,7 @@ def adjusted_rand(one: Labels, other: Labels) -> float:
 
 
 def _pairs(labels: Labels) -> float:
-    """Pairs with the same label."""
+    """Number of pairs with the same label."""
     counts = np.bincount(labels).astype(float)
     return float((counts * (counts - 1)).sum()) / 2
 
@@ -168,7 +167,7 @@ def _cut(tree: Floats, numbers: Sequence[int]) -> Labels:
 
 
 def _by_size(labels: Labels) -> Labels:
-    """Groups numbered from the largest to the smallest; equal ones by who comes first."""
+    """Clusters numbered by decreasing size; ties by first appearance."""
     names, first, counts = np.unique(labels, return_index=True, return_counts=True)
     order = sorted(range(len(names)), key=lambda i: (-counts[i], first[i]))
     number = {names[i]: place + 1 for place, i in enumerate(order)}

@@ -1,4 +1,4 @@
-"""Controls that a person is compared with: their selection, and the position of the person among them."""
+"""Controls that a participant is compared with, and the participant's position among them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 import pandas as pd
 
 FEWEST_CONTROLS = 5
-"""With fewer controls no comparison is made."""
+"""Smallest number of controls for a comparison."""
 CONTROLS_OF_A_FOLD = 10
-"""With at least this many controls in the person's fold, only these are used."""
+"""Smallest number of controls in the participant's fold for using only these."""
 BAND = (0.05, 0.25, 0.75, 0.95)
 """Quantiles of the controls that a fingerprint shows."""
 
 
 @dataclass(frozen=True)
 class Controls:
-    """Participants of the negative class whom a person is compared with.
+    """Participants of the negative class that a participant is compared with.
 
     Parameters
     ----------
     values : DataFrame
         Mean share of the map, one row per participant, one column per bilateral group.
     who : str
-        In words, with n.
+        Description, with n.
     """
 
     values: pd.DataFrame
@@ -38,49 +38,49 @@ class Controls:
 
     @cached_property
     def spread(self) -> pd.Series:
-        """Standard deviation (n - 1); NaN where the controls do not vary."""
+        """Standard deviation (n - 1); NaN where the controls are constant."""
         spread = self.values.std(ddof=1)
         return spread.where(spread > 0)
 
     def scores(self, person: pd.Series) -> pd.Series:
-        """Standard deviations of the controls between a person and their mean; NaN where they do not vary."""
+        """Difference from the controls' mean in their standard deviations; NaN where the controls are constant."""
         return (person - self.mean) / self.spread
 
     @cached_property
     def bands(self) -> Mapping[str, tuple[float, ...]]:
-        """Quantiles (`BAND`) of the controls' own scores, by bilateral group; none where they do not vary."""
-        own = ((self.values - self.mean) / self.spread).dropna(axis=1, how="all")
-        values = own.to_numpy(float)
-        quantile = np.nanquantile if np.isnan(values).any() else np.quantile  # the former goes column by column
-        quantiles = quantile(values, BAND, axis=0).T if own.size else np.zeros((0, len(BAND)))
-        return {str(name): tuple(row) for name, row in zip(own.columns, quantiles.tolist(), strict=True)}
+        """Quantiles (`BAND`) of the controls' own scores by bilateral group; none where the controls are constant."""
+        scores = ((self.values - self.mean) / self.spread).dropna(axis=1, how="all")
+        values = scores.to_numpy(float)
+        quantile = np.nanquantile if np.isnan(values).any() else np.quantile  # nanquantile is slower
+        quantiles = quantile(values, BAND, axis=0).T if scores.size else np.zeros((0, len(BAND)))
+        return {str(name): tuple(row) for name, row in zip(scores.columns, quantiles.tolist(), strict=True)}
 
     def share_below(self, person: pd.Series) -> pd.Series:
-        """Share of the controls with less than the person, by bilateral group; NaN where nothing is known."""
+        """Share of the controls with lower values than the participant, by bilateral group; NaN where unknown."""
         known = self.values.notna()
         below = (self.values.lt(person, axis=1) & known).sum()
         return (below / known.sum().where(known.any())).where(person.notna())
 
 
 def comparable_controls(
-    values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, themselves: str, label: str
+    values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, participant: str, label: str
 ) -> Controls | None:
-    """Controls of the person's own fold where they are enough, else all; None where even these are too few.
+    """Controls of the participant's fold if they are enough, else all controls; None if these are too few.
 
     Parameters
     ----------
     values : DataFrame
-        Of all controls, as `Controls` has them.
+        All controls, as in `Controls`.
     fold_of : mapping of str to object
         Test fold of each control.
     fold : object
-        Of the person; None where no fold tests them.
+        Fold of the participant; None if in no test fold.
     themselves : str
-        The person, excluded from the controls.
+        The participant, who is excluded from the controls.
     label : str
-        Name of the class of the controls.
+        Class label of the controls.
     """
-    others = values[values.index != themselves]
+    others = values[values.index != participant]
     same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
     if len(same) >= CONTROLS_OF_A_FOLD:
         return Controls(same, f"{len(same)} {label} of the same fold")

@@ -1,10 +1,10 @@
-"""How far a person is from controls of the same age, sex and head: w-scores and their small-sample form.
+"""Deviation of a participant from controls of the same age, sex and head size: w-scores, and z for small samples.
 
-The w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls, over the
-residual standard deviation. With few controls that is too far out: the regression was estimated too, and so was its
-spread. For a new person from the controls' population ``w / sqrt(1 + h)``, h the leverage of the person's covariates,
-has a t distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate at the same probability, so that it means
-the same whatever the number of controls.
+The w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
+standard deviation. With few controls it is too large, since the regression and its residual variance are estimated too.
+For a new person from the controls' population ``w / sqrt(1 + h)``, h the leverage of the person's covariates, has a t
+distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability, so that it has the
+same meaning whatever the number of controls.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import numpy as np
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 
 NO_SPREAD = 1e-12
-"""Residual variance, relative to the mean square, below which controls do not differ."""
+"""Residual variance, relative to the mean square, below which controls count as constant."""
 
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """Regression of features on covariates among controls; NaN and a problem for a feature without a norm.
+    """Regression of features on covariates among controls; NaN, with a problem, for features that cannot be normed.
 
     Shapes: coefficients (1 + covariates, features), intercept first; inverse (features, 1 + covariates, 1 +
     covariates), (X'X)^-1 of the controls with a value; deviation (features,), the residual standard deviation;
@@ -52,8 +53,8 @@ class Norm:
 def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
     """Fit on controls, one row each: values (controls, features), covariates (controls, covariates).
 
-    Controls with NaN do not count for that feature. Covariates have no NaN and full rank beside an intercept. Features
-    with fewer than `min_freedom` residual degrees of freedom have no norm.
+    Controls with NaN are left out for that feature. Covariates have no NaN and full rank together with an intercept.
+    Features with fewer than `min_freedom` residual degrees of freedom have no norm.
     """
     n_features = values.shape[1]
     design = np.column_stack([np.ones(len(values)), covariates])
@@ -68,18 +69,20 @@ def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
         df = int(rows.sum()) - p
         if df < min_freedom:
             n = int(rows.sum())
-            problems[feature] = f"{n} controls for {p} coefficients; {p + min_freedom} or more are needed"
+            problems[feature] = (
+                f"{counted(n, 'control')} for {counted(p, 'coefficient')}; {p + min_freedom} or more are needed"
+            )
             continue
-        own, y = design[rows], values[rows, feature]
-        solution, _, rank, _ = np.linalg.lstsq(own, y, rcond=None)
+        x, y = design[rows], values[rows, feature]
+        solution, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
         if rank < p:
-            problems[feature] = "covariates follow from each other among the controls with a value"
+            problems[feature] = "covariates are collinear among the controls with a value"
             continue
-        variance = float(((y - own @ solution) ** 2).sum()) / df
+        variance = float(((y - x @ solution) ** 2).sum()) / df
         if variance <= NO_SPREAD * float((y**2).mean()):
-            problems[feature] = "controls do not differ"
+            problems[feature] = "the controls are constant"
             continue
         coefficients[:, feature], freedom[feature] = solution, df
         deviation[feature] = np.sqrt(variance)
-        inverse[feature] = np.linalg.inv(own.T @ own)
+        inverse[feature] = np.linalg.inv(x.T @ x)
     return Norm(coefficients, inverse, deviation, controls, freedom, tuple(problems))

@@ -1,7 +1,7 @@
-"""Subtypes of patients by their fingerprints: number, members, stability, and whether they reflect more than severity.
+"""Subtypes of patients by their fingerprints: number, members, stability, and relation to severity.
 
-One group is an answer. The number is the gap statistic's; groups come from the consensus of subsamples; a number with a
-group smaller than the settings allow is outliers and counts as one group.
+The gap statistic selects the number of subtypes, which may be one; members come from the consensus of subsamples. If a
+group is smaller than the settings allow, its members are outliers and there is one group.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pipeline.run.config.settings import Config
 from pipeline.run.config.statistics import NormativeConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.region_features import VOLUME
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.linear.design import design_of
@@ -30,57 +30,58 @@ from pipeline.statistics.normative.clustering import Consensus, Gap, adjusted_ra
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 MIN_PARTICIPANTS = 10
-"""With fewer patients no subtypes are sought."""
+"""Smallest number of patients for subtyping."""
 COMPARED = (
     "level", "mmse", "cdr", "cdrsb", "adas11", "adas13", "moca", "faq", "hippocampus_mm3", "hippocampus/tiv", "tiv_mm3",
     "age", "education", "apoe4", "abeta", "tau", "ptau", "probability",
 )  # fmt: skip
-"""What subtypes are compared in, where the run knows it; severity first."""
+"""Variables that subtypes are compared in, if available; severity first."""
 OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
-"""Already in the volumes that groups by volume were made of."""
+"""Variables that subtypes by volume are derived from."""
 
 SUBTYPE_COLUMNS = {
     "participant_id": "BIDS participant of the positive class",
-    "source": "Relevance map (densities), or volume, whose fingerprints were grouped",
-    "subtype": "1 for the largest group; 1 for everyone where there are no subtypes",
+    "source": "Relevance map (density) or volume that the fingerprints are made of",
+    "subtype": "Number of the subtype; 1 is the largest, and everyone's if there are no subtypes",
     "n_subtypes": "Groups found; 1 means no subtypes",
-    "consensus": "Mean share of subsamples in which the participant was together with the others of the group; n/a for "
-    "one group",
-    "level": "Mean z over groups of regions: how far from controls altogether",
+    "consensus": "Mean share of subsamples in which the participant was in one group with the others of the subtype; "
+    "n/a for one group",
+    "level": "Mean z over regions: overall deviation from controls",
 }
 SUBTYPES_TABLE = Table("subtypes", SUBTYPE_COLUMNS, "patient and source", "Which subtype does each patient belong to?")
 NUMBER_COLUMNS = {
-    "source": "Relevance map (densities), or volume",
+    "source": "Relevance map (density) or volume",
     "k": "Number of groups tried",
-    "chosen": "true for the number of subtypes",
-    "gap": "Gap statistic: log tightness of data without groups less that of the fingerprints",
-    "gap_error": "Standard deviation over reference data, with its simulation error",
-    "ambiguous": "Proportion of pairs of participants that subsamples neither keep together nor apart (PAC)",
+    "chosen": "true for the selected number of subtypes",
+    "gap": "Gap statistic: log within-group dispersion of unclustered reference data minus that of the fingerprints",
+    "gap_error": "Standard error of the gap: standard deviation over reference data, with its simulation error",
+    "ambiguous": "Proportion of ambiguously clustered pairs of participants over subsamples (PAC)",
     "consensus_area": "Area under the distribution of consensus over pairs; its growth with k is Monti's delta",
-    "rand": "Mean adjusted Rand index between the groups and those of bootstrap samples; 1 is the same, 0 is chance",
+    "rand": "Mean adjusted Rand index between the groups and those of bootstrap samples; 1 for identical groups, 0 "
+    "for chance",
     "rand_low": "5 % quantile over bootstrap samples",
     "rand_high": "95 % quantile over bootstrap samples",
     "smallest": "Participants in the smallest group",
-    "n_participants": "Participants with a whole fingerprint",
+    "n_participants": "Participants with a complete fingerprint",
     "n_regions": "Bilateral groups in the fingerprint",
-    "note": "Why there is no value, or what to know of it",
+    "note": "Why there is no value, or a caveat",
 }
 SUBTYPE_NUMBERS_TABLE = Table(
     "subtype_numbers", NUMBER_COLUMNS, "source and number of groups", "How many subtypes are there?",
 )  # fmt: skip
 COMPARISON_COLUMNS = {
-    "source": "Relevance map (densities), or volume, by which the subtypes were found",
-    "compared": "Variable, test fold (whose network explained the participant), or subtypes by another source",
-    "measure": "partial R2: share of the variable's variance between subtypes; adjusted Rand: agreement with others",
-    "value": "Of the measure",
+    "source": "Relevance map (density) or volume in which the subtypes were found",
+    "compared": "Variable, test fold (whose network made the participant's maps), or subtypes by another source",
+    "measure": "partial R2: share of the variable's variance explained by subtype; adjusted Rand: agreement of groups",
+    "value": "Value of the measure",
     "means": "Mean of the variable in each subtype, with the number of participants",
     "f": "F of subtype",
-    "p": "p from permuting participants, (b+1)/(m+1); none where the groups were made of the variable itself",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over all rows with a p",
+    "p": "Permutation p over participants, (b+1)/(m+1); none if the groups were derived from the variable itself",
+    "p_fdr": "p adjusted for the false discovery rate over all rows with a p (Benjamini-Hochberg)",
     "n_participants": "Participants with a value",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all distinct ones there are",
-    "note": "Why there is no value, or what to know of it",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no value, or a caveat",
 }
 SUBTYPE_COMPARISON_TABLE = Table(
     "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",
@@ -108,7 +109,7 @@ class Subtypes:
 
     @property
     def level(self) -> Floats:
-        """Mean of each fingerprint; NaN where there is none."""
+        """Mean of each fingerprint; NaN if there is none."""
         if not self.fingerprints.shape[1]:
             return np.full(len(self.participants), np.nan)
         return np.asarray(self.fingerprints.mean(axis=1))
@@ -124,7 +125,7 @@ class Subtypes:
 
 
 def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str, str], config: Config) -> Subtypes:
-    """Group the fingerprints of one source.
+    """Cluster the fingerprints of one source.
 
     `fingerprints` are those of the positive class, with columns as in `FINGERPRINT_COLUMNS` of
     `pipeline.statistics.normative.w_scores`; `fold_of` gives the test fold of each participant.
@@ -136,15 +137,18 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     n, n_regions = points.shape
     lost = {
         ("participant", "without scores"): len(fold_of) - n,
-        ("group", "unknown in someone"): table.shape[1] - n_regions,
+        ("group", "with missing values"): table.shape[1] - n_regions,
     }
-    notes = [f"{so_many(count, noun)} {why} left out" for (noun, why), count in lost.items() if count]
+    notes = [f"{counted(count, noun)} {why} left out" for (noun, why), count in lost.items() if count]
     pattern = _pattern(points, [fold_of[name] for name in people], source, settings)
     problem = None
     if n < MIN_PARTICIPANTS or n_regions < 2:
-        problem = f"{n} participants and {n_regions} groups of regions; {MIN_PARTICIPANTS} and 2 or more are needed"
+        problem = (
+            f"{counted(n, 'participant')} and {counted(n_regions, 'region')}; {MIN_PARTICIPANTS} participants "
+            "and 2 regions are needed"
+        )
     elif np.ptp(pattern, axis=0).max() <= 1e-9 * np.abs(points).max():
-        problem = "all fingerprints are the same"
+        problem = "all fingerprints are equal"
     if problem:
         row: dict[str, Any] = dict.fromkeys(NUMBER_COLUMNS, np.nan) | {
             "source": source,
@@ -162,20 +166,22 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     smallest = [n, *(int(np.bincount(one.labels)[1:].min()) for one in groups)]
     chosen = gap.number
     if smallest[chosen - 1] < settings.min_subtype_participants:
-        notes.append(f"the gap statistic says {chosen}, but one group has {smallest[chosen - 1]}: outliers, no subtype")
+        notes.append(
+            f"the gap statistic selects {chosen}, but the smallest has {smallest[chosen - 1]}: outliers, not a subtype"
+        )
         chosen = 1
     numbers = _number_table(gap, groups, agreement, smallest, chosen)
     numbers = numbers.assign(source=source, n_participants=n, n_regions=n_regions, note="; ".join(notes) or None)
     labels = groups[chosen - 2].labels if chosen > 1 else np.ones(n, np.intp)
-    certainty = groups[chosen - 2].own_group() if chosen > 1 else np.full(n, np.nan)
+    certainty = groups[chosen - 2].item_consensus() if chosen > 1 else np.full(n, np.nan)
     return Subtypes(source, people, points, labels, certainty, numbers[list(NUMBER_COLUMNS)])
 
 
 def _pattern(points: Floats, folds: Sequence[str], source: str, settings: NormativeConfig) -> Floats:
-    """Fingerprints without the mean of the fold and, by the settings, the mean of the patient.
+    """Fingerprints minus the mean of the fold and, depending on the settings, minus the patient's mean.
 
-    Those explained by one network share its habits, and would be grouped by test fold: the mean over the patients of a
-    fold is taken out of relevance. So is, by the settings, each patient's own mean over regions.
+    Maps of one network resemble each other and would be clustered by test fold: for relevance the mean over the
+    patients of a fold is removed.
     """
     if not points.size:
         return points
@@ -188,7 +194,7 @@ def _pattern(points: Floats, folds: Sequence[str], source: str, settings: Normat
 def _number_table(
     gap: Gap, groups: Sequence[Consensus], agreement: Floats, smallest: Sequence[int], chosen: int
 ) -> pd.DataFrame:
-    """One row per number of groups; of one group there is nothing to agree on."""
+    """One row per number of groups; agreement is undefined for one group."""
     low, high = np.quantile(agreement, [0.05, 0.95], axis=0)
     columns = {
         "ambiguous": [one.ambiguous for one in groups], "consensus_area": [one.area for one in groups],
@@ -204,7 +210,7 @@ def compare_subtypes(
 ) -> pd.DataFrame:
     """Whether subtypes differ in severity, volumes and biomarkers, and whether sources agree.
 
-    Compares each participant's mean over the scans of the positive class in `frame`; columns of `COMPARISON_COLUMNS`.
+    Uses each participant's mean over the scans of the positive class in `frame`; columns of `COMPARISON_COLUMNS`.
     """
     codes, names = participant_codes(frame["participant_id"].tolist())
     facts = pd.DataFrame(index=pd.Index(names))
@@ -215,11 +221,13 @@ def compare_subtypes(
     rows: list[dict[str, Any]] = []
     for one in found:
         if one.n_subtypes == 1:
-            rows.append({"source": one.source, "compared": None, "note": "one group: there are no subtypes to compare"})
+            rows.append({"source": one.source, "compared": None, "note": "one group: no subtypes to compare"})
             continue
-        own = facts.reindex(list(one.participants)).assign(level=one.level)
+        table = facts.reindex(list(one.participants)).assign(level=one.level)
         rows += [
-            _compared(one, name, own[name], config) for name in COMPARED if name in own and own[name].notna().any()
+            _compared(one, name, table[name], config)
+            for name in COMPARED
+            if name in table and table[name].notna().any()
         ]
         rows.append(_agreement(one, "test fold", fold_of))
         rows += [
@@ -240,22 +248,22 @@ def _ratio(frame: pd.DataFrame) -> pd.Series:
 
 def _compared(one: Subtypes, name: str, values: pd.Series, config: Config) -> dict[str, Any]:
     known = values.notna().to_numpy(bool)
-    labels, own = one.labels[known], values[known].to_numpy(float)
-    means = "; ".join(f"{k}: {own[labels == k].mean():.6g} (n {int((labels == k).sum())})" for k in np.unique(labels))
+    labels, y = one.labels[known], values[known].to_numpy(float)
+    means = "; ".join(f"{k}: {y[labels == k].mean():.6g} (n {int((labels == k).sum())})" for k in np.unique(labels))
     row: dict[str, Any] = {"source": one.source, "compared": name, "measure": "partial R2", "means": means}
-    row |= {"n_participants": len(own), "n_permutations": 0, "exact": False}
+    row |= {"n_participants": len(y), "n_permutations": 0, "exact": False}
     try:
         design = design_of("subtype", "subtype", pd.DataFrame({"subtype": [f"subtype {k}" for k in labels]}))
         rng = generator(config.seed, "statistics", "subtypes", one.source, "compared", name)
-        test = freedman_lane(own, design, Exchangeability.free(len(own)), config.statistics.permutations, rng)
+        test = freedman_lane(y, design, Exchangeability.free(len(y)), config.statistics.permutations, rng)
     except BadInputError as error:
         return row | {"note": str(error)}
     row["value"] = float(test.partial_r[0] ** 2)
     row["note"] = test.problems[0]
     if (one.source == VOLUME and name in OF_VOLUME) or name == "level":
-        return row | {"note": "the groups were made of what this measures, so a p would say nothing"}
+        return row | {"note": "the groups were derived from this variable, so p would be meaningless"}
     if one.source != VOLUME and name == "probability":
-        return row | {"note": "the groups were made of relevance of this very output, so a p would say nothing"}
+        return row | {"note": "the groups were derived from relevance for this output, so p would be meaningless"}
     f = float(test.statistic[0]) ** (2 if test.df_tested == 1 else 1)
     return row | {"f": f, "p": float(test.p[0]), "n_permutations": test.n_permutations, "exact": test.exact}
 

@@ -39,8 +39,8 @@ NORMATIVE_TABLES = (
 def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Score all scans against controls outside their fold, and look for subtypes among patients.
 
-    BadInputError if the covariates name a missing column or one that holds the class, or if no control outside any fold
-    has values.
+    BadInputError if the covariates name a missing column or one that contains the class, or if no fold has controls
+    with values outside it.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)
@@ -50,8 +50,8 @@ def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     is_control = (scans.frame["label"] == config.cohort.negative).to_numpy(bool)
     if not any((scans.training(fold) & is_control).any() for fold in scans.folds):
         raise BadInputError(
-            f"norms: no participant of {config.cohort.negative} outside a test fold has values of networks that never "
-            'saw them. Set cohort.split = "folds", or check cohort.negative.'
+            f"norms: no participant of {config.cohort.negative} outside a test fold has out-of-fold values. "
+            'Set cohort.split = "folds", or check cohort.negative.'
         )
     scored = [score(features, scans, config) for features in scans.sources]
     scores = pd.concat([score_table(one, scans) for one in scored], ignore_index=True)

@@ -1,7 +1,7 @@
-"""Scores of every scan against the controls outside its fold, and what they make of each participant.
+"""Scores of every scan against the controls outside its fold, and fingerprints of participants.
 
-Nobody is normed against themselves: the norm of a fold is made of the controls that are not tested in it, with their
-first scan each, and explained, as everybody is, by networks that never saw them.
+The norm of a fold is fitted on the first scans of the controls outside it, so no one is compared with themselves. The
+maps of these controls, like all maps, come from networks that were not trained on them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pandas as pd
 from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import CLASSES, Table
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.linear.covariates import CovariateColumns
@@ -24,60 +25,60 @@ from pipeline.statistics.normative.norm import Norm, fit_norm
 W_SCORE_COLUMNS = {
     **SCAN_COLUMNS,
     "label": "Class in the contrast of this run; n/a outside the contrast",
-    "fold": "Test fold of the participant: the norm is made of controls outside it; all: of all controls",
-    "source": "Relevance map (densities), or volume",
+    "fold": "Test fold of the participant, whose norm is fitted on controls outside it; all: on all controls",
+    "source": "Relevance map (density) or volume",
     "group": "Bilateral group",
-    "w": "Residual from the controls' regression over its standard deviation; negative volumes are small ones",
-    "z": "The same with account of how few the controls are: standard normal in new controls, whatever their number",
+    "w": "w-score: residual from the controls' regression over its standard deviation; negative for small volumes",
+    "z": "w corrected for the number of controls: standard normal in new controls",
     "note": "Why there is no score, or what to know of it",
 }
 W_SCORES_TABLE = Table(
     "w_scores", W_SCORE_COLUMNS, "scan, source and bilateral group",
-    "How far is each scan from what its age and sex let expect?", forms={"fold": Form.TEXT}, on_pages=False,
+    "How far does each scan deviate from controls of the same age and sex?", forms={"fold": Form.TEXT}, on_pages=False,
 )  # fmt: skip
 NORM_COLUMNS = {
-    "source": "Relevance map (densities), or volume",
-    "fold": "Test fold that the norm serves",
+    "source": "Relevance map (density) or volume",
+    "fold": "Test fold that the norm is used for",
     "group": "Bilateral group",
-    "n_controls": "Controls outside the fold with all values, one scan each",
-    "covariates": "Columns of the regression",
-    "residual_df": "Controls less coefficients",
-    "residual_sd": "Standard deviation of controls about the regression, in the unit of the source",
-    "note": "Why there is no norm, and covariates left out, each with the reason",
+    "n_controls": "Controls outside the fold without missing values, one scan each",
+    "covariates": "Covariates of the regression",
+    "residual_df": "Residual degrees of freedom",
+    "residual_sd": "Residual standard deviation of the controls, in the unit of the source",
+    "note": "Why there is no norm; covariates left out, each with the reason",
 }
 W_NORMS_TABLE = Table(
     "w_norms", NORM_COLUMNS, "source, fold and bilateral group", "The norms behind w_scores", forms={"fold": Form.TEXT},
     on_pages=False,
 )  # fmt: skip
 CALIBRATION_COLUMNS = {
-    "source": "Relevance map (densities), or volume",
-    "fold": "Test fold of the controls, all of whose scores come from one norm; all: of all folds",
+    "source": "Relevance map (density) or volume",
+    "fold": "Test fold of the controls, all scored by one norm; all: over all folds",
     "group": "Bilateral group",
-    "n_controls": "Controls scored against others, one scan each",
-    "mean_w": "Mean w of these controls; 0 where norms fit",
-    "sd_w": "Standard deviation of w; above 1 where norms are made of few",
-    "mean_z": "Mean z; 0 where norms fit",
-    "sd_z": "Standard deviation of z; 1 where norms fit",
-    "beyond": "Share of |z| > 1.96; .05 where norms fit",
+    "n_controls": "Controls scored by norms that do not include them, one scan each",
+    "mean_w": "Mean w of these controls; 0 if the norms fit",
+    "sd_w": "Standard deviation of w; above 1 with few controls per norm",
+    "mean_z": "Mean z; 0 if the norms fit",
+    "sd_z": "Standard deviation of z; 1 if the norms fit",
+    "beyond": "Share of |z| > 1.96; .05 if the norms fit",
     "note": "Why there is no value",
 }
 W_CALIBRATION_TABLE = Table(
     "w_calibration", CALIBRATION_COLUMNS, "source, fold and bilateral group",
-    "Do the norms fit controls they were not made of?", forms={"fold": Form.TEXT},
+    "Do the norms fit controls that they do not include?", forms={"fold": Form.TEXT},
 )  # fmt: skip
 FINGERPRINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "label": "Class of the scans; n/a outside the contrast",
-    "source": "Relevance map (densities), or volume",
+    "source": "Relevance map (density) or volume",
     "group": "Bilateral group",
     "n_scans": "Scans averaged",
     "w": "Mean w over these scans",
     "z": "Mean z over these scans",
-    "rank": "1 for the group furthest from controls by |z|",
+    "rank": "Rank of the group by |z|; 1 deviates most from controls",
 }
 W_FINGERPRINTS_TABLE = Table(
     "w_fingerprints", FINGERPRINT_COLUMNS, "participant, source and bilateral group",
-    "Where is each person farthest from the norm?", filled=("participant_id", "source", "group"),
+    "In which regions does each participant deviate most from controls?", filled=("participant_id", "source", "group"),
     values={"label": (CLASSES,)},
 )  # fmt: skip
 
@@ -109,8 +110,8 @@ def score(features: RegionFeatures, scans: FoldedScans, config: Config) -> Score
         norm = fit_norm(features.values[controls][usable], columns[usable], settings.min_freedom)
         norms[fold] = norm, covariates
         rows = np.flatnonzero(scans.tested(fold))
-        own, reasons = covariates.matrix(scans.frame.iloc[rows])
-        w[rows], z[rows] = norm.scores(features.values[rows], own)
+        x, reasons = covariates.matrix(scans.frame.iloc[rows])
+        w[rows], z[rows] = norm.scores(features.values[rows], x)
         w[rows[[reason is not None for reason in reasons]]] = np.nan
         z[np.isnan(w)] = np.nan
         for row, reason in zip(rows, reasons, strict=True):
@@ -129,18 +130,18 @@ def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
     means = _means_of_networks(scans, scores.features.source)
     problems = [
         problem or note or ("no value" if np.isnan(value) else mean)
-        for note, mean, fold, own in zip(scores.notes, means, scans.fold, scores.features.values, strict=True)
-        for problem, value in zip(scores.norms[fold][0].problems, own, strict=True)
+        for note, mean, fold, values in zip(scores.notes, means, scans.fold, scores.features.values, strict=True)
+        for problem, value in zip(scores.norms[fold][0].problems, values, strict=True)
     ]
     table["note"] = pd.Series(problems, dtype=object)
     return table[list(W_SCORE_COLUMNS)]
 
 
 def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
-    """What to know of each scan's relevance if it is the mean over several networks."""
+    """A note for each scan whose relevance is the mean over several networks."""
     if source == VOLUME or "n_networks" not in scans.frame:
         return [None] * len(scans.frame)
-    said = "mean over {:g} networks, scored against maps of single networks, which scatter more: another scale"
+    said = "mean over {:g} networks, scored against maps of single networks, which vary more; scores are not comparable"
     return [said.format(n) if n > 1 else None for n in scans.frame["n_networks"]]
 
 
@@ -159,15 +160,15 @@ def norm_table(scores: Scores) -> pd.DataFrame:
 
 
 def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.DataFrame:
-    """Controls scored against norms they are no part of; columns of `CALIBRATION_COLUMNS`."""
+    """Scores of controls by norms that do not include them; columns of `CALIBRATION_COLUMNS`."""
     controls = scans.first & (scans.frame["label"] == negative).to_numpy(bool)
     folds = {NO_FOLD: controls} | {fold: controls & scans.tested(fold) for fold in scans.folds if fold != NO_FOLD}
     rows = []
-    for (fold, own), (i, group) in itertools.product(folds.items(), enumerate(scores.features.groups)):
-        w, z = (one[own, i][~np.isnan(one[own, i])] for one in (scores.w, scores.z))
+    for (fold, members), (i, group) in itertools.product(folds.items(), enumerate(scores.features.groups)):
+        w, z = (one[members, i][~np.isnan(one[members, i])] for one in (scores.w, scores.z))
         row = {"source": scores.features.source, "fold": fold, "group": group, "n_controls": len(z)}
         row |= dict.fromkeys(("mean_w", "sd_w", "mean_z", "sd_z", "beyond"), np.nan)
-        row["note"] = None if len(z) > 1 else f"{len(z)} controls have a score; 2 or more are needed"
+        row["note"] = None if len(z) > 1 else f"{counted(len(z), 'control', 'has')} a score; 2 or more are needed"
         if len(z) > 1:
             row |= {"mean_w": w.mean(), "sd_w": w.std(ddof=1), "mean_z": z.mean(), "sd_z": z.std(ddof=1)}
             row["beyond"] = (np.abs(z) > 1.96).mean()

@@ -11,20 +11,20 @@ from pipeline.run.declared import Table
 from pipeline.statistics.arrays import Floats
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""Edges of the bins of probability: narrow at the ends, where networks put most scans."""
+"""Edges of the probability bins: narrow at the ends, where most predictions lie."""
 
 CALIBRATION_COLUMNS = {
     "low": "Lower edge of the bin of probability",
     "high": "Upper edge; only the last bin includes it",
     "mean_probability": "Mean probability in the bin, each participant counting once",
     "share_positive": "Share of the positive class in the bin, each participant counting once",
-    "ci_low": "Lower bound of its Wilson interval over participants",
-    "ci_high": "Upper bound",
+    "ci_low": "Lower bound of the Wilson interval of share_positive over participants",
+    "ci_high": "Upper bound of the interval",
     "n_participants": "Participants with scans in the bin",
-    "n_scans": "Their scans in the bin",
+    "n_scans": "Scans of these participants in the bin",
 }
 CALIBRATION_TABLE = Table(
-    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Is a probability as often right as it says?",
+    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Do predicted probabilities match observed frequencies?",
     filled=("low", "high", "n_participants"),
 )  # fmt: skip
 PRECISION_RECALL_COLUMNS = {
@@ -34,7 +34,7 @@ PRECISION_RECALL_COLUMNS = {
 }
 PRECISION_RECALL_TABLE = Table(
     "precision_recall", PRECISION_RECALL_COLUMNS, "threshold",
-    "What does each threshold cost in precision and give in recall?",
+    "What precision and recall does each threshold give?",
 )  # fmt: skip
 
 
@@ -56,8 +56,8 @@ def wilson_interval(share: Floats, n: Floats, confidence: float) -> tuple[Floats
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """Observed against predicted frequency of the positive class, in bins of probability.
 
-    A participant's scans in a bin share one vote, so that people with many visits do not count more; bins without scans
-    have no row.
+    The scans of a participant in a bin share one vote, so that participants with many visits do not count more; bins
+    without scans have no row.
     """
     edges = np.asarray(BINS)
     place = np.clip(
@@ -75,7 +75,7 @@ def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFr
 
 
 def precision_recall_table(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Points of the precision-recall curve over scans; none where a class is missing."""
+    """Points of the precision-recall curve over scans; none if a class is missing."""
     if predictions["target"].nunique() < 2:
         return pd.DataFrame(columns=list(PRECISION_RECALL_COLUMNS))
     target, probability = predictions["target"].to_numpy(int), predictions["probability"].to_numpy(float)

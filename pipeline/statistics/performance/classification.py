@@ -1,4 +1,4 @@
-"""How well scans are classified by networks that have not seen their participant, with intervals over participants."""
+"""Performance of the classifier in held-out participants, with intervals over participants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PERFORMANCE_COLUMNS = {
     "n_scans": "Scans",
     "n_positive": "Scans of the positive class",
     "n_negative": "Scans of the negative class",
-    "note": "Why there is no value, or what to know of it",
+    "note": "Why there is no value, or a caveat",
 }
 PERFORMANCE_TABLE = Table(
     "performance", PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well does the classifier work?", forms={"fold":
@@ -49,7 +49,7 @@ ROC_COLUMNS = {
 }
 ROC_TABLE = Table(
     "roc", ROC_COLUMNS, "fold (or all) and threshold",
-    "What does each threshold cost in specificity and give in sensitivity?", forms={"fold": Form.TEXT},
+    "What sensitivity and specificity does each threshold give?", forms={"fold": Form.TEXT},
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ METRICS = ("balanced_accuracy", "sensitivity", "specificity", "accuracy", "auc",
 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
-    """Area under the ROC curve: the chance that a positive scores above a negative, ties counted half.
+    """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
 def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
     """Precision averaged over the steps of recall; NaN where the positive class has no weight.
 
-    Arguments as of `weighted_auc`. Ties are called together; the chance level is the positive share.
+    Arguments as for `weighted_auc`. Tied scores share one threshold; the chance level is the share of positives.
     """
     _, level, sizes = np.unique(-score, return_inverse=True, return_counts=True)
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
@@ -120,7 +120,7 @@ def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, see
 
 
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Points of the ROC curves; none where a class is missing."""
+    """Points of the ROC curves; none if a class is missing."""
     blocks = [pd.DataFrame(columns=list(ROC_COLUMNS))]
     for fold, frame in by_fold(predictions).items():
         if frame["target"].nunique() == 2:

@@ -13,21 +13,22 @@ from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.declared import CLASSES, Table
+from pipeline.run.plain_text import counted
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.groups.members import hedges_g
 
 TOTAL = "all"
 
 DEMOGRAPHICS_COLUMNS = {
-    "label": "Class, or all. A participant with scans of both classes is in both",
+    "label": "Class, or all; a participant with scans of both classes is in both",
     "variable": "scans (per participant), age (years), female (share), mmse, tiv_mm3 or hippocampus_mm3",
     "n_participants": "Participants of the class",
     "n_scans": "Scans of the class",
     "n_known": "Participants with a value",
-    "mean": "Mean over participants, each participant's scans of the class averaged first",
-    "sd": "Standard deviation between participants (n - 1)",
-    "minimum": "Smallest value of a participant",
-    "maximum": "Largest value of a participant",
+    "mean": "Mean over participants (each participant's scans of the class averaged first)",
+    "sd": "Standard deviation over participants (n - 1)",
+    "minimum": "Smallest value over participants",
+    "maximum": "Largest value over participants",
 }
 DEMOGRAPHICS_TABLE = Table(
     "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
@@ -36,31 +37,31 @@ DEMOGRAPHICS_TABLE = Table(
 TESTS_COLUMNS = {
     "variable": "As in demographics",
     "test": "Welch's t; for sex, Fisher's exact test",
-    "statistic": "t; for sex the odds ratio of being a woman",
-    "p": "Two-sided p, not corrected: it describes the sample, and a large one does not make classes alike",
+    "statistic": "t; for sex the odds ratio of being female",
+    "p": "Two-sided p, uncorrected; a large p does not show that the classes are alike",
     "hedges_g": "Difference in pooled standard deviations, positive class minus negative; n/a for sex",
     "n_positive": "Participants of the positive class with a value",
     "n_negative": "Participants of the negative class with a value",
     "note": "Why there is no value, or who was left out",
 }
 DEMOGRAPHIC_TESTS_TABLE = Table(
-    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other facts?",
+    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other characteristics?",
     filled=("variable",),
 )  # fmt: skip
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
 def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
-    """One row per class and variable, also for a class without scans."""
+    """One row per class and variable, including classes without scans."""
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     rows = []
     classes = () if cohort.target else tuple(reversed(cohort.labels))  # positive first
     for label in (TOTAL, *classes):
-        own = frame if label == TOTAL else frame[frame["label"] == label]
-        people = own.groupby("participant_id")
+        rows_of_class = frame if label == TOTAL else frame[frame["label"] == label]
+        people = rows_of_class.groupby("participant_id")
         values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
         for variable in _VARIABLES:
-            rows.append(_row(label, variable, len(own), values[variable]))
+            rows.append(_row(label, variable, len(rows_of_class), values[variable]))
     return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
 
 
@@ -74,7 +75,7 @@ def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
-    """Whether the classes differ in who they are: one row per variable, participants as the unit.
+    """Tests of differences between the classes, one row per variable, with participants as units.
 
     Participants with scans of both classes are left out and counted in the note.
     """
@@ -86,7 +87,7 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFra
     values = (
         people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float), label=people["label"].first())
     )
-    left_out = f"{len(both)} with scans of both classes left out" if both else None
+    left_out = f"{counted(len(both), 'participant')} with scans of both classes left out" if both else None
     rows = []
     for variable in _VARIABLES:
         a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
@@ -100,7 +101,7 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFra
 def _welch(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     found: dict[str, Any] = {"test": "Welch's t", "statistic": np.nan, "p": np.nan, "hedges_g": np.nan, "note": None}
     if min(len(a), len(b)) < 2 or (a.std() == 0 and b.std() == 0):
-        return {**found, "note": "fewer than two values in a class, or none differs from another"}
+        return {**found, "note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
     values = np.concatenate([a, b]).astype(float)[:, None]
     g = hedges_g(values, np.arange(len(values)) < len(a))[0]

@@ -1,4 +1,4 @@
-"""Measures of predictions with intervals over participants: in each test fold, and over all of them."""
+"""Performance measures with intervals over participants: in each test fold, and over all folds."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 ALL_FOLDS = "all"
 MEASURE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "metric": "What is measured",
-    "estimate": "Value; n/a where it does not exist",
+    "metric": "Name of the metric",
+    "estimate": "Value; n/a if undefined",
     "ci_low": "Lower bound of the interval over participants",
     "ci_high": "Upper bound of the interval over participants",
-    "interval": "BCa or percentile bootstrap over participants; none",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
     "n_participants": "Participants",
-    "n_scans": "Their scans",
+    "n_scans": "Scans of these participants",
 }
 
 
 def by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The predictions of all folds, and those of each."""
+    """The predictions of all folds, and of each."""
     folds = {str(fold): frame for fold, frame in predictions.groupby("fold", sort=True)}
     return {ALL_FOLDS: predictions, **folds}
 

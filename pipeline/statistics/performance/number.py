@@ -1,4 +1,4 @@
-"""How well a number is predicted by networks that have not seen the participant, with intervals over participants."""
+"""Performance of predicting a number in held-out participants, with intervals over participants."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_
 from pipeline.statistics.resampling.weighted import weighted_mean, weighted_slope
 
 NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
-    "metric": "Over scans: mae (mean absolute error), mae_of_mean (of predicting the mean of the target over these "
-    "scans: what a network must beat), r (Pearson, predicted with true), r2 (share of the target's variance explained; "
-    "below 0 it is worse than the mean), mean_gap (predicted minus true), gap_slope (change of the gap per unit of the "
-    "target), corrected_mae (of the corrected gap, which uses the true value, so it is no measure of prediction) or "
-    "corrected_gap_slope (0 where the correction works)"
+    "metric": "Over scans: mae (mean absolute error), mae_of_mean (mae of always predicting the mean of the target, "
+    "the baseline), r (Pearson correlation of predicted and true values), r2 (share of the target's variance "
+    "explained; negative if worse than the mean), mean_gap (predicted minus true), gap_slope (change of the gap per "
+    "unit of the target), corrected_mae (of the corrected gap, which uses the true value, so it does not measure "
+    "prediction) or corrected_gap_slope (0 if the correction works)"
 }
 """Columns of ``performance_number.tsv``."""
 PERFORMANCE_NUMBER_TABLE = Table(
@@ -30,7 +30,7 @@ PERFORMANCE_NUMBER_TABLE = Table(
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
-    """All metrics (draws,) of weighted scans; NaN where a metric does not exist, such as r without a spread.
+    """All metrics (draws,) of weighted scans; NaN where undefined, such as r of constant values.
 
     target, predicted and corrected gaps have shape (scans,), weights (draws, scans). Without corrected gaps (NaN) their
     metrics are NaN.

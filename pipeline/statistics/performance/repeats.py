@@ -1,4 +1,4 @@
-"""How much the performance depends on the seed of the training: each repeat, and mean and SD over repeats."""
+"""Variation of performance over training seeds: each repeat, and mean and SD over repeats."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pipeline.run.tables import read_table
 from pipeline.statistics.data.inputs import StatisticsInputs
 
 REPEATS_COLUMNS = {
-    "repeat": "Training, from 1, the one that maps are made with; mean and sd: over repeats",
-    "metric": "balanced_accuracy (macro) of classes, or mae and r of a number, over out-of-fold scans of all folds",
+    "repeat": "Repeat of training; maps come from repeat 1; mean and sd: over repeats",
+    "metric": "balanced_accuracy (macro) for classes, mae and r for a number; over out-of-fold scans of all folds",
     "estimate": "Value; the standard deviation is that of the sample of repeats",
-    "n_participants": "Participants predicted by this repeat; of mean and sd the smallest number",
-    "n_scans": "Their scans",
+    "n_participants": "Participants predicted by this repeat; for mean and sd the smallest number",
+    "n_scans": "Scans of these participants",
 }
 """Columns of ``performance_repeats.tsv``."""
 PERFORMANCE_REPEATS_TABLE = Table(
     "performance_repeats", REPEATS_COLUMNS, "training (or mean, or sd) and metric",
-    "Does the performance depend on the seed of the training?", forms={"repeat": Form.TEXT},
+    "Does the performance depend on the training seed?", forms={"repeat": Form.TEXT},
 )  # fmt: skip
 
 
 def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Table ``performance_repeats``; none where each fold was trained once."""
+    """Table ``performance_repeats``; none if each fold was trained once."""
     path = inputs.layout.predictions_repeats
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""How well scans of several classes are told apart by networks that have not seen their participant."""
+"""Performance of multi-class networks in held-out participants."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
 
 CLASSES_COLUMNS = MEASURE_COLUMNS | {
-    "metric": "Over scans: balanced_accuracy (macro: mean of the recalls of all classes), accuracy, or recall of CLASS "
-    "(share of its scans that are recognised)"
+    "metric": "Over scans: balanced_accuracy (macro: mean recall over classes), accuracy, or recall of CLASS (share "
+    "of its scans that are predicted as CLASS)"
 }
 """Columns of ``performance_classes.tsv``."""
 PERFORMANCE_CLASSES_TABLE = Table(
-    "performance_classes", CLASSES_COLUMNS, "fold (or all) and metric", "How well are the classes told apart?",
+    "performance_classes", CLASSES_COLUMNS, "fold (or all) and metric", "How well are the classes distinguished?",
     forms={"fold": Form.TEXT},
 )  # fmt: skip
 CONFUSION_COLUMNS = {
@@ -28,12 +28,12 @@ CONFUSION_COLUMNS = {
     "label": "True class",
     "predicted": "Class with the largest logit",
     "n_scans": "Scans",
-    "n_participants": "Their participants",
+    "n_participants": "Participants with these scans",
     "share": "Share of the scans of the true class",
 }
 """Columns of ``confusion.tsv``."""
 CONFUSION_TABLE = Table(
-    "confusion", CONFUSION_COLUMNS, "fold (or all), true and predicted class", "Which classes are taken for which?",
+    "confusion", CONFUSION_COLUMNS, "fold (or all), true and predicted class", "Which classes are confused with which?",
     forms={"fold": Form.TEXT}, values={"label": (CLASSES,), "predicted": (CLASSES,)},
 )  # fmt: skip
 
@@ -61,14 +61,14 @@ def class_metrics(
 
 
 def confusion_table(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:
-    """One row per fold, true class and predicted class, also where there is no scan."""
+    """One row per fold, true class and predicted class, including pairs without scans."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         for label in classes:
-            own = frame[frame["label"] == label]
+            of_class = frame[frame["label"] == label]
             for predicted in classes:
-                cell = own[own["predicted"] == predicted]
-                share = len(cell) / len(own) if len(own) else float("nan")
+                cell = of_class[of_class["predicted"] == predicted]
+                share = len(cell) / len(of_class) if len(of_class) else float("nan")
                 rows.append([fold, label, predicted, len(cell), cell["participant_id"].nunique(), share])
     return pd.DataFrame(rows, columns=list(CONFUSION_COLUMNS))
 

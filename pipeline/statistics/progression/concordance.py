@@ -1,10 +1,9 @@
-"""Harrell's concordance: of pairs whose order of events is known, the share in which the predictor has it right.
+"""Harrell's concordance: the share of comparable pairs that the predictor orders correctly.
 
 A pair is comparable if the earlier of its two times is an event; with equal times, if one is an event and the other is
-censored. Ties of the predictor count one half. The area under a ROC curve is the same number over other pairs (each
-positive with each negative), so both come from one formula over a matrix of pairs.
-
-Own code: neither scipy nor statsmodels has it, and lifelines and scikit-survival give no bootstrap over weights.
+censored. Ties of the predictor count one half. The area under the ROC curve is the same quantity over other pairs (each
+positive with each negative), so one formula over a matrix of pairs gives both. Why not a library: neither scipy nor
+statsmodels has it, and lifelines and scikit-survival do not take bootstrap weights.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CHANCE = 0.5
 
 
 def comparable_pairs(time: Floats, event: NDArray[np.bool_]) -> Pairs:
-    """1 where the event of row i is known to come before that of column j, else 0; shape (n, n).
+    """1 where the event of row i is known to precede that of column j, else 0; shape (n, n).
 
     Examples
     --------
@@ -49,7 +48,7 @@ def concordance(predictor: Floats, pairs: Pairs, weights: Floats | None = None) 
     """Share of pairs in which the higher predictor has the earlier event, (draws,); NaN without a pair.
 
     `predictor` (n,): higher means sooner; `pairs` (n, n) from `comparable_pairs` or `class_pairs`; `weights` (draws,
-    n): how often each participant counts, once by default.
+    n): count of each participant, 1 by default.
     """
     counted = np.ones((1, len(predictor))) if weights is None else weights
     right = ((counted @ (pairs * orders(predictor))) * counted).sum(axis=1)
@@ -59,7 +58,7 @@ def concordance(predictor: Floats, pairs: Pairs, weights: Floats | None = None) 
 
 
 def permuted_concordance(predictor: Floats, pairs: Pairs, rows: NDArray[np.integer]) -> Floats:
-    """Concordance for the predictor in each order of `rows` (m, n)."""
+    """Concordance of the predictor permuted by each of `rows` (m, n)."""
     order, first, second = orders(predictor), *np.nonzero(pairs)
     result = np.full(len(rows), np.nan)
     if len(first):

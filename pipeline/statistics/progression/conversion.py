@@ -1,14 +1,13 @@
-"""Who converted from MCI to AD, and when: one row per participant, from their first scan with MCI.
+"""Conversion from MCI to AD: one row per participant, from their first scan with MCI.
 
-The networks told AD from CN and never saw these participants, so what they say here is out of sample. Time runs from
-the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored); where AD was
-diagnosed and withdrawn there is neither, and they are left out and counted (`pipeline.cohort.people.progression`,
-which also
-says who is pMCI: the same conversions, by the horizon). The conversion lies somewhere before that visit; with visits
-every 6 to 12 months this is the usual approximation.
+The networks were trained to distinguish AD from CN without these participants, so their predictions are out of sample.
+Time runs from the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored).
+Participants with a withdrawn AD diagnosis have neither; they are left out and counted
+(`pipeline.cohort.people.progression`, which also defines pMCI: the same conversions within the horizon). The conversion
+lies somewhere before that visit; with visits every 6 to 12 months this is the usual approximation.
 
-A dementia of another cause ends follow-up: a competing event, censored there. So hazards are those of AD among people
-without any dementia yet (cause-specific), and no risk by a certain time. Nothing is known of deaths.
+A dementia of another cause is a competing event and censors follow-up, so hazards are cause-specific for AD among
+people without any dementia yet, and not a risk by a certain time. Deaths are unknown.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import AppliedScans
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.visits import (
     CONVERTED,
     FOLLOWED,
@@ -35,15 +36,15 @@ from pipeline.statistics.data.visits import (
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
-"""What the network is compared with; each as it is, not fitted to anything."""
+"""Predictors that the network is compared with, used without fitting."""
 AT_ANY_TIME = "AD at any visit after the scan"
-"""What counts as an event where time does: also one after the horizon of pMCI and sMCI."""
+"""Definition of an event in analyses over time, which includes conversions after the horizon of pMCI and sMCI."""
 SOONER_WHEN_LOWER = frozenset({"hippocampus/tiv", "mmse"})
 
 
 @dataclass(frozen=True, eq=False)
 class Conversions:
-    """First MCI scans and what followed, one row per participant; relevance (participants, maps, groups) holds sums.
+    """First MCI scans and follow-up, one row per participant; relevance (participants, maps, groups) holds sums.
 
     `frame` has the facts of the scan, ``time`` (months), ``event``, and ``competing`` (censored by a dementia of
     another cause; NaN where unknown). `left_out` counts participants without a time, by reason.
@@ -68,7 +69,7 @@ class Conversions:
         return self.frame["competing"].to_numpy(float)
 
     def scalar(self, predictor: str) -> Floats:
-        """Value of the model's logit or of a comparator; NaN where unknown."""
+        """Value of the model's log odds or of a comparator; NaN where unknown."""
         if predictor == MODEL:
             return log_odds(self.frame)
         if predictor == "hippocampus/tiv":
@@ -77,23 +78,23 @@ class Conversions:
 
     @property
     def network(self) -> NDArray[np.intp]:
-        """Number of the set of networks that answered for each participant."""
+        """Integer code of the set of networks applied to each participant."""
         return pd.factorize(networks_of(self.frame))[0].astype(np.intp)
 
     @property
     def note(self) -> str | None:
-        """Who is left out and why; None if nobody is."""
-        return "; ".join(f"{count} left out: {why}" for why, count in self.left_out.items() if count) or None
+        """Participants left out, by reason; None if there are none."""
+        return joined(*(f"{counted(n, 'participant')} left out: {why}" for why, n in self.left_out.items() if n))
 
 
 def conversions(applied: AppliedScans | None) -> Conversions:
-    """Take the first MCI scan of each participant and count the months from it.
+    """First MCI scan of each participant, with the months from it.
 
-    BadInputError if the networks saw no scan with MCI, or the clinical table has no times.
+    BadInputError if the networks were not applied to a scan with MCI, or the clinical table has no times.
     """
     if applied is None:
         raise BadInputError(
-            "predictions_applied.tsv: there is none, so the networks were not asked about anyone with MCI. Add scans "
+            "predictions_applied.tsv: missing, so the networks were not applied to anyone with MCI. Add scans "
             "with the diagnosis MCI to the input, and leave cohort.apply_outside_contrast on."
         )
     frame = applied.frame.assign(_row=np.arange(len(applied.frame)))
@@ -103,11 +104,11 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     missing = [name for name in (CONVERTED, FOLLOWED) if name not in frame.columns]
     if missing:
         raise BadInputError(
-            f"clinical.tsv: column {', '.join(missing)} is missing, so nothing is known of conversion. The input's "
-            "visits table (ADNIMERGE, DXSUM) gives it; a BIDS dataset may have it in sessions.tsv."
+            f"clinical.tsv: column {', '.join(missing)} is missing, so conversion is unknown. It comes from the "
+            "input's visits table (ADNIMERGE, DXSUM), or sessions.tsv in a BIDS dataset."
         )
     first = first_visits(mci)
-    later = [TO_CONVERSION, OTHER_DEMENTIA]  # not there if nobody converted, or in tables that do not tell
+    later = [TO_CONVERSION, OTHER_DEMENTIA]  # missing if no one converted, or from some inputs
     first = first.reindex(columns=first.columns.union(later, sort=False))
     event = first[CONVERTED].astype(float) == 1
     time = first[TO_CONVERSION].astype(float).where(event, first[FOLLOWED].astype(float))
@@ -125,6 +126,6 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     return Conversions(kept.drop(columns="_row"), values.sums[rows], values.maps, values.groups, left_out)
 
 
-def counted(flags: Floats) -> int | None:
-    """How many are true; None where it is known of nobody."""
+def number_of(flags: Floats) -> int | None:
+    """Number of true flags; None if all are unknown."""
     return None if np.isnan(flags).all() else int(np.nansum(flags))

@@ -1,13 +1,11 @@
-"""Relevance and the model's answer against the time from MCI to AD: one Cox model per predictor.
+"""Relevance and the model's prediction against the time from MCI to AD: one Cox model per predictor.
 
 Each predictor has two models: alone, and adjusted for age, sex and MMSE. A model with fewer conversions per variable
-than the settings ask for is not fitted; between that and twice as many it is, and says so. Hazard ratios are per
-standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
-participants they were fitted on; their performance in other participants is not estimated. The concordance
-is that of the unfitted predictor.
-
-Relevance of participants whom different networks answered for is in different scales: where there are such, relevance
-is taken as deviations from the mean of those with the same networks, and participants change places among these.
+than the settings require is not fitted; one with fewer than twice as many has a note. Hazard ratios are per standard
+deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the participants
+they were fitted on; performance in other participants is not estimated. The concordance is that of the unfitted
+predictor. Participants may have maps from different networks, which differ in scale. Then relevance is centred within
+participants with the same networks, and permuted among them.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
-from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, counted
+from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, number_of
 from pipeline.statistics.progression.hazards import (
     SINGULAR,
     Hazard,
@@ -41,47 +39,47 @@ from pipeline.statistics.resampling.correction_family import add_false_discovery
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"
 COVARIATES = ("age", "sex", "mmse")
-PARTIAL_FAMILY = "p_fwe is over the regions and maps known of the same participants, which are not all"
+PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same participants"
 WELL_POWERED = 2
-"""Times the fewest events per variable: 10, the rule of Peduzzi et al. (1995)."""
+"""Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
 
 COX_COLUMNS = {
-    "predictor": "model: log odds of the positive class, by networks that never saw the participant; relevance: sum of "
-    "a map over a bilateral group; or a measure of the scan's visit, to compare with",
+    "predictor": "model: log odds of the positive class by networks not trained on the participant; relevance: sum "
+    "of a map over a bilateral group; or a measure at the visit of the scan, for comparison",
     "map": "Relevance map; n/a for other predictors",
     "group": "Bilateral group of regions; n/a for other predictors",
-    "model": "alone; adjusted: for the covariates",
-    "covariates": "Covariates in the model; constant ones, and the predictor itself, are left out",
-    "hazard_ratio": "Hazard of conversion to AD per standard deviation more of the predictor (Cox model, Efron's "
-    "ties); in these participants",
-    "ci_low": "Lower bound of its Wald interval",
-    "ci_high": "Upper bound",
-    "p": "Two-sided p of the score of the predictor from permuting participants, (b+1)/(m+1); the covariates taken "
-    "out of the predictor first",
-    "p_fwe": "The same against the largest of the regions and maps that are known of the same participants (max-T): "
-    "family-wise over these, by permuting them alike; the note says so where that is not all; n/a for other predictors",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "family": "Tests adjusted together",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all permutations there are",
-    "concordance": "Harrell's concordance of the predictor as it is, nothing fitted: above 0.5 where more of it comes "
-    "with earlier conversion, below where less does",
-    "n_participants": "Participants with MCI, one scan each: their first",
-    "n_scans": "Their scans, one each",
-    "n_events": "Conversions among them, as event says",
-    "n_censored": "The others, counted until their last diagnosis or a dementia of another cause",
-    "n_competing": "Censored by a dementia of another cause, a competing event: ratios are of the cause-specific "
-    "hazard of AD; n/a where clinical.tsv has no column other_dementia. Deaths are not known",
-    "event": "What counts as a conversion",
-    "n_missing": "Participants left out for a missing predictor or covariate",
-    "note": "Why there is no value, or what to know of it",
+    "model": "alone; or adjusted for the covariates",
+    "covariates": "Covariates of the model, without constant ones and the predictor itself",
+    "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor, in these participants "
+    "(Cox model, Efron's ties)",
+    "ci_low": "Lower bound of the Wald interval of hazard_ratio",
+    "ci_high": "Upper bound of the interval",
+    "p": "Two-sided p of the predictor's score test from permuting participants, after removing the covariates from "
+    "the predictor; (b+1)/(m+1)",
+    "p_fwe": "Family-wise p over the regions and maps known for the same participants (max-T with shared "
+    "permutations); the note says if that is not all of them; n/a for other predictors",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that p_fdr is adjusted over",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "concordance": "Harrell's concordance of the unfitted predictor: above 0.5 if higher values go with earlier "
+    "conversion",
+    "n_participants": "Participants with MCI, each with the first MCI scan",
+    "n_scans": "Scans, one per participant",
+    "n_events": "Participants who converted, as defined in event",
+    "n_censored": "Other participants, censored at their last diagnosis or at a dementia of another cause",
+    "n_competing": "Participants censored by a dementia of another cause (competing event; hazard ratios are "
+    "cause-specific); n/a if clinical.tsv has no column other_dementia. Deaths are unknown",
+    "event": "Definition of a conversion",
+    "n_missing": "Participants left out because the predictor or a covariate is unknown",
+    "note": "Why there is no value, or a caveat",
 }
-COX_TABLE = Table("cox", COX_COLUMNS, "predictor and model", "Does a score foretell when someone with MCI converts?")
+COX_TABLE = Table("cox", COX_COLUMNS, "predictor and model", "Do scores predict the time of conversion from MCI?")
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """One predictor of all participants; NaN where unknown. ``network``: whose networks it is compared within."""
+    """One predictor of all participants, NaN where unknown; ``network``: groups within which it is compared."""
 
     name: str
     map: str | None
@@ -91,7 +89,7 @@ class Predictor:
 
 
 def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
-    """The model, what it is compared with, then every region of every map (with `hold`, within networks)."""
+    """The model, its comparators, then every region of every map (with `hold`, within networks)."""
     network = cohort.network if hold and len(np.unique(cohort.network)) > 1 else None
     relevance = cohort.relevance if network is None else centred_within(cohort.relevance, network)
     for name in (MODEL, *COMPARATORS):
@@ -103,7 +101,7 @@ def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """Predictors that are known of the same participants, with the covariates of one model."""
+    """Predictors known for the same participants, with the covariates of one model."""
 
     members: Sequence[Predictor]
     complete: Flags
@@ -114,8 +112,8 @@ class _Fitted:
 
     @property
     def columns(self) -> Floats:
-        own = [*self.covariates.values()]
-        return np.column_stack(own) if own else np.zeros((int(self.complete.sum()), 0))
+        covariates = [*self.covariates.values()]
+        return np.column_stack(covariates) if covariates else np.zeros((int(self.complete.sum()), 0))
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
@@ -123,7 +121,7 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, covariates in ((ALONE, {}), (ADJUSTED, covariate_columns(cohort.frame))):
-        for together in _named(_alike(everything, covariates)):
+        for together in _with_family_notes(_with_shared_models(everything, covariates)):
             for predictor, row in zip(together.members, _rows(cohort, together, settings, seed), strict=True):
                 rows[everything.index(predictor), model] = row | {"model": model}
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
@@ -133,13 +131,13 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
 
 
 def covariate_columns(frame: pd.DataFrame) -> dict[str, Floats]:
-    """Age, MMSE, and 1 for male."""
+    """Age, MMSE, and an indicator of male sex."""
     sex = frame["sex"].map({"F": 0.0, "M": 1.0})
     return {name: np.asarray(sex if name == "sex" else frame[name], dtype=float) for name in COVARIATES}
 
 
-def _alike(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) -> Iterator[_Fitted]:
-    """Gather predictors with the same participants and covariates: one model of the covariates serves them all."""
+def _with_shared_models(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) -> Iterator[_Fitted]:
+    """Group predictors with the same participants and covariates, which share one model of the covariates."""
     found: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
         wanted = tuple(name for name in covariates if name != predictor.name)
@@ -151,19 +149,20 @@ def _alike(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) ->
         unknown = [name for name in wanted if np.isnan(covariates[name]).all()]
         used = {name: covariates[name][complete] for name in wanted if name not in unknown}
         constant = [name for name, values in used.items() if len(values) and np.ptp(values) == 0]
-        notes = [f"{', '.join(unknown)}: not known of anyone"] if unknown else []
-        notes += [f"{', '.join(constant)}: the same in all"] if constant else []
+        notes = [f"{', '.join(unknown)}: unknown for all participants"] if unknown else []
+        notes += [f"{', '.join(constant)}: constant"] if constant else []
         network = members[0].network
-        notes += ["compared within participants whom the same networks answered for"] if network is not None else []
+        notes += ["compared within participants with the same networks"] if network is not None else []
         kept = {name: values for name, values in used.items() if name not in constant}
         yield _Fitted(members, complete, None if network is None else network[complete], kept, notes)
 
 
-def _named(families: Iterator[_Fitted]) -> list[_Fitted]:
-    """Families of regions and maps, each with a note where there are several."""
+def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
+    """Families of regions and maps, each with a note if there are several."""
     found = list(families)
-    several = sum(any(one.name == RELEVANCE for one in own.members) and own.complete.any() for own in found) > 1
-    return [replace(own, family=PARTIAL_FAMILY if several else None) for own in found]
+    of_relevance = (any(one.name == RELEVANCE for one in family.members) and family.complete.any() for family in found)
+    several = sum(of_relevance) > 1
+    return [replace(family, family=PARTIAL_FAMILY if several else None) for family in found]
 
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
@@ -175,7 +174,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         "n_scans": len(time),
         "n_events": int(event.sum()),
         "n_censored": int((~event).sum()),
-        "n_competing": counted(cohort.competing[together.complete]),
+        "n_competing": number_of(cohort.competing[together.complete]),
         "event": AT_ANY_TIME,
         "n_missing": int((~together.complete).sum()),
     }
@@ -186,7 +185,12 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         hazard = (
             Hazard.none(refused) if refused else hazard_per_sd(time, event, x, together.columns, settings.confidence)
         )
-        notes = [hazard.note, None if refused else _few(event, together, settings), *together.notes, cohort.note]
+        notes = [
+            hazard.note,
+            None if refused else _few_events_note(event, together, settings),
+            *together.notes,
+            cohort.note,
+        ]
         notes += [together.family] if predictor.name == RELEVANCE else []
         rows.append(
             base
@@ -201,7 +205,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
     return rows
 
 
-def _few(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | None:
+def _few_events_note(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | None:
     variables = 1 + len(together.covariates)
     needed = settings.progression.min_events_per_variable * variables
     return f"few events: {event.sum() / variables:.3g} per variable" if event.sum() < WELL_POWERED * needed else None
@@ -210,14 +214,14 @@ def _few(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | N
 def _tests(
     time: Floats, event: Flags, together: _Fitted, settings: StatisticsConfig, seed: int
 ) -> tuple[dict[str, Sequence[Any]], str | None]:
-    """P values of all members; or why there can be none."""
+    """P values of all members; or why there are none."""
     count, variables = len(together.members), 1 + len(together.covariates)
     nothing: dict[str, Sequence[Any]] = {"p": [np.nan] * count, "p_fwe": [np.nan] * count}
     nothing |= {"n_permutations": [None] * count, "exact": [None] * count}
     needed = settings.progression.min_events_per_variable * variables
     if event.sum() < needed:
-        required = f"{needed} {'is' if needed == 1 else 'are'} needed for {so_many(variables, 'variable')}"
-        return nothing, f"{so_many(event.sum(), 'conversion')}; {required}"
+        required = f"{needed} {'is' if needed == 1 else 'are'} needed for {counted(variables, 'variable')}"
+        return nothing, f"{counted(event.sum(), 'conversion')}; {required}"
     try:
         residuals = martingale_residuals(time, event, together.columns)
     except (np.linalg.LinAlgError, ValueError):

@@ -1,11 +1,10 @@
-"""Cox proportional hazards of one predictor: the ratio by statsmodels' PHReg (Efron's ties), p by permutation.
+"""Cox proportional hazards of one predictor: hazard ratio by statsmodels' PHReg (Efron's ties), p by permutation.
 
 With 20 conversions and four variables the likelihood ratio test of PHReg rejects a true null hypothesis in 7.2 % of
 2,000 data sets at a nominal 5 %. So p comes from permuting participants: the statistic is the score of the predictor,
-the sum of its values times the martingale residuals of a model of the covariates alone, and what changes places is what
-the covariates do not explain of the predictor. Without covariates the test is exact; with them it is Freedman and
-Lane's idea applied to the predictor, and holds its level in the simulation of the tests. All predictors share one
-matrix product.
+the sum of its values times the martingale residuals of a model with the covariates only, and the predictor's residuals
+given the covariates are permuted. Without covariates the test is exact; with them it applies the idea of Freedman and
+Lane to the predictor, and keeps its level in the simulation of the tests. All predictors share one matrix product.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ LARGEST = 7.0
 """Log hazard ratio per SD (a thousandfold) beyond which the likelihood has no maximum: the predictor tells events
 from the others without error."""
 LARGEST_GRADIENT = 1e-3
-COLLINEAR = "collinear: the predictor or a covariate is a sum of the others"
-SINGULAR = "the model could not be fitted: its likelihood is flat"
-SEPARATES = "the predictor orders the events almost without error: no finite ratio"
+COLLINEAR = "predictor and covariates are collinear"
+SINGULAR = "the model could not be fitted: flat likelihood"
+SEPARATES = "the predictor orders the events almost perfectly: no finite hazard ratio"
 CONSTANT = "the predictor is constant"
 FLAT = 1e-9
-"""Length, relative to its own before, below which nothing is left of a predictor beside the covariates."""
+"""Residual norm of a predictor given the covariates, relative to its norm, below which it counts as fully explained."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Hazard:
 
 
 def standardised(columns: Floats) -> Floats:
-    """Mean 0 and standard deviation 1 (n - 1) of each column; constant ones become 0."""
+    """Scale each column to mean 0 and standard deviation 1 (n - 1); constant columns become 0."""
     centred = columns - columns.mean(axis=0)
     spread = columns.std(axis=0, ddof=1)
     flat = spread <= 1e-12 * np.abs(columns).max(axis=0)
@@ -58,7 +57,7 @@ def standardised(columns: Floats) -> Floats:
 
 
 def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Floats, confidence: float) -> Hazard:
-    """Hazard ratio of a predictor (n,), adjusted for covariates (n, q), q from 0; times (n,) are above 0."""
+    """Hazard ratio of a predictor (n,), adjusted for covariates (n, q), q >= 0; times (n,) are positive."""
     x = standardised(predictor[:, None])
     if not x.any():
         return Hazard.none(CONSTANT)
@@ -79,7 +78,7 @@ def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Flo
 
 
 def martingale_residuals(time: Floats, event: Flags, covariates: Floats) -> Floats:
-    """Observed less expected events (n,) given covariates (n, q) alone (Breslow's cumulative hazard).
+    """Observed minus expected events (n,) given only the covariates (n, q) (Breslow's cumulative hazard).
 
     Without covariates the expectation is the Nelson-Aalen estimate. LinAlgError if covariates are collinear or separate
     the events.
@@ -102,10 +101,10 @@ def martingale_residuals(time: Floats, event: Flags, covariates: Floats) -> Floa
 def score_statistics(
     residuals: Floats, predictors: Floats, covariates: Floats, rows: NDArray[np.integer]
 ) -> tuple[Floats, Floats]:
-    """Scores of predictors (n, k) as they are (k,) and in every order of participants, rows (m, n): (m, k).
+    """Scores of predictors (n, k): observed (k,), and under permutations `rows` (m, n) of participants, (m, k).
 
-    They are correlations of `martingale_residuals` (n,) with what the covariates (n, q) do not explain of a predictor;
-    NaN where nothing is left.
+    They are correlations of `martingale_residuals` (n,) with the residuals of a predictor given the covariates (n, q);
+    NaN where the covariates explain all of it.
     """
     design = np.column_stack([np.ones(len(residuals)), standardised(covariates)])
     basis, _ = np.linalg.qr(design)
@@ -116,15 +115,15 @@ def score_statistics(
     left = np.where(gone, np.nan, left / np.where(gone, 1.0, length))
     scaled = residuals - residuals.mean()
     scaled = scaled / np.linalg.norm(scaled)
-    # Moving the residuals is moving the predictors the other way; inverse orders are as random, or all there are.
+    # Permuting the residuals permutes the predictors inversely; inverse permutations have the same distribution.
     return _partial(scaled[None], left, basis)[0], _partial(scaled[rows], left, basis)
 
 
 def _partial(residuals: Floats, left: Floats, basis: Floats) -> Floats:
-    """Correlations with what the covariates do not explain of the residuals either: once moved, they go with them.
+    """Correlations after removing the covariates from the permuted residuals too, since permutation correlates them.
 
-    Without it the spread under permutation would be that of n people, but of the observed one that of n less covariates
-    (6.7 % family-wise false positives at 5 %, with 60 people and three covariates).
+    Otherwise the null distribution would have the variance of n participants, the observed statistic that of n minus
+    the number of covariates (6.7 % family-wise false positives at 5 %, with 60 participants and three covariates).
     """
     outside = 1.0 - ((residuals @ basis) ** 2).sum(axis=1)
     correlations: Floats = (residuals @ left) / np.sqrt(np.maximum(outside, FLAT))[:, None]
@@ -134,5 +133,5 @@ def _partial(residuals: Floats, left: Floats, basis: Floats) -> Floats:
 def _fit(time: Floats, event: Flags, columns: Floats) -> Any:
     with warnings.catch_warnings():
         for category in (ConvergenceWarning, HessianInversionWarning, ModelWarning, RuntimeWarning):
-            warnings.simplefilter("ignore", category)  # judged by the gradient
+            warnings.simplefilter("ignore", category)  # convergence is checked by the gradient
         return PHReg(time, columns, status=event.astype(int), ties="efron").fit(disp=0)

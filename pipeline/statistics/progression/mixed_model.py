@@ -1,9 +1,9 @@
 """Linear change over years by group: statsmodels' MixedLM with random intercept and slope per participant.
 
-REML, and Wald intervals by t on participants less groups degrees of freedom, not the normal distribution that
-statsmodels prints: few people need that. In a balanced design t and F are those of the slopes of participants (of
-differences, with two visits), exactly. Their p would reject too often where groups differ unequally in change; the
-tests are those of `permuted_change`.
+REML, with Wald intervals from t with participants minus groups degrees of freedom, since the normal distribution that
+statsmodels uses is too narrow for small samples. In a balanced design t and F equal those of participants' slopes (of
+differences, with two visits). Their p would reject too often if groups differ in the variance of change; tests are
+those of `permuted_change`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from scipy.stats import t as t_distribution
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversionWarning
 
+from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 
 BOTH, INTERCEPT, NEITHER = "intercept and slope", "intercept", "none"
 FAILED = "not converged"
 BOUNDARY = "no variance"
-"""The likelihood is largest where the random effects have none."""
+"""The likelihood is maximal at zero variance of the random effects."""
 OPTIMISERS = ("lbfgs", "bfgs", "powell")
-"""In turn until one converges. Near the boundary the first two often stop short; Powell's needs no gradient."""
+"""Optimisers, tried until one converges. Near the boundary the first two often fail; Powell's needs no gradient."""
 NO_VARIANCE = 1e-4
-"""Smallest eigenvalue of the random effects' covariance, relative to the residual variance, that counts as more than
-none."""
+"""Smallest eigenvalue of the random effects' covariance, relative to the residual variance, that counts as positive."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
     """Slopes of groups per year (groups,), and their covariance (groups, groups).
 
-    `df` is participants with repeated scans less groups. If the fit did not converge (`random`), both are NaN, since a
-    simpler model would understate the error. `note`: why there is no random slope, no random effect, or no estimate.
+    `df` is participants with repeated scans minus groups. If the fit did not converge (`random`), both are NaN, since a
+    simpler model would underestimate the error. `note`: why there is no random slope, no random effect, or no estimate.
     """
 
     estimate: Floats
@@ -52,7 +52,7 @@ class Slopes:
         return value, value - reach, value + reach, value / error
 
     def equal_slopes(self) -> float:
-        """F of the hypothesis that all groups change alike: group x time."""
+        """F of the hypothesis that all slopes are equal: group x time."""
         k = len(self.estimate) - 1
         contrasts = np.column_stack([-np.ones(k), np.eye(k)])
         difference = contrasts @ self.estimate
@@ -67,37 +67,40 @@ def slopes_by_group(
     levels: Floats,
     random_slope: bool,
 ) -> Slopes | str:
-    """Fit ``values ~ group + group:years + levels + (1 + years | participant)``, or say why not.
+    """Fit ``values ~ group + group:years + levels + (1 + years | participant)``, or return why not.
 
     All arrays have a row per scan; group 0..G-1 is the same for all scans of a participant, and each has participants
-    with repeated scans. `levels` (scans, q) are further fixed effects, full rank beside the groups. A random slope
-    without variance is dropped.
+    with repeated scans. `levels` (scans, q) are further fixed effects, of full rank together with the groups. A random
+    slope without variance is dropped.
     """
-    own = np.eye(int(group.max()) + 1)[group]
-    fixed = np.column_stack([own, own * years[:, None], levels])
+    indicators = np.eye(int(group.max()) + 1)[group]
+    fixed = np.column_stack([indicators, indicators * years[:, None], levels])
     if np.linalg.matrix_rank(fixed) < fixed.shape[1]:
         return "time does not vary within each group"
-    place = slice(own.shape[1], 2 * own.shape[1])
+    place = slice(indicators.shape[1], 2 * indicators.shape[1])
     repeated = int((np.bincount(participant) > 1).sum())
-    df = repeated - own.shape[1]
+    df = repeated - indicators.shape[1]
     if df < 1:
-        return f"{repeated} participants with repeated scans are too few for {own.shape[1]} groups"
+        return (
+            f"{counted(repeated, 'participant')} with repeated scans {'is' if repeated == 1 else 'are'} too few for "
+            f"{counted(indicators.shape[1], 'group')}"
+        )
     intercept = np.ones((len(years), 1))
     note = None
     if random_slope:
         fit = _fit(values, fixed, participant, np.column_stack([intercept, years]))
         if fit == FAILED:
-            return _unknown(own.shape[1], df)
+            return _unknown(indicators.shape[1], df)
         if not isinstance(fit, str):
             return Slopes(fit[0][place], fit[1][place, place], df, BOTH, None)
-        note = "no random slope: it has no variance beyond that of the scans"
+        note = "no random slope: its estimated variance is 0"
     fit = _fit(values, fixed, participant, intercept)
     if fit == FAILED:
-        return _unknown(own.shape[1], df)
+        return _unknown(indicators.shape[1], df)
     if not isinstance(fit, str):
         return Slopes(fit[0][place], fit[1][place, place], df, INTERCEPT, note)
     coefficients, covariance = _ordinary(values, fixed)
-    note = "no random effects: participants differ no more than scans do"
+    note = "no random effects: their estimated variance is 0"
     return Slopes(coefficients[place], covariance[place, place], df, NEITHER, note)
 
 
@@ -112,15 +115,15 @@ def _fit(values: Floats, fixed: Floats, participant: NDArray[np.intp], random: F
     for method in OPTIMISERS:
         with warnings.catch_warnings():
             for category in (ConvergenceWarning, HessianInversionWarning, RuntimeWarning, UserWarning):
-                warnings.simplefilter("ignore", category)  # judged below
+                warnings.simplefilter("ignore", category)  # convergence is checked below
             try:
                 fit = MixedLM(values, fixed, groups=participant, exog_re=random).fit(reml=True, method=[method])
                 covariance = np.asarray(fit.cov_params())[:k, :k]
-            except (np.linalg.LinAlgError, ValueError):  # a singular covariance of the random effects, mostly
+            except (np.linalg.LinAlgError, ValueError):  # usually a singular covariance of the random effects
                 if random.shape[1] == 1 and not _rises_from_zero(values, fixed, participant):
                     return BOUNDARY
                 continue
-        # The observed information need not be positive definite where the optimiser stopped beside a maximum.
+        # The observed information may not be positive definite if the optimiser stopped short of the maximum.
         if not fit.converged or not np.isfinite(covariance).all() or np.linalg.eigvalsh(covariance).min() <= 0:
             continue
         if np.linalg.eigvalsh(np.asarray(fit.cov_re)).min() < NO_VARIANCE * fit.scale:
@@ -130,7 +133,7 @@ def _fit(values: Floats, fixed: Floats, participant: NDArray[np.intp], random: F
 
 
 def _rises_from_zero(values: Floats, fixed: Floats, participant: NDArray[np.intp]) -> bool:
-    """Whether the restricted likelihood rises as the variance of a random intercept leaves 0 (its score there)."""
+    """Whether the restricted likelihood increases with the variance of a random intercept at 0 (its score there)."""
     basis = np.linalg.qr(fixed)[0]
     residual = values - basis @ (basis.T @ values)
     members = np.eye(int(participant.max()) + 1)[participant]
@@ -140,7 +143,7 @@ def _rises_from_zero(values: Floats, fixed: Floats, participant: NDArray[np.intp
 
 
 def _ordinary(values: Floats, fixed: Floats) -> tuple[Floats, Floats]:
-    """Least squares: what the mixed model is where participants do not differ."""
+    """Least squares: the mixed model if participants do not differ."""
     inverse = np.linalg.inv(fixed.T @ fixed)
     coefficients = inverse @ fixed.T @ values
     residual = values - fixed @ coefficients

@@ -1,16 +1,16 @@
-"""Change over visits tested by resampling, beside the mixed model, which needs normal errors and a fit that converges.
+"""Tests of change over visits by resampling, which need neither normal errors nor a converged mixed model.
 
-Each participant's visits give one least-squares slope; participants, not visits, are what is resampled.
+Each participant's visits give one least-squares slope; participants, not visits, are resampled.
 
 - *Does a group change on average?* The signs of participants' slopes are flipped: under the null hypothesis a slope
-  is as likely to be up as down. That holds where nobody changes, and where people change at random about a mean of
-  zero. (To let visits change places within participants tests that nobody changes: of people who change at random about
-  zero it rejects 10.8 % at 5 %.) What it leans on is the symmetry of slopes. They are weighted by the inverse of their
-  variance, so that someone with two visits half a year apart counts little.
-- *Do groups change differently?* Participants change groups, each with all their visits, with one variance per group
-  (Welch's t or F), as patients differ more in change than controls. A short series counts as much as a long one:
-  weights by the length of a series would tie variance to leverage where people differ in change, and p would come out
-  too small (8 to 9 % false positives at 5 % in a simulation).
+  is as likely to be positive as negative. That holds if no one changes, and if participants change at random about a
+  mean of zero. (Permuting visits within participants would test that no one changes: if participants change at random
+  about zero it rejects in 10.8 % at 5 %.) The test assumes symmetric slopes. They are weighted by the inverse of their
+  variance, so that a participant with two visits half a year apart counts little.
+- *Do groups change differently?* Participants are permuted between groups with all their visits, with one variance per
+  group (Welch's t or F), since patients vary more in change than controls. Series count equally whatever their length:
+  weights by length would correlate variance with leverage where participants differ in change, and p would be too
+  small (8 to 9 % false positives at 5 % in a simulation).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.linear.sign_flip import sign_flip_test
 
 SAME_TIME = 1e-9
-"""Sum of squared years about their mean below which someone's visits are at one time."""
+"""Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
 ROUNDING = 1e-12
-"""Deviation from someone's mean, relative to the largest value of the column, that counts as none."""
+"""Deviation from a participant's mean, relative to the largest value of the column, that counts as zero."""
 
 
 @dataclass(frozen=True, eq=False)
-class OwnLines:
-    """Least-squares lines of the participants whose time varies.
+class ParticipantSlopes:
+    """Least-squares lines of the participants with visits at different times.
 
-    Shapes: slopes (participants, columns); squares (participants,), the sum of squared years about their mean: the
-    variance of a slope is that of its person + noise / squares; noise (columns,), pooled residual variance, NaN if
-    nobody has three visits.
+    Shapes: slopes (participants, columns); squares (participants,), the sum of squared deviations of years from their
+    mean: the variance of a slope is that between participants + noise / squares; noise (columns,), pooled residual
+    variance, NaN if no one has three visits.
     """
 
     slopes: Floats
@@ -52,8 +52,9 @@ class OwnLines:
     def weights(self) -> Floats:
         """Inverse variances of the slopes about zero, in arbitrary units, shape (participants, columns).
 
-        The variance between people is DerSimonian and Laird's moment estimate (1986) about a mean of zero. It is made
-        of squares of slopes and of residuals, which no flip of signs changes. Equal where nobody has three visits.
+        The variance between participants is the moment estimate of DerSimonian and Laird (1986) about a mean of zero.
+        It depends on squares of slopes and residuals only, which sign flips do not change. Equal weights if no one has
+        three visits.
         """
         squares = self.squares[:, None]
         if np.isnan(self.noise).all():
@@ -61,7 +62,7 @@ class OwnLines:
         excess = (self.slopes**2 * squares).sum(axis=0) - len(self.slopes) * self.noise
         between = np.maximum(excess, 0.0) / self.squares.sum()
         variance = between * squares + self.noise
-        weights: Floats = squares / np.where(variance > 0, variance, 1.0)  # 0 only where all slopes are
+        weights: Floats = squares / np.where(variance > 0, variance, 1.0)  # 0 only if all slopes are 0
         return weights
 
 
@@ -81,7 +82,7 @@ def change_test(
 
     values (scans, columns); years, participant and group (scans,), one group per participant; m flips or permutations.
     """
-    lines = own_lines(values, years, participant, group)
+    lines = participant_slopes(values, years, participant, group)
     nothing = np.full(values.shape[1], np.nan)
     if len(lines.slopes) < 2:
         return ChangeTest(nothing, nothing)
@@ -95,16 +96,18 @@ def change_test(
     exchange = Exchangeability.free(len(tested))
     try:
         test = freedman_lane(lines.slopes, design, exchange, m, rng, variance_groups=lines.group.tolist())
-    except BadInputError:  # a group has too few people for a variance
+    except BadInputError:  # a group has too few participants for a variance
         return ChangeTest(nothing, nothing)
     return ChangeTest(test.p, test.p_fwe)
 
 
-def own_lines(values: Floats, years: Floats, participant: NDArray[np.intp], group: NDArray[np.intp]) -> OwnLines:
-    """Fit a line to each participant's visits; values of shape (scans, columns)."""
+def participant_slopes(
+    values: Floats, years: Floats, participant: NDArray[np.intp], group: NDArray[np.intp]
+) -> ParticipantSlopes:
+    """Fit a line to the visits of each participant; values of shape (scans, columns)."""
     first, codes, visits = np.unique(participant, return_index=True, return_inverse=True, return_counts=True)[1:]
-    own = participant_means(np.column_stack([years, values]), codes)[codes]
-    time, centred = years - own[:, 0], values - own[:, 1:]
+    means = participant_means(np.column_stack([years, values]), codes)[codes]
+    time, centred = years - means[:, 0], values - means[:, 1:]
     centred[np.abs(centred) <= ROUNDING * np.abs(values).max(axis=0, initial=0.0)] = 0.0
     squares: Floats = np.bincount(codes, weights=time**2).astype(float)
     products, total = np.zeros((2, len(first), values.shape[1]))
@@ -115,4 +118,4 @@ def own_lines(values: Floats, years: Floats, participant: NDArray[np.intp], grou
     left = np.maximum(total[varies] - slopes**2 * squares[varies, None], 0.0)
     degrees = int((visits[varies] - 2).sum())
     noise = left.sum(axis=0) / degrees if degrees else np.full(values.shape[1], np.nan)
-    return OwnLines(slopes, squares[varies], noise, group[first][varies])
+    return ParticipantSlopes(slopes, squares[varies], noise, group[first][varies])

@@ -1,7 +1,7 @@
-"""What the networks say of people with MCI, against who of them converted: no fitting, one scan per person.
+"""Prediction of conversion from MCI by the networks, without fitting, one scan per participant.
 
-The networks learned AD against CN from other people, so their answer here is out of sample. Beside it stand measures of
-the same visit, each as it is: a network that predicts conversion no better than MMSE has little to add.
+The networks learned AD against CN from other people, so their predictions are out of sample. Measures of the same visit
+are given for comparison, also unfitted: a network that predicts conversion no better than MMSE adds little.
 """
 
 from __future__ import annotations
@@ -46,36 +46,37 @@ CONCORDANCE, AUC = "concordance", "auc"
 SHARES = ("sensitivity", "specificity", "balanced_accuracy")
 
 PROGRESSION_COLUMNS = {
-    "predictor": "model: log odds of the positive class, by networks that never saw the participant (out of sample); "
-    "hippocampus/tiv, mmse, age: of the same visit, as they are. Directions were fixed before: less of "
-    "hippocampus/tiv and mmse, more of the others, means sooner",
+    "predictor": "model: log odds of the positive class by networks not trained on the participant; hippocampus/tiv, "
+    "mmse, age: at the same visit. The direction is fixed in advance: lower hippocampus/tiv and mmse, higher values "
+    "of the others, mean sooner",
     "measure": "concordance: Harrell's, over the time to AD; auc: pMCI against sMCI within the horizon of the "
     "settings; sensitivity, specificity, balanced_accuracy: pMCI called positive at a probability above 0.5 (model "
     "only)",
     "estimate": "Value of the measure; 0.5 is chance",
-    "ci_low": "Lower bound of the interval over participants",
-    "ci_high": "Upper bound",
+    "ci_low": "Lower bound of the confidence interval over participants",
+    "ci_high": "Upper bound of the interval",
     "interval": INTERVAL_OF_SHARES,
-    "p": "Two-sided p against 0.5 from permuting participants, (b+1)/(m+1)",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all permutations there are",
-    "n_participants": "Participants with MCI, one scan each: their first",
-    "n_scans": "Their scans, one each",
-    "n_events": "Conversions among them, as event says",
-    "event": "What counts as a conversion: for the concordance, over time, AD at any visit after the scan; for the "
-    "others AD within the horizon (pMCI), so someone who converts later is stable (sMCI) there",
-    "n_missing": "Participants left out: the predictor is unknown, or (auc and shares) their course within the horizon",
-    "note": "Why there is no value, or what to know of it",
+    "p": "Two-sided permutation p over participants against 0.5, (b+1)/(m+1)",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "n_participants": "Participants with MCI, each with the first MCI scan",
+    "n_scans": "Scans, one per participant",
+    "n_events": "Participants who converted, as defined in event",
+    "event": "Definition of a conversion: AD at any visit after the scan for the concordance; AD within the horizon "
+    "(pMCI) for the others, where later converters are stable (sMCI)",
+    "n_missing": "Participants left out because the predictor or (except for the concordance) the course within the "
+    "horizon is unknown",
+    "note": "Why there is no value, or a caveat",
 }
 PROGRESSION_TABLE = Table(
-    "progression", PROGRESSION_COLUMNS, "predictor and measure", "Does a score foretell who converts?",
+    "progression", PROGRESSION_COLUMNS, "predictor and measure", "Do scores predict who converts?",
     filled=("predictor", "measure", "n_participants", "n_events"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """A predictor, pointing up, and the pairs it should order."""
+    """A predictor, oriented so that higher means sooner, and the pairs it should order."""
 
     predictor: str
     measure: str
@@ -114,7 +115,7 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
     result |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
     result |= _counts(question.events) | {"note": cohort.note, "interval": NO_INTERVAL}
     if not pairs.any():
-        why = "no pair whose order of conversion is known" if question.measure == CONCORDANCE else _one_sided(question)
+        why = "no pair with a known order of conversion" if question.measure == CONCORDANCE else _one_sided(question)
         return result | {"note": "; ".join(filter(None, [why, cohort.note]))}
     strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
     found = bootstrap_intervals(
@@ -144,7 +145,7 @@ def _one_sided(question: _Question) -> str:
 
 
 def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
-    """Shares of converters and stable people that the model calls right."""
+    """Sensitivity, specificity and balanced accuracy of the model."""
     question = next(one for one in _questions(cohort) if one.predictor == MODEL and one.measure == AUC)
     called, converts = question.values > 0, question.events
 
@@ -190,7 +191,7 @@ def _counts(events: Flags) -> dict[str, int]:
 def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Conversion from MCI to AD: ``cox`` and ``progression``.
 
-    BadInputError if the networks saw nobody with MCI, or nothing is known of conversion.
+    BadInputError if the networks were not applied to anyone with MCI, or conversion is unknown.
     """
     cohort, settings = conversions(inputs.applied), inputs.config.statistics
     return {

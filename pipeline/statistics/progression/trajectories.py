@@ -1,8 +1,8 @@
-"""How relevance, the model's answer and hippocampal volume change over visits, and whether groups change differently.
+"""Change of relevance, model prediction and hippocampal volume over visits, and differences in change between groups.
 
-Only repeated scans of one participant can tell: their number is in every row. A participant's scans were all explained
-by the same network or networks, so change within a person is on one scale; levels of folds are taken out as fixed
-effects. A group is what its participants were at their first scan.
+Only repeated scans of a participant are informative; their number is in every row. All scans of a participant were
+explained by the same network or networks, so change within a participant is on one scale; differences in level between
+networks are fixed effects. Groups are defined at the first scan.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pandas as pd
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import so_many
 from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 from pipeline.statistics.linear.fold_effect import FOLD
 from pipeline.statistics.progression.mixed_model import Slopes, slopes_by_group
@@ -28,38 +28,38 @@ from pipeline.statistics.resampling.correction_family import add_false_discovery
 
 RELEVANCE = "relevance"
 GROUP_BY_TIME = "group x time"
-PARTIAL_FAMILY = "p_fwe is over the regions and maps known of the same scans, which are not all"
+PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same scans"
 FEWEST_OF_A_GROUP = 3
-"""Participants with repeated scans that a group needs for a slope of its own."""
+"""Smallest number of participants with repeated scans in a group with a slope."""
 
 TRAJECTORY_COLUMNS = {
     "response": "model: log odds of the positive class; hippocampus/tiv; or relevance: sum of a map over a bilateral "
     "group of regions",
     "map": "Relevance map; n/a for other responses",
     "group": "Bilateral group of regions; n/a for other responses",
-    "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: whether "
-    "all slopes are equal. Groups are what participants were at their first scan: diagnosis, or course of MCI",
-    "estimate": "In standard deviations of the response (over all scans here) per year; n/a for group x time",
-    "ci_low": "Lower bound of its interval by the mixed model, which takes people of all groups to differ equally in "
-    "change: a 95 % interval misses in 6 of 100 with 24 people, but in 15 for the slope of 8 who differ twice as much "
-    "as 16 others; n/a where the model did not converge",
-    "ci_high": "Upper bound",
-    "statistic": "t, or F for group x time, of the mixed model (Wald, REML); p does not rest on it",
-    "df": "Denominator degrees of freedom: participants with repeated scans, less groups",
-    "p": "Two-sided p from resampling whole participants, (b+1)/(m+1) or exact: of a slope, signs of participants' own "
-    "slopes are flipped (against a mean change of zero); of a difference and of group x time, participants change "
-    "groups with all their visits, one variance per group",
-    "p_fwe": "The same against the largest of the regions and maps that are known of the same scans (max-T): "
-    "family-wise over these; the note says so where that is not all; n/a for other responses",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "family": "Tests adjusted together",
-    "random_effects": "Of participants: intercept and slope, intercept, or none; or not converged",
+    "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: "
+    "equality of all slopes. Groups are defined at the first scan: diagnosis, with MCI divided by outcome",
+    "estimate": "Change per year, in standard deviations of the response over all scans; n/a for group x time",
+    "ci_low": "Lower bound of the interval from the mixed model, which assumes the same variance of change in all "
+    "groups (a 95 % interval misses in 6 % of data sets with 24 participants, but in 15 % for the slope of 8 "
+    "participants who vary twice as much as 16 others); n/a if the model did not converge",
+    "ci_high": "Upper bound of the interval",
+    "statistic": "t of the mixed model (Wald, REML), or F for group x time; not used for p",
+    "df": "Denominator degrees of freedom: participants with repeated scans minus groups",
+    "p": "Two-sided p from resampling participants, (b+1)/(m+1) or exact: for a slope by flipping the signs of "
+    "participants' slopes (against zero mean change); for a difference and group x time by permuting participants, "
+    "with all visits, between groups (one variance per group)",
+    "p_fwe": "Family-wise p over the regions and maps known for the same scans (max-T); the note says if that is not "
+    "all of them; n/a for other responses",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that p_fdr is adjusted over",
+    "random_effects": "Random effects per participant: intercept and slope, intercept, or none; or not converged",
     "n_participants": "Participants in the model",
-    "n_scans": "Their scans",
-    "n_repeated": "Participants with two or more scans: those who tell about change",
-    "n_three": "Participants with three or more scans: those who tell how much people differ in change",
+    "n_scans": "Scans of these participants",
+    "n_repeated": "Participants with two or more scans, which determine change",
+    "n_three": "Participants with three or more scans, which determine the variance of change",
     "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
-    "note": "Why there is no value, or what to know of it",
+    "note": "Why there is no value, or a caveat",
 }
 TRAJECTORIES_TABLE = Table(
     "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
@@ -84,7 +84,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
     for response in responses:
         rows += _rows(response, frame, inputs.config.cohort.negative, settings, permuted)
         if rows[0]["n_repeated"] < settings.progression.min_participants and response.name == "model":
-            break  # the model answers for every scan: no other response has more visits, and one row says so
+            break  # every scan has a prediction, so no other response has more visits; one row is enough
     table = pd.DataFrame(rows)
     kinds = np.where(table["map"].isna(), "responses", "regions")
     table = table.astype({"df": "Int64"}).assign(_kind=kinds, _map=table["map"].fillna(""))
@@ -96,7 +96,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
-    """All scans, those of the contrast first: years, group at the first scan, network."""
+    """All scans, those of the contrast first, with years, group at the first scan, and network."""
     scans = inputs.all_scans
     frame, labelled = scans.frame, scans.labelled
     network = pd.concat([networks_of(frame[labelled], FOLD), networks_of(frame[~labelled])])
@@ -117,7 +117,7 @@ def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Respo
 
 
 class _Permuted:
-    """Tests of change by resampling, made once for all regions (or other responses) known of the same scans."""
+    """Permutation tests of change, shared by all regions (or other responses) known for the same scans."""
 
     def __init__(self, frame: pd.DataFrame, responses: list[_Response], m: int, seed: int) -> None:
         self._frame, self._m, self._seed = frame, m, seed
@@ -128,7 +128,7 @@ class _Permuted:
         self._found: dict[tuple[tuple[bytes, bool], tuple[str, ...]], ChangeTest] = {}
 
     def p(self, response: _Response, groups: tuple[str, ...]) -> dict[str, float]:
-        """Of change in one group, or of its difference between several."""
+        """P of change in one group, or of its difference between several."""
         key = _family(response), groups
         together = self._together[key[0]]
         if key not in self._found:
@@ -150,7 +150,7 @@ class _Permuted:
         }
 
     def note(self, response: _Response) -> str | None:
-        """That the family of a region is not all of them."""
+        """A note if the family of a region does not include all regions."""
         several = sum(relevance for _, relevance in self._together) > 1
         return PARTIAL_FAMILY if several and response.name == RELEVANCE else None
 
@@ -177,23 +177,23 @@ def _rows(
         "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
     }  # fmt: skip
     fewest = settings.progression.min_participants
-    said = [f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}"] if small else []
+    notes = [f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}"] if small else []
     if base["n_repeated"] < fewest or not groups:
-        people = so_many(base["n_repeated"], "participant")
+        people = counted(base["n_repeated"], "participant")
         why = f"{people} with repeated scans; {fewest} are needed to follow change over visits"
-        return [base | {"note": "; ".join([why, *said])}]
+        return [base | {"note": "; ".join([why, *notes])}]
     if np.ptp(known["_value"]) <= 1e-12 * np.abs(known["_value"]).max():
-        return [base | {"note": "the response is the same in all scans"}]
+        return [base | {"note": "the response is constant"}]
     if base["n_three"] < fewest:
-        said.append(
-            f"no random slope: {so_many(base['n_three'], 'participant')} with three or more scans; {fewest} are needed"
+        notes.append(
+            f"no random slope: {counted(base['n_three'], 'participant')} with three or more scans; {fewest} are needed"
         )
     slopes = _fitted(known, groups, base["n_three"] >= fewest)
     if isinstance(slopes, str):
-        return [base | {"note": "; ".join([slopes, *said])}]
+        return [base | {"note": "; ".join([slopes, *notes])}]
     base |= {"random_effects": slopes.random, "df": slopes.df}
-    base["note"] = "; ".join(filter(None, [slopes.note, *said, permuted.note(response)])) or None
-    return [base | row | permuted.p(response, own) for own, row in _terms(slopes, groups, settings.confidence)]
+    base["note"] = "; ".join(filter(None, [slopes.note, *notes, permuted.note(response)])) or None
+    return [base | row | permuted.p(response, names) for names, row in _terms(slopes, groups, settings.confidence)]
 
 
 def _fitted(known: pd.DataFrame, groups: list[str], random_slope: bool) -> Slopes | str:
@@ -206,7 +206,7 @@ def _fitted(known: pd.DataFrame, groups: list[str], random_slope: bool) -> Slope
 
 
 def _network_levels(network: pd.Series, groups: Floats) -> Floats:
-    """One column per network, less those that groups and other networks make up."""
+    """Indicator columns of networks, without those collinear with groups and other networks."""
     kept = groups
     for name in sorted(network.unique()):
         wider = np.column_stack([kept, (network == name).to_numpy(float)])
@@ -217,15 +217,15 @@ def _network_levels(network: pd.Series, groups: Floats) -> Floats:
 def _terms(
     slopes: Slopes, groups: list[str], confidence: float
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:  # fmt: skip
-    """Rows of all terms, each with the groups it is about."""
+    """Rows of all terms, each with the groups that it concerns."""
     unit = np.eye(len(groups))
     contrasts: dict[str, tuple[tuple[str, ...], Floats]] = {
         f"slope {name}": ((name,), unit[i]) for i, name in enumerate(groups)
     }
     for i, name in enumerate(groups):
         contrasts |= {f"{name} - {other}": ((name, other), unit[i] - unit[j]) for j, other in enumerate(groups[:i])}
-    for term, (own, weights) in contrasts.items():
+    for term, (compared, weights) in contrasts.items():
         value, low, high, t = slopes.contrast(weights, confidence)
-        yield own, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t}
+        yield compared, {"term": term, "estimate": value, "ci_low": low, "ci_high": high, "statistic": t}
     if len(groups) > 1:
         yield tuple(groups), {"term": GROUP_BY_TIME, "statistic": slopes.equal_slopes()}

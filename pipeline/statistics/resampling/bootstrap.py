@@ -1,11 +1,11 @@
-"""Bootstrap over participants: a participant is drawn with all of their scans.
+"""Bootstrap over participants: each participant is drawn with all of their scans.
 
-A statistic is a function of weights, ``statistic(weights)`` with weights of shape (draws, participants) and a result
-of shape (draws, ...). A bootstrap draw is how often each participant was drawn; leaving one out (the jackknife of the
-BCa interval) is a weight of zero. So one vectorised formula serves the estimate, the draws and the jackknife, for one
-number or for all regions at once.
+A statistic is a function of weights, ``statistic(weights)`` with weights of shape (draws, participants) and a result of
+shape (draws, ...). The weights of a bootstrap draw count how often each participant was drawn; leaving one out (the
+jackknife of the BCa interval) is a weight of zero. So one vectorised formula serves the estimate, the draws and the
+jackknife, for one number or for all regions at once.
 
-`scipy.stats.bootstrap` draws independent rows of equally long samples and has no notion of a participant with several
+`scipy.stats.bootstrap` draws independent rows of samples of equal length and does not support participants with several
 scans; its BCa interval is the oracle of the tests, equal for equal draws.
 """
 
@@ -25,13 +25,13 @@ Statistic = Callable[[Floats], Floats]
 
 MIN_PARTICIPANTS = 3
 MIN_USABLE_SHARE = 0.5
-"""Share of draws in which the statistic must exist (a draw without patients has no sensitivity)."""
+"""Share of draws in which the statistic must be defined (a draw without patients has no sensitivity)."""
 
 NO_INTERVAL = "none"
-FLAT = "no interval: every draw of participants gives the same value, so the bootstrap cannot show uncertainty here"
-"""Why there is no interval where `Intervals.flat`."""
+FLAT = "no interval: all bootstrap draws give the same value, so the bootstrap cannot estimate the uncertainty"
+"""Note where `Intervals.flat`."""
 SAME = 1e-12
-"""Range of the draws, relative to the largest, below which they differ by rounding only."""
+"""Range of the draws, relative to the largest, that counts as rounding error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +41,11 @@ class Intervals:
     Parameters
     ----------
     low, high : array, shape (numbers,)
-        NaN where there is none.
+        NaN if there is none.
     method : array of str, shape (numbers,)
-        ``BCa``; ``percentile`` where BCa is not defined (all draws on one side of the estimate); ``none``.
+        ``BCa``; ``percentile`` if BCa is undefined (all draws on one side of the estimate); ``none``.
     spread : array, shape (numbers,)
-        Standard deviation of the draws: the bootstrap standard error; exactly 0 where all draws are the same.
+        Standard deviation of the draws: the bootstrap standard error; exactly 0 if all draws are equal.
     """
 
     low: Floats
@@ -55,12 +55,12 @@ class Intervals:
 
     @property
     def flat(self) -> NDArray[np.bool_]:
-        """Where all draws are the same: an interval without width would claim certainty, so there is none."""
+        """Where all draws are equal: an interval of zero width would suggest certainty, so none is given."""
         return np.asarray(self.spread == 0, dtype=bool)
 
     @property
     def notes(self) -> list[str | None]:
-        """`FLAT` where that is so."""
+        """`FLAT` for numbers with equal draws."""
         return [FLAT if one else None for one in self.flat]
 
     @classmethod
@@ -75,7 +75,7 @@ def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generato
     Parameters
     ----------
     strata : sequence of int
-        Stratum 0..S-1 of each participant; draws are made within each, so that group sizes stay as they are.
+        Stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
     count : int
     rng : numpy.random.Generator
 
@@ -86,8 +86,10 @@ def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generato
     members = np.asarray(strata)
     draws = np.zeros((count, len(members)))
     for stratum in np.unique(members):
-        own = np.flatnonzero(members == stratum)
-        draws[:, own] = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), size=count)
+        in_stratum = np.flatnonzero(members == stratum)
+        draws[:, in_stratum] = rng.multinomial(
+            len(in_stratum), np.full(len(in_stratum), 1 / len(in_stratum)), size=count
+        )
     return draws
 
 
@@ -99,17 +101,17 @@ def percentile_bounds(draws: Floats, confidence: float) -> tuple[Floats, Floats]
 
 
 def acceleration(jackknife: Floats, strata: Sequence[int]) -> Floats:
-    """Acceleration (numbers,) of the BCa interval (Efron 1987), from a jackknife (participants, numbers).
+    """Acceleration (numbers,) of the BCa interval (Efron 1987) from jackknife values (participants, numbers).
 
-    With strata, each contributes its influence values (Davison & Hinkley 1997, section 5.4).
+    With strata, the influence values of each stratum contribute (Davison & Hinkley 1997, section 5.4).
     """
     members = np.asarray(strata)
     cubes, squares = np.zeros(jackknife.shape[1]), np.zeros(jackknife.shape[1])
     for stratum in np.unique(members):
-        own = jackknife[members == stratum]
-        influence = (len(own) - 1) * (own.mean(axis=0) - own)
-        cubes += (influence**3).sum(axis=0) / len(own) ** 3
-        squares += (influence**2).sum(axis=0) / len(own) ** 2
+        of_stratum = jackknife[members == stratum]
+        influence = (len(of_stratum) - 1) * (of_stratum.mean(axis=0) - of_stratum)
+        cubes += (influence**3).sum(axis=0) / len(of_stratum) ** 3
+        squares += (influence**2).sum(axis=0) / len(of_stratum) ** 2
     return np.divide(cubes, 6 * squares**1.5, out=np.zeros_like(cubes), where=squares > 0)
 
 
@@ -156,21 +158,21 @@ def bootstrap_intervals(
     Parameters
     ----------
     statistic : callable
-        Of weights; result of shape (draws,) or (draws, numbers).
+        Function of weights; result of shape (draws,) or (draws, numbers).
     strata : sequence of int
-        One per participant; all equal where groups need not keep their size.
+        One per participant; all equal if group sizes may vary.
     count : int
-        Draws.
+        Number of draws.
     confidence : float
     rng : numpy.random.Generator
     size : float or array, shape (numbers,)
-        Largest of the values that a difference is taken of: draws are the same if they differ by their rounding only.
+        For differences: the largest value involved. Draws that differ only by its rounding error are equal.
 
     Returns
     -------
     Intervals
-        Without bounds for fewer than three participants, where the statistic exists in fewer than half of the draws
-        (draws in which it does not exist are left out), and where all draws are the same (`Intervals.flat`).
+        No bounds for fewer than three participants, if the statistic is undefined in more than half of the draws (draws
+        in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
     """
     n = len(strata)
     estimates = _columns(statistic(np.ones((1, n))))[0]
@@ -180,15 +182,15 @@ def bootstrap_intervals(
     draws = _columns(statistic(participant_draws(strata, count, rng)))
     jackknife = _columns(statistic(1 - np.eye(n)))
     there = np.isfinite(estimates)
-    draws = draws[np.isfinite(draws[:, there]).any(axis=1)]  # the others are no draw of anything
+    draws = draws[np.isfinite(draws[:, there]).any(axis=1)]  # the others are undefined for all numbers
     usable = np.isfinite(draws)
     enough = there & (usable.sum(axis=0) >= MIN_USABLE_SHARE * count)
     whole, partly = enough & usable.all(axis=0), enough & ~usable.all(axis=0)
     for chosen in (np.flatnonzero(whole), *np.flatnonzero(partly)[:, None]):
         if len(chosen):
-            own = draws[usable[:, chosen[0]]][:, chosen]
-            _enter(result, chosen, own, estimates[chosen], jackknife[:, chosen], strata, confidence)
-            _leave_out_flat(result, chosen, own, np.broadcast_to(size, len(estimates))[chosen])
+            usable_draws = draws[usable[:, chosen[0]]][:, chosen]
+            _enter(result, chosen, usable_draws, estimates[chosen], jackknife[:, chosen], strata, confidence)
+            _leave_out_flat(result, chosen, usable_draws, np.broadcast_to(size, len(estimates))[chosen])
     return result
 
 
@@ -216,7 +218,7 @@ def _enter(
 
 
 def _leave_out_flat(result: Intervals, chosen: NDArray[np.intp], draws: Floats, size: Floats) -> None:
-    """Take back the intervals of numbers that are the same in all draws."""
+    """Remove the intervals of numbers that are equal in all draws."""
     flat = chosen[np.ptp(draws, axis=0) <= SAME * np.maximum(np.abs(draws).max(axis=0), size)]
     result.low[flat] = result.high[flat] = np.nan
     result.method[flat] = NO_INTERVAL

@@ -11,7 +11,7 @@ from scipy.stats import false_discovery_control
 
 
 def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Adjusted p values that control the false discovery rate; tests that could not be done (NaN) are no part of it.
+    """Adjusted p values that control the false discovery rate; missing tests (NaN) are ignored.
 
     Examples
     --------
@@ -31,11 +31,11 @@ def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: st
     Parameters
     ----------
     table : pandas.DataFrame
-        With the column `of`.
+        Must have the column `of`.
     apart : sequence of str
         Columns whose values separate families.
     over : str
-        What the tests of a family differ in, for its name.
+        What varies within a family, for its name.
     of : str
         Column of uncorrected p.
     """

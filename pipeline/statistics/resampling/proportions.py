@@ -1,8 +1,8 @@
-"""Exact intervals of proportions of 0 or 1, for which the bootstrap interval has no width.
+"""Exact intervals of proportions of 0 or 1, for which the bootstrap interval has zero width.
 
 If all participants are classified correctly, so is every bootstrap sample. The exact binomial interval (Clopper &
-Pearson 1934, Biometrika 26:404-413) still has a width: 48 to 100 % for five out of five. The participant is the unit:
-someone with several correct scans counts once.
+Pearson 1934, Biometrika 26:404-413) has a positive width: 48 to 100 % for five out of five. The participant is the
+unit: one with several correct scans counts once.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pipeline.statistics.resampling.bootstrap import Intervals
 
 EXACT = "Clopper-Pearson"
 INTERVAL_OF_SHARES = (
-    "BCa or percentile bootstrap interval; Clopper-Pearson, over participants, for a share of 0 or 1, where the "
-    "bootstrap has no width; none where there is none"
+    "Kind of interval: BCa or percentile bootstrap; Clopper-Pearson (exact, over participants) for a share of 0 or 1; "
+    "none"
 )
-"""What a column ``interval`` of a table with shares holds."""
+"""Meaning of a column ``interval`` in a table with shares."""
 
 
 def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
-    """The intervals, those of shares of 0 or 1 replaced by exact ones.
+    """Replace the intervals of shares of 0 or 1 by exact ones.
 
     Parameters
     ----------
     found : Intervals
     shares : mapping of int to (float, int)
-        Of numbers in `found` that are shares: estimate, and participants that it rests on. Others stay as they are.
+        By position in `found`: estimate of a share, and number of participants it is based on.
     confidence : float
 
     Examples

@@ -1,4 +1,4 @@
-"""Ratios, means and slopes of weighted points, as in a bootstrap."""
+"""Ratios, weighted means and weighted slopes, for the bootstrap."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether relevance gathers where it should not, and more so in one class: ``shortcuts.tsv``.
+"""Whether relevance concentrates where it should not, and differently between classes: ``shortcuts.tsv``.
 
-The unit is the participant: enrichments of their scans are averaged first. 1 is what relevance spread evenly would
-give, which no network gives; so what the numbers are to be read against is the same network type on brain masks alone
-(``training.control = "binarised"``), and the other class.
+The unit is the participant (scans averaged first). An enrichment of 1 is relevance spread evenly, which no network
+gives; the numbers are to be compared with those of the same type of network on brain masks alone (``training.control =
+"binarised"``), and between the classes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined, so_many
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.groups.members import difference_within
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
@@ -35,35 +36,36 @@ SHORTCUT_COLUMNS = {
     "map": "Relevance map",
     "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel, "
     "no_region",
-    "reference": "What it is a part of: brain, brain_and_rim or seen",
-    "share": "Share of |relevance| of the reference that lies in the compartment; mean over participants",
-    "voxel_share": "Its share of voxels; mean over participants",
-    "enrichment": "share / voxel_share, per scan, then averaged per participant, then over participants; 1 is "
-    "relevance spread evenly over the reference",
+    "reference": "Voxels that share and voxel_share refer to: brain, brain_and_rim or seen",
+    "share": "Share of the reference's |relevance| that lies in the compartment; mean over participants",
+    "voxel_share": "Share of the reference's voxels that lie in the compartment; mean over participants",
+    "enrichment": "share / voxel_share per scan, averaged over each participant's scans, then over participants; 1 "
+    "is relevance spread evenly over the reference",
     "ci_low": "Lower bound of the interval of enrichment over participants",
-    "ci_high": "Upper bound",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
-    "enrichment_positive": "Mean over participants of the positive class",
-    "enrichment_negative": "Mean over participants of the negative class",
-    "difference": "Difference of the classes with the test fold held (mean of the differences within folds, weighted "
-    "by n1 n2 / (n1 + n2)); enrichment_positive - enrichment_negative where fold_held is false",
-    "fold_held": "Whether the test fold, whose maps come from one network, is held in difference and p",
-    "t": "Welch's t; with fold held the same of the model with fold, one residual variance per class",
-    "df": "Its degrees of freedom (Welch-Satterthwaite)",
-    "p": "Two-sided p of t from permuting participants between classes (within folds, if held), (b+1)/(m+1)",
-    "p_fdr": "p adjusted by Benjamini and Hochberg over the family",
-    "family": "Tests adjusted together",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all permutations there are",
+    "ci_high": "Upper bound of the interval",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "enrichment_positive": "Mean enrichment over participants of the positive class",
+    "enrichment_negative": "Mean enrichment over participants of the negative class",
+    "difference": "enrichment_positive - enrichment_negative; if fold_held, the mean of the differences within test "
+    "folds, weighted by n1 n2 / (n1 + n2)",
+    "fold_held": "Whether difference and p are adjusted for the test fold (each fold's maps come from its own network)",
+    "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
+    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), "
+    "(b+1)/(m+1)",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that p_fdr is adjusted over",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
     "n_participants": "Participants",
-    "n_scans": "Their scans",
-    "n_positive": "Participants of the positive class; someone with scans of both counts where most of them are",
+    "n_scans": "Scans of these participants",
+    "n_positive": "Participants of the positive class; one with scans of both classes belongs to that of most scans",
     "n_negative": "Participants of the negative class",
-    "control": "none; or what makes this a control run: binarised, shuffled labels",
-    "note": "Why there is no value, or what to know of it",
+    "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
+    "note": "Why there is no value, or a caveat",
 }
 SHORTCUTS_TABLE = Table(
-    "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance gather in places that should not matter?",
+    "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance concentrate where it should not?",
 )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         return row | {"note": "no voxels of this kind, or no relevance"}
     people = Exchangeability.participant_means(usable["participant_id"].tolist())
     share, voxels, enrichment = people.reduce(usable[["share", "voxel_share", "enrichment"]].to_numpy(float)).T
-    # Half and half counts as positive, as in the split.
+    # Ties count as positive, as in the split.
     positive = np.asarray(people.reduce(usable[["target"]].to_numpy(float))[:, 0] >= 0.5, dtype=bool)
     found = bootstrap_intervals(
         lambda weights: weights @ enrichment / weights.sum(axis=1),
@@ -108,7 +110,7 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
         "n_positive": int(positive.sum()),
         "n_negative": int((~positive).sum()),
         "note": joined(
-            f"{so_many(len(part) - len(usable), 'scan')} without relevance left out"
+            f"{counted(len(part) - len(usable), 'scan')} without relevance left out"
             if len(usable) < len(part)
             else None,
             *found.notes,
@@ -123,15 +125,15 @@ def _difference(
     values: Floats, positive: NDArray[np.bool_], fold: NDArray[np.intp], settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> dict[str, Any]:  # fmt: skip
-    """Means of the classes, their difference within folds, and its test: that of `groups.comparisons`."""
+    """Means of the classes, their difference within folds, and its test, as in `groups.comparisons`."""
     if positive.all() or not positive.any():
-        return {"note": "one class only: no difference"}
+        return {"note": "only one class: no difference"}
     frame = pd.DataFrame({"_positive": positive.astype(float), FOLD: fold})
     groups = positive.tolist()
     try:
         model = model_within_folds("_positive", "_positive", frame, settings.fold_effect, groups)
         test = freedman_lane(values, model.design, model.exchange, settings.permutations, rng, groups)
-    except BadInputError as error:  # the classes follow from fold, or a class has one participant
+    except BadInputError as error:  # the classes are collinear with fold, or a class has one participant
         return {"note": str(error).replace("_positive", "class")}
     held = fold if model.held else np.zeros_like(fold)
     return {

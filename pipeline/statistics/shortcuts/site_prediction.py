@@ -1,13 +1,12 @@
 """Prediction of site and field strength from relevance: ``site_prediction.tsv``.
 
-A linear classifier, out of fold: participants are whole, and folds know the class but not the site, so that under the
-null hypothesis the labels may change places. They are permuted between participants of one class with equally many
-scans, so that an association of site and class is not counted as evidence.
-
-Ridge regression on indicators of the sites (scikit-learn), each prediction divided by the share of its site in
-training, so that rare sites are not lost to common ones. It is linear in the labels: all permutations are one fit of
-many targets, the same as fitting anew for each. Logistic regression would be fitted a thousand times for the same
-answer. Region sums are scaled within each test fold of the run, whose maps come from one network.
+A linear classifier with folds over participants, stratified by class but not by site, so that site labels are
+exchangeable under the null hypothesis. They are permuted between participants of one class with the same number of
+scans, so that an association of site and class does not count as evidence. Ridge regression on indicators of the sites
+(scikit-learn), each prediction divided by the share of its site in training, so that rare sites can be predicted. It is
+linear in the labels, so all permutations are targets of a single fit; logistic regression would have to be fitted a
+thousand times. Region sums are scaled within each test fold of the run, since each fold's maps come from its own
+network.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
+from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -38,33 +38,34 @@ from pipeline.training.control import control_of
 TARGETS = ("site", "field_strength")
 FOLDS = 5
 TARGETS_AT_ONCE = 5_000
-"""Columns of one fit; bounds memory (5,000 columns of 1,000 scans: 40 MB)."""
+"""Targets per fit; bounds memory (5,000 targets of 1,000 scans: 40 MB)."""
 
 SITE_COLUMNS = {
     "target": "What is predicted: site or field_strength",
-    "map": "Relevance map whose sums over bilateral groups it is predicted from",
-    "balanced_accuracy": "Mean over sites of the share of scans assigned to it, out of fold by participant; each "
-    "participant counts once",
-    "ci_low": "Lower bound of its interval over participants",
-    "ci_high": "Upper bound",
-    "interval": "BCa or percentile bootstrap interval; none where there is none",
-    "chance": "1 / sites",
-    "null_mean": "Mean balanced accuracy when sites change places within classes: what class and site share is in it",
-    "accuracy": "Share of scans assigned right, each participant counting once",
-    "majority_accuracy": "Accuracy of naming the most common site each time",
+    "map": "Relevance map whose sums over bilateral groups are the features",
+    "balanced_accuracy": "Mean over sites of the share of scans predicted correctly, out of fold by participant; "
+    "each participant counts once",
+    "ci_low": "Lower bound of the interval of balanced_accuracy over participants",
+    "ci_high": "Upper bound of the interval",
+    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "chance": "1 / n_sites",
+    "null_mean": "Mean balanced accuracy with sites permuted within classes: what is due to the association of class "
+    "and site",
+    "accuracy": "Share of scans predicted correctly, each participant counting once",
+    "majority_accuracy": "Accuracy of always predicting the most common site",
     "p": "One-sided p of balanced accuracy from permuting whole participants within classes, (b+1)/(m+1)",
-    "p_fwe": "The same against the largest of all maps (max-T): family-wise over maps",
-    "n_permutations": "Permutations used",
-    "exact": "true if these are all permutations there are",
-    "n_sites": "Sites (or field strengths) told apart",
+    "p_fwe": "Family-wise p over maps (max-T)",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "n_sites": "Sites (or field strengths) distinguished",
     "n_participants": "Participants",
-    "n_scans": "Their scans",
-    "n_left_out": "Scans left out: unknown, or of a site with too few participants",
-    "control": "none; or what makes this a control run: binarised, shuffled labels",
-    "note": "Why there is no value, or what to know of it",
+    "n_scans": "Scans of these participants",
+    "n_left_out": "Scans left out: site unknown, or with too few participants",
+    "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
+    "note": "Why there is no value, or a caveat",
 }
 SITE_PREDICTION_TABLE = Table(
-    "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be read from relevance?",
+    "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be predicted from relevance?",
 
 )  # fmt: skip
 
@@ -79,7 +80,7 @@ class Scans:
 
     @property
     def weights(self) -> Floats:
-        """One per participant, shared among their scans."""
+        """Weights that add up to one per participant."""
         return np.asarray(1.0 / np.bincount(self.codes)[self.codes])
 
     @property
@@ -98,39 +99,40 @@ def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     frame, settings = inputs.frame, inputs.config.statistics
-    chosen = _with_company(frame, target, settings.shortcuts.min_participants)
+    chosen = _at_large_sites(frame, target, settings.shortcuts.min_participants)
     left_out = int((~chosen).sum())
     base: dict[str, Any] = dict.fromkeys(SITE_COLUMNS) | {"target": target, "n_left_out": left_out, "interval": "none"}
-    own = frame[chosen]
-    n_sites, people = own[target].nunique(), own["participant_id"].nunique()
-    base |= {"n_sites": n_sites, "n_participants": people, "n_scans": len(own)}
+    rows = frame[chosen]
+    n_sites, people = rows[target].nunique(), rows["participant_id"].nunique()
+    base |= {"n_sites": n_sites, "n_participants": people, "n_scans": len(rows)}
     if n_sites < 2:
         fewest = settings.shortcuts.min_participants
-        return [base | {"note": f"{n_sites} {target} with {fewest} or more participants; two are needed"}]
-    codes, _ = participant_codes(own["participant_id"].tolist())
-    site = np.unique(own[target].astype(str), return_inverse=True)[1].astype(np.intp)
-    scans = Scans(codes, site, own["target"].to_numpy(int).astype(np.intp))
+        levels = counted(n_sites, target.replace("_", " "))
+        return [base | {"note": f"{levels} with {fewest} or more participants; two are needed"}]
+    codes, _ = participant_codes(rows["participant_id"].tolist())
+    site = np.unique(rows[target].astype(str), return_inverse=True)[1].astype(np.intp)
+    scans = Scans(codes, site, rows["target"].to_numpy(int).astype(np.intp))
     features = {
-        name: scaled_within(inputs.values.sums[chosen, m], own["fold"].to_numpy())
+        name: scaled_within(inputs.values.sums[chosen, m], rows["fold"].to_numpy())
         for m, name in enumerate(inputs.values.maps)
     }
     return [base | row for row in _predictions(target, features, scans, settings, inputs.seed)]
 
 
-def _with_company(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np.bool_]:
-    """Scans whose site is known and has participants enough."""
+def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np.bool_]:
+    """Scans with a known site that has enough participants."""
     people = frame.groupby(target)["participant_id"].nunique()
     return frame[target].isin(people.index[people >= fewest]).to_numpy(bool)
 
 
 def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:
-    """Mean 0 and variance 1 in each fold; regions without a value, or the same in all scans of a fold, become 0."""
+    """Scale to mean 0 and variance 1 in each fold; missing regions, and those constant in a fold, become 0."""
     result = np.zeros_like(sums)
     for one in np.unique(fold):
-        own = np.where(np.isnan(sums[fold == one]), 0.0, sums[fold == one])
-        spread = own.std(axis=0)
-        flat = spread <= 1e-12 * np.abs(own).max(axis=0)
-        result[fold == one] = np.where(flat, 0.0, (own - own.mean(axis=0)) / np.where(flat, 1.0, spread))
+        values = np.where(np.isnan(sums[fold == one]), 0.0, sums[fold == one])
+        spread = values.std(axis=0)
+        flat = spread <= 1e-12 * np.abs(values).max(axis=0)
+        result[fold == one] = np.where(flat, 0.0, (values - values.mean(axis=0)) / np.where(flat, 1.0, spread))
     return result
 
 
@@ -154,7 +156,7 @@ def _predictions(
 
 
 def held_out_folds(scans: Scans, seed: int) -> list[Indices] | None:
-    """Rows of each fold: whole participants, classes balanced, sites unknown; None if there are too few."""
+    """Rows of each fold: whole participants, stratified by class, not by site; None if there are too few."""
     n_folds = min(FOLDS, int(np.bincount(_classes(scans)[np.unique(scans.codes, return_index=True)[1]]).min()))
     if n_folds < 2:
         return None
@@ -164,21 +166,21 @@ def held_out_folds(scans: Scans, seed: int) -> list[Indices] | None:
 
 
 def _classes(scans: Scans) -> Indices:
-    """Class of each scan's participant: someone with both counts as positive; numbered without gaps."""
+    """Class of each scan's participant (positive for those with both), numbered without gaps."""
     of_person = np.zeros(int(scans.codes.max()) + 1, np.intp)
     np.maximum.at(of_person, scans.codes, scans.positive)
     return np.unique(of_person[scans.codes], return_inverse=True)[1].astype(np.intp)
 
 
 def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permutations:
-    """Rearrangements of the labels: whole participants, within a class, among those with equally many scans."""
+    """Permutations of the labels: whole participants within a class, with the same number of scans."""
     classes = _classes(scans)
     members = [np.flatnonzero(classes == one) for one in np.unique(classes)]
     parts = [
-        Exchangeability.whole_participants(scans.codes[own].tolist()).permutations(
-            count, rng, alike=scans.site[own].tolist()
+        Exchangeability.whole_participants(scans.codes[of_class].tolist()).permutations(
+            count, rng, alike=scans.site[of_class].tolist()
         )
-        for own in members
+        for of_class in members
     ]
     exact = all(part.exact for part in parts) and math.prod(map(len, parts)) <= count
     if exact:
@@ -186,15 +188,15 @@ def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permut
     else:
         choice = np.stack([rng.integers(len(p), size=count) if p.exact else np.arange(count) for p in parts], axis=1)
     rows = np.empty((len(choice), len(classes)), np.int32)
-    for place, (own, part) in enumerate(zip(members, parts, strict=True)):
-        rows[:, own] = own[part.rows[choice[:, place]]]
+    for place, (of_class, part) in enumerate(zip(members, parts, strict=True)):
+        rows[:, of_class] = of_class[part.rows[choice[:, place]]]
     return Permutations(rows, exact)
 
 
 def assigned(features: Floats, scans: Scans, folds: list[Indices], rows: NDArray[Any]) -> NDArray[np.int16]:
-    """Out-of-fold site of each scan from features (scans, regions), shape (m, scans), for several orders of labels.
+    """Out-of-fold predicted site of each scan from features (scans, regions), shape (m, scans), for permuted labels.
 
-    ``scans.site[rows[i]]`` are the labels of the i-th order; rows (m, scans).
+    ``scans.site[rows[i]]`` are the labels of the i-th permutation; rows (m, scans).
     """
     result = np.empty(rows.shape, np.int16)
     weights, at_once = scans.weights, max(1, TARGETS_AT_ONCE // scans.n_sites)
@@ -217,15 +219,17 @@ def assigned(features: Floats, scans: Scans, folds: list[Indices], rows: NDArray
 def balanced_accuracy(
     called: NDArray[np.int16], scans: Scans, rows: NDArray[Any], weights: Floats | None = None
 ) -> Floats:
-    """Mean over sites of the weighted share assigned right; shape (m,)."""
+    """Mean over sites of the weighted share predicted correctly; shape (m,)."""
     counted = scans.weights if weights is None else weights
     labels = scans.site[rows]
     right = (called == labels) * counted
     recalls = []
     for site in range(scans.n_sites):
-        own = np.broadcast_to(labels == site, right.shape)
-        total = (own * counted).sum(axis=1)
-        recalls.append(np.divide((right * own).sum(axis=1), total, out=np.full(len(own), np.nan), where=total > 0))
+        of_site = np.broadcast_to(labels == site, right.shape)
+        total = (of_site * counted).sum(axis=1)
+        recalls.append(
+            np.divide((right * of_site).sum(axis=1), total, out=np.full(len(of_site), np.nan), where=total > 0)
+        )
     mean: Floats = np.mean(recalls, axis=0)
     return mean
 

@@ -13,7 +13,7 @@ import torch
 from pipeline.run.config.settings import TrainingConfig
 
 LEFT_RIGHT = 1
-"""Axis of a single (1, D, H, W) volume."""
+"""Left-right axis of a single (1, D, H, W) volume."""
 
 
 def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequence[int]) -> torch.Tensor:
@@ -25,7 +25,7 @@ def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequenc
         Not changed.
     flips : sequence of bool, length B
     shifts : sequence of int, length B
-        In voxels, negative to the left; what enters is 0.
+        In voxels, negative to the left; padded with 0.
 
     Returns
     -------
@@ -42,9 +42,9 @@ def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequenc
 
 
 def augment(volumes: torch.Tensor, config: TrainingConfig, random: np.random.Generator) -> torch.Tensor:
-    """Flip each volume with probability ``flip_probability`` and shift it by -max..max voxels, all equally likely.
+    """Flip each volume with probability ``flip_probability`` and shift it uniformly by -max..max voxels.
 
-    The numbers are drawn on the CPU, so that they are the same on every device.
+    Random numbers are drawn on the CPU, so that they are the same on every device.
     """
     count, reach = len(volumes), config.max_shift_voxels
     flips = random.random(count) < config.flip_probability

@@ -1,7 +1,7 @@
-"""Augmentation beyond flips and shifts, by MONAI's transforms, on the device that trains.
+"""Augmentation beyond flips and shifts, with MONAI's transforms, on the training device.
 
 Affine transforms, a smooth bias field, gamma, noise and cut-out (the cubes of DeVries & Taylor 2017), in this order.
-What a scan gets depends on the seed, the epoch and its place in the training part, not on the batch it is in.
+The augmentation of a scan depends on the seed, the epoch and its position in the training part, not on its batch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class FurtherAugmentation:
         Parameters
         ----------
         volumes : Tensor of float32, shape (B, 1, D, H, W)
-            Intensities in [0, 1]; the background is exactly 0 and stays so.
+            Intensities in [0, 1]; the background is and stays exactly 0.
         scans : array of int, shape (B,)
-            Places in the training part.
+            Positions in the training part.
         """
         if not self._config.is_on:
             return volumes
@@ -55,16 +55,16 @@ class FurtherAugmentation:
 
 
 def _plain(volume: torch.Tensor) -> torch.Tensor:
-    """Without MONAI's metadata."""
+    """Remove MONAI's metadata."""
     return volume.as_tensor() if hasattr(volume, "as_tensor") else volume
 
 
 def transforms_of(config: AugmentationConfig, device: torch.device) -> tuple[Any, Any]:
-    """The transforms that are switched on, of a (1, D, H, W) volume: what moves voxels, and what changes intensities.
+    """The enabled transforms of a (1, D, H, W) volume: spatial ones, and those of intensity.
 
     Both are a `monai.transforms.Compose`.
     """
-    transforms: Any = import_module("monai.transforms")  # takes seconds, and only those who ask for it need it
+    transforms: Any = import_module("monai.transforms")  # takes seconds, so imported only when needed
 
     angle = math.radians(config.rotation_degrees)
     known: dict[str, Any] = {

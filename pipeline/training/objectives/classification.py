@@ -11,7 +11,7 @@ from pipeline.training.objectives.records import Batch, Context, Logged, Measure
 
 
 def class_weights(targets: torch.Tensor, balance: bool, classes: int = 2) -> torch.Tensor:
-    """Weight of each class in the loss; with `balance`, each class weighs the same and scans weigh 1 on average.
+    """Weight of each class in the loss; with `balance`, classes weigh the same and scans 1 on average.
 
     Examples
     --------

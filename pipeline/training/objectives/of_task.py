@@ -1,4 +1,4 @@
-"""The objective of a run: from its task and settings, and the targets of the training part."""
+"""The training objective of a run, from its task and settings, and the training targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.training.objectives.regression import Scale, regression
 
 
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor) -> Objective:
-    """Cross-entropy for classes, squared error or Huber's loss for a number."""
+    """Cross-entropy for classes, squared error or Huber loss for regression."""
     if task.is_number:
         return regression(config.regression_loss, Scale.of(targets))
     return classification(class_weights(targets, config.balance_classes, len(task.outputs)))

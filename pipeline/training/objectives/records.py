@@ -1,7 +1,7 @@
-"""What a training is given to minimise: an objective, and what it may look at beside the batch.
+"""Training objectives, and the context they can use besides the batch.
 
-An objective is one frozen record; the trainer knows nothing else of it. A new one (guidance by masks, distillation from
-a teacher, contrast with a queue) is one more function that makes such a record.
+An objective is a frozen record, and all that the trainer knows of the task. A new one (guidance by masks, distillation
+from a teacher, contrastive learning with a queue) is a function that makes such a record.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Batch:
     Parameters
     ----------
     volumes : Tensor, shape (B, 1, D, H, W)
-        Augmented where the network trains.
+        Augmented during training.
     targets : Tensor, shape (B,)
         Class numbers (int64), or numbers (float32).
     scans : Tensor of int64, shape (B,)
-        Positions in the part: what the context holds per scan is found by them.
+        Positions in the part, which index the context's values per scan.
     """
 
     volumes: torch.Tensor
@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Context:
-    """What an objective may use beside the network and the batch; None where it uses none.
+    """What an objective may use besides the network and the batch; None if unused.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Measures:
-    """How a network did over a part: its loss, and the score in the unit that tables show."""
+    """Loss of a network over a part, and its score in the unit shown in tables."""
 
     loss: float
     score: float
@@ -64,7 +64,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a training minimises.
+    """A training objective.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Regression of a number, in standard deviations of the training part."""
+"""Regression of a standardised target."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Scale:
 
 
 def regression(kind: Literal["mse", "huber"], scale: Scale) -> Objective:
-    """Squared error, or Huber's loss with its bend at one standard deviation. The score is the MAE in units of the target.
+    """Squared error, or Huber loss with its transition at one standard deviation; the score is the MAE.
 
-    With z the target in standard deviations and e = output - z: ``e^2``, or ``e^2 / 2`` for |e| <= 1 and |e| - 1/2
-    beyond (Huber 1964).
-    """  # noqa: E501
+    With z the standardised target and e = output - z: ``e^2``, or ``e^2 / 2`` for |e| <= 1 and |e| - 1/2 beyond (Huber
+    1964). The MAE is in units of the target.
+    """
     per_scan = LOSSES[kind]
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
