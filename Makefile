@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 DEMO   ?= demo
+# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py).
+SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: install demo test test-slow test-oracle coverage check format lock clean
@@ -21,7 +23,7 @@ demo: $(VENV)/.installed   ## the synthetic cohort, everything run on it, a repo
 	$(BIN)/heatlas demo $(DEMO)
 
 test: $(VENV)/.installed   ## the default tests: minutes, no network
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest $(SPREAD)
 
 test-slow: $(VENV)/.installed   ## whole runs, killed and continued
 	$(BIN)/pytest -m slow
@@ -32,7 +34,7 @@ test-oracle: $(VENV)/.installed   ## against independent libraries
 
 coverage: $(VENV)/.installed   ## which lines the default tests reach; writes htmlcov/index.html
 	$(BIN)/pip install --quiet "pytest-cov>=6"
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html
+	$(BIN)/pytest $(SPREAD) --cov --cov-report=term:skip-covered --cov-report=html
 
 check: $(VENV)/.installed   ## style, types, direction of imports
 	$(BIN)/ruff check .

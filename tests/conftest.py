@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
 import pytest
 
+from workflows.command_line import WORKER_MODULES
+
 # ITK reads it once, when the first test of a process imports ANTs; with more threads its results vary.
 os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
+# Whichever test first needs workers starts the one server of its process, which imports for all later tests.
+multiprocessing.set_forkserver_preload(list(WORKER_MODULES))
+
+LONGEST = (
+    "test_end_to_end.py", "test_evaluate.py", "test_report.py", "test_families_explained.py", "test_report_pages.py",
+    "test_evidence_report.py", "test_browser_report.py", "test_damaged_files.py", "test_registration_stage.py",
+)  # fmt: skip
+"""Files whose tests begin first when processes share the work, so that none is left with a long file at the end."""
 
 REAL_DATA = Path(os.environ.get("HEATLAS_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -19,3 +30,8 @@ def real_data() -> Path:
     if not (REAL_DATA / "oasis20").is_dir():
         pytest.skip(f"real test data not found at {REAL_DATA}; set HEATLAS_TEST_DATA")
     return REAL_DATA
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))

@@ -31,7 +31,7 @@ _HOMES = {
     "figures": "workflows.figures", "models": "workflows.models", "evaluate": "workflows.evaluate",
 }  # fmt: skip
 """Modules of commands that need neither networks nor ANTs, and start fast without these libraries."""
-_WORK = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
+WORKER_MODULES = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """Modules that workers need, in order; imported by their server while this process imports the rest."""
 _MOST_PROCESSES = 1024
 FIGURE_FORMATS = ("svg", "pdf", "png")
@@ -39,7 +39,29 @@ STAGES = ("cohort", "registration", "training", "attribution", "regions", "stati
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that shows arguments in messages as plain text."""
+    """A parser that shows arguments in messages as plain text, and positional arguments first in usage lines.
+
+    An option that takes several values would take INPUT and OUT too if they came after it.
+    """
+
+    def format_usage(self) -> str:
+        self.usage = self._positionals_first()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        self.usage = self._positionals_first()
+        return super().format_help()
+
+    def _positionals_first(self) -> str | None:
+        if self._subparsers:
+            return None
+        words = [self.prog]
+        for action in sorted(self._actions, key=lambda one: bool(one.option_strings)):
+            if action.required:
+                several = action.nargs == argparse.ONE_OR_MORE
+                name = f"{action.metavar} [{action.metavar} ...]" if several else str(action.metavar)
+                words.append(" ".join([*action.option_strings[:1], name]))
+        return " ".join([*words, "[options]"]).replace("%", "%%")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(plain(message), file)
@@ -181,7 +203,7 @@ def _add_explain(commands: Any) -> None:
         action="extend",
         default=[],
         metavar="LABEL",
-        help="only these, with or without sub-",
+        help="only these, e.g. sub-01, 01 or 002_S_0295",
     )
     explain.add_argument(
         "--scan", nargs="+", action="extend", default=[], metavar="ID", help="only these: scan_id, or sub-X_ses-Y"
@@ -221,13 +243,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="default", help="named settings: default, bohle2019, demo")
     _add_seed_and_config(parser)
     parser.add_argument(
-        "--contrast", metavar="COLUMN=NEGATIVE,POSITIVE",
-        help="classes to distinguish, e.g. diagnosis=CN,AD (default), age_group=young,old or diagnosis=CN,MCI,AD",
+        "--contrast", metavar="COLUMN=CLASS,CLASS",
+        help="two or more classes to distinguish, the explained one last, e.g. diagnosis=CN,AD (default), "
+        "age_group=young,old or diagnosis=CN,MCI,AD",
     )  # fmt: skip
-    parser.add_argument("--target", metavar="COLUMN", help="predict a number instead of classes, e.g. age")
+    parser.add_argument("--target", metavar="COLUMN", help="predict a number, e.g. age, in all scans that have one")
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
     parser.add_argument(
-        "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, with or without sub-"
+        "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"
     )
     parser.add_argument(
         "--start-at", choices=("auto", "scan", "brain", "template"),
@@ -294,7 +317,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     arguments = build_parser().parse_args(argv)
     try:
         if arguments.command in ("demo", "run", "explain", "evaluate") and arguments.executor is None:
-            import_ahead(_WORK)
+            import_ahead(WORKER_MODULES)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
         begin()
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):

@@ -24,7 +24,7 @@ def settings_of(arguments: argparse.Namespace) -> Config:
         classes = values.split(",") if len(values.split(",")) > 2 else values.split(",", 1)
         if not column or len(classes) < 2 or not all(classes):
             raise UsageError(
-                f"--contrast {arguments.contrast}: write COLUMN=NEGATIVE,POSITIVE, such as diagnosis=CN,AD, or more "
+                f"--contrast {arguments.contrast}: write COLUMN=CLASS,CLASS, such as diagnosis=CN,AD, or more "
                 "classes, such as diagnosis=CN,MCI,AD; the last is the one that is explained."
             )
         several = classes if len(classes) > 2 else []

@@ -36,7 +36,7 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
     if not participants:
         return list(candidates)
     found = {candidate.scan.participant_id for candidate in candidates}
-    wanted = {_participant_named(name, found): name for name in participants}
+    wanted = {participant_named(name, found): name for name in participants}
     unknown = [name for participant, name in wanted.items() if participant not in found]
     if unknown:
         raise BadInputError(
@@ -51,7 +51,14 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
     ]
 
 
-def _participant_named(name: str, found: set[str]) -> str:
+def participant_named(name: str, found: set[str]) -> str:
+    """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
+
+    Examples
+    --------
+    >>> participant_named("002_S_0295", {"sub-ADNI002S0295"}), participant_named("01", {"sub-01"})
+    ('sub-ADNI002S0295', 'sub-01')
+    """
     bare = name.strip().removeprefix("sub-")
     choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
     return next((choice for choice in choices if choice in found), choices[0])

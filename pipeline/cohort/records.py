@@ -24,11 +24,11 @@ OLDEST_AGE = 89.0
 
 SCAN_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
     "image": "Path of the image relative to the input folder, POSIX separators; n/a for a row without an image",
-    "entry": "What the image is, and so where it enters: scan (as acquired), brain (already brain-extracted), template "
-    "(already in template space, not registered again)",
+    "entry": "Kind of image, and thus first processing step: scan (as acquired), brain (already brain-extracted), "
+    "template (already in template space, not registered again)",
     "diagnosis": "Diagnosis at the visit of the scan: CN, MCI or AD",
     "diagnosis_source": "Table and column that the diagnosis comes from",
     "progression": "Course after a diagnosis of MCI, within the horizon: sMCI, pMCI, rMCI (reverted) or uMCI (unknown)",
@@ -41,11 +41,11 @@ SCAN_COLUMNS = {
     "mmse": "Mini-Mental State Examination at the visit",
     "cdr": "Clinical Dementia Rating (global) at the visit",
     "tiv_mm3": "Total intracranial volume in mm3",
-    "tiv_source": "Where the intracranial volume comes from",
+    "tiv_source": "Source of the intracranial volume",
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "hippocampus_left_mm3": "Volume of the left hippocampus in mm3",
     "hippocampus_right_mm3": "Volume of the right hippocampus in mm3",
-    "hippocampus_source": "Where the hippocampal volumes come from, or why there are none",
+    "hippocampus_source": "Source of the hippocampal volumes, or why there are none",
     "kept": "true if the scan is used",
     "reason": "Why the scan was dropped; n/a if kept",
 }

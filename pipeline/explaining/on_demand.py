@@ -14,6 +14,7 @@ from pipeline.attribution.method_settings import read_settings
 from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.registry import find_method
 from pipeline.attribution.targets import StartValue
+from pipeline.cohort.candidates import participant_named
 from pipeline.cohort.people.splits import PARTS, Split
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
@@ -156,9 +157,10 @@ def chosen_scans(
     UsageError
         For a participant or scan that the run does not have or may not explain, or if there is none at all.
     """
-    people = {name if name.startswith("sub-") else f"sub-{name}" for name in request.participants}
+    found = {scan.participant_id for scan in scans}
+    people = {participant_named(name, found) for name in request.participants}
     wanted = set(request.scans)
-    unknown = sorted(people - {scan.participant_id for scan in scans})
+    unknown = sorted(people - found)
     if unknown:
         raise UsageError(f"--participant-label {unknown[0]}: not among the kept scans of this run; see its scans.tsv.")
     unknown = sorted(wanted - {name for scan in scans for name in (scan.scan_id, scan.name)})

@@ -51,7 +51,7 @@ APPLIED_STAGE = "attribution-applied"
 
 CONSERVATION_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
     "map": "LRP map, named as in the file names",
     "start_value": "Value of the target that relevance started from (logit or probability)",
@@ -59,7 +59,7 @@ CONSERVATION_COLUMNS = {
     "absorbed_by_bias": "Relevance absorbed by biases, all layers",
     "lost_no_contribution": "Relevance lost in units without a contribution to pass it to, all layers",
     "stabiliser": "Relevance absorbed by stabilisers, all layers",
-    "residual": "start_value less map_sum and all losses: rounding",
+    "residual": "start_value minus map_sum and all losses: rounding error",
 }
 CONSERVATION_TABLE = Table(
     "conservation", CONSERVATION_COLUMNS, "scan and LRP map", "Does the relevance of a map add up to the start value?",
@@ -68,14 +68,15 @@ CONSERVATION_TABLE = Table(
 
 EVIDENCE_COLUMNS = {
     **{name: CONSERVATION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")},
-    "map": "Evidence map: relative to controls that the network was trained with",
-    "evidence": "Evidence of the scan for the class explained: its logit less the mean of the other logits; of a "
-    "number, the number. Mean over the networks that explain it",
-    "reference_evidence": "The same of the reference: mean over the controls, or that of the mean control for methods "
-    "that compare with it",
+    "map": "Evidence map: relative to controls that the network was trained on",
+    "evidence": "Evidence of the whole scan for the explained class, not relative to controls: its logit minus the "
+    "mean of the other logits (for regression the output); mean over the networks that explain it. In relevance.tsv, "
+    "evidence is a region's part of the difference to controls",
+    "reference_evidence": "Evidence of the reference: mean over the controls, or evidence of the mean control for "
+    "methods that use it",
     "map_sum": "Sum of the map over all voxels",
-    "completeness_error": "map_sum less (evidence less reference_evidence): what the map misses or adds, in logits",
-    "n_reference": "Scans of controls that the scan was compared with, one per person",
+    "completeness_error": "map_sum minus (evidence minus reference_evidence), in logits; 0 for a complete map",
+    "n_reference": "Control scans in the reference, one per person",
 }
 EVIDENCE_TABLE = Table(
     "evidence", EVIDENCE_COLUMNS, "scan and evidence map",
@@ -83,7 +84,7 @@ EVIDENCE_TABLE = Table(
     place="evidence", filled=("participant_id", "scan_id", "map"), finite=True,
 )  # fmt: skip
 EVIDENCE_APPLIED_TABLE = replace(
-    EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI",
+    EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI.",
     place="evidence_applied",
 )  # fmt: skip
 ACCOUNTS = {ACCOUNT: CONSERVATION_COLUMNS, EVIDENCE_ACCOUNT: EVIDENCE_COLUMNS}

@@ -34,7 +34,7 @@ APPLIED_BILATERAL_COLUMNS = {
 """Columns of ``relevance_applied_bilateral.tsv``."""
 RELEVANCE_APPLIED_TABLE = Table(
     "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
-    "The same for scans outside the contrast, such as MCI", stage="regions", place="relevance_applied_bilateral",
+    "The same for scans outside the contrast, such as MCI.", stage="regions", place="relevance_applied_bilateral",
     filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
     later=("evidence",),
 )  # fmt: skip

@@ -42,7 +42,7 @@ NO_REGION = "no_region"
 
 AUDIT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
     "map": "Relevance map, named as in the file names",
     "compartment": f"rim: within {RIM_MM:g} mm of the surface of the scan's brain mask, on both sides. rim_inside: its "
@@ -50,15 +50,15 @@ AUDIT_COLUMNS = {
     "fluid (ventricles). dark: the darkest of three classes of intensity inside the mask (Otsu), where a T1-weighted "
     "image shows fluid. vessel: regions of the atlas that are vessels. no_region: the part of the mask that no region "
     "of the atlas covers. Compartments overlap",
-    "reference": "What the compartment is a part of: brain (the mask), brain_and_rim, or seen (all that the network "
-    "sees)",
-    "n_voxels": "Voxels of the compartment; 0 where the atlas has no such region or the image no such class",
+    "reference": "Voxels that the compartment is part of: brain (the mask), brain_and_rim, or seen (the network's "
+    "field of view)",
+    "n_voxels": "Voxels of the compartment; 0 if the atlas has no such region or the image no such class",
     "reference_voxels": "Voxels of the reference",
     "absolute_sum": "Sum of |relevance| over the compartment",
     "reference_sum": "Sum of |relevance| over the reference",
     "share": "absolute_sum / reference_sum",
     "voxel_share": "n_voxels / reference_voxels",
-    "enrichment": "share / voxel_share: 1 if relevance were spread evenly over the reference; n/a for a compartment "
+    "enrichment": "share / voxel_share: 1 for relevance spread evenly over the reference; n/a for a compartment "
     "without voxels or a reference without relevance",
 }
 """Columns of ``relevance_audit.tsv``."""

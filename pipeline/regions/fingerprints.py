@@ -26,14 +26,14 @@ FINGERPRINT_COLUMNS = {
     "map": "Relevance map",
     "patient": "1 or 2: member of the pair",
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
     "probability": "Softmax probability of the positive class",
     "rank": "Rank of the group by mean density over participants of the positive class",
     "group": "Bilateral group",
     "density": "Relevance density of this scan in the group",
     "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
-    "n_candidates": "Participants the pair was chosen from",
+    "n_candidates": "Participants that the pair was chosen from",
     "note": "Why there is no pair",
 }
 FINGERPRINTS_TABLE = Table(

@@ -14,12 +14,12 @@ from pipeline.run.declared import Table
 TOP = 10
 
 OVERLAP_COLUMNS = {
-    "metric": "Ranked by: sum or density (mean over participants of the positive class) or gain (mean over "
-    "participants with TP scans)",
+    "metric": "Metric that groups are ranked by: sum or density (mean over participants of the positive class) or "
+    "gain (mean over participants with TP scans)",
     "map_a": "LRP map",
     "map_b": "LRP map",
-    "top": "Groups compared from each map",
-    "overlap": "Percentage of the groups that are in both lists",
+    "top": "Number of top groups compared",
+    "overlap": "Percentage of the top groups that both maps share",
     "note": "Why there is no overlap",
 }
 BETA_OVERLAP_TABLE = Table(

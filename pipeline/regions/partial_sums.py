@@ -24,7 +24,7 @@ PARTIAL_COLUMNS = {
     "part": "Partial sum that the maps of the scan are in",
     "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
 }
 """Columns of the table of partial sums."""

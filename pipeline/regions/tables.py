@@ -19,24 +19,25 @@ REST_NAME = "unlabelled rest"
 
 _SCAN_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
     "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation, "
     "expectedGradients the default evidence map",
 }
 
 EVIDENCE = (
-    "What the region adds to the evidence for the class explained, compared with controls, in logits (where a number "
-    "is predicted, in its unit): the sum of an evidence map. Signed; regions add up. n/a for any other map"
+    "Contribution of the region to the evidence for the explained class relative to controls, in logits (for "
+    "regression in the unit of the target): the sum of an evidence map. Signed; regions add up to the difference of "
+    "the scan and its reference in evidence.tsv. n/a for other maps"
 )
 
 RELEVANCE_COLUMNS = {
     **_SCAN_COLUMNS,
-    "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add to its total",
+    "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add up to its total",
     "name": "Region, with its side",
     "hemisphere": "left, right or both (of the participant)",
     "group": "Bilateral group the region belongs to",
-    "n_voxels": "Voxels of the region on the grid of the maps; 0 for a region that the grid is too coarse for",
+    "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
     "sum": "Sum of the map over the region",
     "density": "Sum divided by voxels; n/a for an empty region",
     "evidence": EVIDENCE,
@@ -55,8 +56,8 @@ BILATERAL_COLUMNS = {
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
     "reference_sum": "Mean sum over the scans of the negative class in the same test fold: the denominator of gain",
-    "gain": "Sum divided by reference_sum; n/a where reference_sum is not above 0, and for evidence maps, which are "
-    "relative to controls already",
+    "gain": "sum / reference_sum; n/a if reference_sum is not above 0, and for evidence maps, which are already "
+    "relative to controls",
     "evidence": EVIDENCE.replace("the region", "the group"),
 }
 """Columns of ``relevance_bilateral.tsv``."""

@@ -36,11 +36,12 @@ REGISTRATION_COLUMNS = {
     "session_id": "BIDS session",
     "scan_id": "Identifier of the image in its source",
     "status": "registered, or failed (see failures.tsv)",
-    "entry": "What the image was: scan, brain (already extracted) or template (registered by others: no warp)",
-    "brain_extraction": "How the brain was found: stripped (the image held nothing else), given (a mask came with the "
-    "scan), deepbet or synthstrip",
+    "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
+    "warp)",
+    "brain_extraction": "Method of brain extraction: stripped (the image was already extracted), given (a mask came "
+    "with the scan), deepbet or synthstrip",
     "brain_mm3": "Volume of the brain mask in the scan, before registration",
-    "orientation": "Part of the image header that gave its orientation, and what was wrong with the other part",
+    "orientation": "Part of the image header that the orientation comes from, and problems with the other part",
     **QUALITY_COLUMNS,
     **DOUBT_COLUMNS,
 }

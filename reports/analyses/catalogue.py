@@ -63,7 +63,7 @@ NUMBER_PERFORMANCE = Analysis(
     ),
 )
 CLASSES_PERFORMANCE = Analysis(
-    "classes-performance", "How well are the classes told apart?", "Performance",
+    "classes-performance", "How well are the classes distinguished?", "Performance",
     "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
     "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
     (

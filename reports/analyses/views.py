@@ -157,14 +157,20 @@ def rows_in_words(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
         pairs = zip(found["variable"], found["levels"], strict=True)
         found = found.assign(levels=[levels_in_words(variable, levels) for variable, levels in pairs])
     if "variable" in found:
-        found = found.assign(variable=found["variable"].map(variable_in_words, na_action="ignore"))
+        found = found.assign(variable=_each_once(found["variable"], variable_in_words))
     if "covariates" in found:
         found = found.assign(covariates=found["covariates"].map(covariates_in_words))
     if "note" in found:
-        found = found.assign(note=found["note"].map(without_codes, na_action="ignore"))
+        found = found.assign(note=_each_once(found["note"], without_codes))
     for column in {"biomarker", "predictor", "response"} & set(found):
-        found = found.assign(**{column: found[column].map(partial(biomarker_in_words, run), na_action="ignore")})
+        found = found.assign(**{column: _each_once(found[column], partial(biomarker_in_words, run))})
     return found
+
+
+def _each_once(cells: pd.Series, in_words: Callable[[Any], str]) -> pd.Series:
+    """Cells in words; thousands of rows hold few different values, and each is put in words once."""
+    words = {cell: in_words(cell) for cell in cells.dropna().unique()}
+    return cells.map(words.__getitem__, na_action="ignore")
 
 
 def _with_values(rows: pd.DataFrame, view: View) -> bool:

@@ -26,7 +26,15 @@ def documentation() -> str:
 def _section(table: Table) -> str:
     root = Path("run")
     file = table.path(RunLayout(root)).relative_to(root).as_posix()
-    lines = [f"## {table.name}", "", f"`{file}` (stage: {table.stage}). {table.question} One row per {table.rows}.", ""]
+    question = table.question if table.question.endswith((".", "?")) else f"{table.question}."
+    lines = [
+        f'<a id="{table.name}"></a>',
+        "",
+        f"## {file}",
+        "",
+        f"{question} One row per {table.rows}. Stage: {table.stage}.",
+        "",
+    ]
     if not table.meanings:
         return "\n".join(lines)
     lines += ["| column | holds | unit | meaning |", "|---|---|---|---|"]

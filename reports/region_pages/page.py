@@ -22,7 +22,7 @@ from reports.page.material import Material
 from reports.page.tables import PageTable, page_table
 from reports.read.run_record import OUTCOMES, RunRecord
 from reports.region_pages.lead import lead_of, planted_here
-from reports.region_pages.tables import associations_by_group, effects_of, sides_by_group
+from reports.region_pages.tables import associations_by_group, effects_by_group, sides_by_group
 from reports.region_pages.viewer import RegionPictures, RegionViewers
 from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
 from reports.words.numbers import count, listing, number, sentence_case, shortened
@@ -66,6 +66,10 @@ class RegionMaterial:
     @cached_property
     def associations(self) -> Mapping[str, PageTable]:
         return associations_by_group(self.material.run)
+
+    @cached_property
+    def effects(self) -> Mapping[str, list[PageTable]]:
+        return effects_by_group(self.material.run)
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
@@ -126,7 +130,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
         "scatters": _scatters(shared, maps, group),
         "volume_text": _VOLUME_TEXT,
         "sides": shared.sides.get(group),
-        "tables": [*effects_of(material.run, group), *filter(None, [shared.associations.get(group)])],
+        "tables": [*shared.effects.get(group, []), *filter(None, [shared.associations.get(group)])],
     }
 
 

@@ -110,18 +110,17 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     }
 
 
-def effects_of(run: RunRecord, group: str) -> list[PageTable]:
-    """A bilateral group between the classes, in every map: share of the map, then density; those that were tested."""
+def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
+    """Each bilateral group between the classes, in every map: share of the map, then density; where it was tested."""
     pair = f"{run.positive}/{run.negative}"
     shares = rows_where(run, "group_comparisons", comparison=pair, metric="share")
     shares = shares.rename(columns={"n_first": "n_positive", "n_second": "n_negative"})
-    found = []
+    found: dict[str, list[PageTable]] = {}
     for metric, table in (("share", shares), ("density", run.tables.get("region_effects", pd.DataFrame()))):
         if len(table):
-            rows = table[table["group"] == group]
-            rows = rows.assign(map=rows["map"].map(map_title))
+            columns, rows = columns_of(run, "region_effects", _EFFECTS), table.assign(map=table["map"].map(map_title))
             caption = f"{_MEASURES[metric]}, {run.positive} against {run.negative}, every map."
-            found.append(
-                page_table(rows, columns_of(run, "region_effects", _EFFECTS), caption + difference_in_words(table))
-            )
+            caption += difference_in_words(table)
+            for group, own in rows.groupby("group", sort=False):
+                found.setdefault(str(group), []).append(page_table(own, columns, caption))
     return found

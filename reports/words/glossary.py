@@ -21,19 +21,29 @@ class Term:
 
 GLOSSARY: Sequence[Term] = (
     Term("relevance", "Relevance", ("relevance",),
-         "How much a voxel of a scan speaks for {positive} according to the network; negative values speak against it. "
+         "How much a voxel of a scan supports {positive} according to the network; negative values oppose it. "
          "It shows what the network used, not where disease is."),
     Term("susceptibility", "Susceptibility", ("susceptibility",),
-         "What guided backpropagation gives instead of relevance: how strongly the output reacts to a change of a "
-         "voxel, without a sign."),
+         "Result of guided backpropagation: how sensitive the output is to a change of a voxel, without a sign."),
     Term("lrp", "LRP", ("LRP",),
          "Layer-wise relevance propagation: distributes the output of the network, layer by layer, to the voxels."),
     Term("beta", "β", ("β",),
-         "The parameter of LRP that weighs evidence against the class. With β = 0 only evidence for the class is used; "
+         "The parameter of LRP that weights negative contributions. With β = 0 only positive contributions are used; "
          "the larger β, the more negative relevance a map has."),
     Term("start", "Start value", ("start value",),
-         "What LRP distributes; here the {start} of {positive}. A map adds up to about this number, so maps of people "
-         "whom the network calls {positive} are larger everywhere."),
+         "The value that LRP distributes; here the {start} of {positive}. A map adds up to about this number, so maps "
+         "of people classified as {positive} are larger everywhere."),
+    Term("logit", "Logit", ("logits", "logit"),
+         "Output of a network for a class, before softmax turns the outputs into probabilities. The difference of two "
+         "logits is the log odds of the two classes."),
+    Term("evidence", "Evidence", ("evidence map", "evidence maps"),
+         "The logit of {positive} minus the mean of the other logits: for two classes the log odds. An evidence map "
+         "divides the difference in evidence between a scan and its reference among voxels, in logits."),
+    Term("reference", "Reference", ("reference scans",),
+         "What an evidence map compares a scan with: scans of {negative} from the training part of the network, or "
+         "their mean."),
+    Term("completeness", "Completeness error", ("completeness error",),
+         "Sum of an evidence map minus the difference in evidence that it should add up to; 0 for a complete map."),
     Term("sum", "Sum", ("relevance sum",), "All relevance inside a region."),
     Term("density", "Density", ("density", "densities", "densest"),
          "Sum divided by the number of voxels of the region: where relevance is concentrated. In a region of few "
@@ -42,22 +52,23 @@ GLOSSARY: Sequence[Term] = (
          "Sum of a region divided by the absolute sums of all regions of the same scan: where relevance lies, whatever "
          "its amount. Comparable between scans whose maps differ in scale."),
     Term("gain", "Gain", ("gain",),
-         "Sum divided by the mean sum of {negative} scans of the same test fold; 1 means as much as in {negative}. Not "
-         "known where that mean is not above 0."),
+         "Sum divided by the mean sum of {negative} scans of the same test fold; 1 means as much as in {negative}. n/a "
+         "if that mean is not above 0."),
     Term("log-gain", "Log-gain, shrunken", ("log-gain",),
-         "Logarithm of the ratio of two groups' means; uncertain values are pulled to the mean of their map."),
+         "Logarithm of the ratio of two groups' means; uncertain values are shrunk towards the mean of their map."),
     Term("fold", "Out-of-fold, test fold", ("out-of-fold", "test folds", "test fold"),
          "The participants are divided into folds; each fold is predicted and explained by a network trained on the "
-         "others. A test that holds the fold compares people of the same fold, who share a network."),
+         "others. A test adjusted for fold compares people of the same fold, who share a network."),
     Term("outcome", "True positive, false negative …", ("true-positive", "true positives", "true positive"),
-         "A true positive (TP) is a scan of {positive} called {positive}, a false negative (FN) one called {negative}; "
-         "a true negative (TN) is one of {negative} called so, a false positive (FP) one called {positive}."),
+         "A true positive (TP) is a scan of {positive} classified as {positive}, a false negative (FN) one classified "
+         "as {negative}; a true negative (TN) is a scan of {negative} classified as {negative}, a false positive (FP) "
+         "one classified as {positive}."),
     Term("balanced-accuracy", "Balanced accuracy", ("balanced accuracy",),
          "Mean of sensitivity and specificity; 0.5 is guessing, however unequal the classes are."),
     Term("corrected", "Corrected p", ("corrected p", "correction"),
          "A p value that accounts for all tests of a family: family-wise (the chance of any false positive) by "
          "the largest statistic over permutations or, where it says FDR, the share of false positives among the "
-         "significant results (Benjamini and Hochberg). An uncorrected p is always called so."),
+         "significant results (Benjamini and Hochberg). Uncorrected p values are always labelled as such."),
     Term("interval", "Interval", ("interval",),
          "From resampling participants with all their scans (bootstrap), unless the table says otherwise; n/a where "
          "there are too few people or all values are equal."),
@@ -66,9 +77,9 @@ GLOSSARY: Sequence[Term] = (
          "Distance of a person from the value expected for {negative} of the same age, sex and further covariates, in "
          "standard deviations."),
     Term("enrichment", "Enrichment", ("enrichment",),
-         "Share of relevance in a place divided by its share of voxels; 1 is relevance spread evenly."),
+         "Share of relevance in part of the scan divided by its share of voxels; 1 is relevance spread evenly."),
     Term("concordance", "Concordance", ("concordance",),
-         "Chance that of two people the one with the higher score converts first; 0.5 is guessing."),
+         "Probability that of two people the one with the higher score converts first; 0.5 is guessing."),
     Term("combat", "ComBat, harmonisation", ("ComBat", "harmonisation"),
          "Removes effects of the site (shift and scale) from a measure, with parameters from training participants."),
 )  # fmt: skip
@@ -78,7 +89,9 @@ def as_page() -> str:
     """The glossary as Markdown, for a run of AD against CN (``docs/glossary.md``)."""
     words = {"positive": "AD", "negative": "CN", "start": "probability"}
     entries = [f"**{term.name}.** {term.meaning.format(**words)}" for term in GLOSSARY]
-    return "\n\n".join(["# Words", "As the report uses them, for a run that tells AD from CN.", *entries]) + "\n"
+    return (
+        "\n\n".join(["# Glossary", "As used in the report, for a run that distinguishes AD from CN.", *entries]) + "\n"
+    )
 
 
 _BY_FORM: Mapping[str, Term] = {form.casefold(): term for term in GLOSSARY for form in term.forms}

@@ -314,13 +314,13 @@ def test_voxelwise_methods_work_at_the_input() -> None:
 @pytest.mark.parametrize("method", METHODS, ids=IDS)
 def test_flattened_features_are_refused(method: object) -> None:
     net = nn.Sequential(*network("dense"), nn.Linear(3, 2).double()).eval()
-    with pytest.raises(UsageError, match=r"\(3, 3\) and has no voxels"):
+    with pytest.raises(UsageError, match=r"\(3, 3\) has no voxels"):
         attribute(net, volumes(), 1, method, 7)
 
 
 @pytest.mark.parametrize("method", [GradCamPlusPlus(), XGradCam(), OptiCam()])
 def test_features_below_zero_are_refused_by_layer(method: object) -> None:
-    with pytest.raises(UsageError, match="not negative, and 3 gives -"):
+    with pytest.raises(UsageError, match="non-negative features, but 3 gives -"):
         attribute(network(), volumes(), 1, method, STAGE - 1)
 
 

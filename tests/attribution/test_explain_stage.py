@@ -21,7 +21,14 @@ from pipeline.attribution.methods import attribute
 from pipeline.attribution.perturbation.occlusion import Occlusion
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.explaining.on_demand import BILATERAL_COLUMNS, REGION_COLUMNS, Request, show_scans, unseen_fold
+from pipeline.explaining.on_demand import (
+    BILATERAL_COLUMNS,
+    REGION_COLUMNS,
+    Request,
+    chosen_scans,
+    show_scans,
+    unseen_fold,
+)
 from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import load_model, save_model
@@ -130,6 +137,13 @@ def test_a_second_call_does_nothing_and_tables_gather_earlier_calls(whole: Expla
     show(whole, "layer-cam", stage="1", scans=("I1",))
     assert whole.regions("layerCam").read_bytes() == bytes_before
     assert set(read_table(whole.regions("layerCamStage1"))["scan_id"]) == {"I1"}
+
+
+@pytest.mark.parametrize("label", ["sub-ADNI002S0295", "ADNI002S0295", "002S0295", "002_S_0295"])
+def test_participants_are_named_as_for_a_run(label: str) -> None:
+    scans = [Scan(f"sub-ADNI002S029{i}", None, f"I{i}", None, "AD", "AD") for i in (5, 6)]
+    chosen = chosen_scans(Request(("lrp",), participants=(label,)), scans, {"I5": 0, "I6": 0}, {})
+    assert [scan.scan_id for scan in chosen] == ["I5"]
 
 
 def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: ExplanationLayout) -> None:

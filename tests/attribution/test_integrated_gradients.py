@@ -130,7 +130,7 @@ def test_never_more_volumes_at_once_than_asked() -> None:
 def test_a_map_that_misses_its_sum_is_refused() -> None:
     x = volumes(3)
     x[0] = 0
-    with pytest.raises(UsageError, match=r"volume 1 of the batch misses its sum .* raise steps \(now 1\)"):
+    with pytest.raises(UsageError, match=r"volume 1 of the batch has a completeness error .* raise steps \(now 1\)"):
         attribute(network(), x, 1, IntegratedGradients(steps=1, tolerance=1e-3))
     attribute(network(), x, 1, IntegratedGradients(steps=1, tolerance=math.inf))
 

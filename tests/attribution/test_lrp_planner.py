@@ -174,7 +174,7 @@ def test_refuses_to_fold_a_normalisation_that_follows_no_convolution() -> None:
         ({"volumes": toy_volumes()[:, 0]}, BadInputError, "(batch, channel, D, H, W)"),
         ({"volumes": toy_volumes(0)}, BadInputError, "(batch, channel, D, H, W)"),
         ({"volumes": toy_volumes().expand(2, 2, 9, 13, 11)}, BadInputError, "layer 0 (Conv3d) takes (batch, 1,"),
-        ({"volumes": toy_volumes()[..., :9]}, BadInputError, "layer 10 (Linear) takes 72 features and would get 48"),
+        ({"volumes": toy_volumes()[..., :9]}, BadInputError, "layer 10 (Linear) takes 72 features but gets 48"),
         ({"volumes": toy_volumes()[:, :, :2]}, BadInputError, "layer 0 (Conv3d) needs at least (3, 3, 3) voxels"),
         ({"volumes": toy_volumes()[:, :, :4]}, BadInputError, "max-pooling after layer 0 needs at least (3, 3, 3)"),
         ({"volumes": toy_volumes().float()}, BadInputError, "0.weight is torch.float64"),

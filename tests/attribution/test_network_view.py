@@ -120,7 +120,7 @@ def _replaced(place: int, layer: nn.Module) -> nn.Module:
     [
         (_in_training(network()), r"_stages\.1\.0 \(Conv3d\) is in training mode"),
         (_replaced(2, nn.ReLU(inplace=True)), r"layer 2 \(ReLU\) works in place"),
-        (_replaced(2, InPlace()), r"layer 2 \(InPlace\) changes its own input in place"),
+        (_replaced(2, InPlace()), r"layer 2 \(InPlace\) changes its input in place"),
         (_replaced(1, nn.BatchNorm3d(4, track_running_stats=False)), r"layer 1 \(BatchNorm3d\).*running statistics"),
     ],
 )

@@ -310,5 +310,5 @@ def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:
 
     with pytest.raises(UsageError, match="the softmax has no rescale rule"):
         attribute(network(), volumes(), 0, given_to(DeepLift()), start="probability")
-    with pytest.raises(UsageError, match="lrp starts from one output"):
+    with pytest.raises(UsageError, match="lrp starts from the logit or the probability"):
         attribute(network(), volumes(), 0, Lrp(), start="evidence")

@@ -21,6 +21,7 @@ P = "002_S_0295"
 SETTINGS = """
 [registration]
 resolution_mm = 4.0
+transform = "antsRegistrationSyNQuick[s]"
 bias_correction = false
 """
 XML = """<idaxs><project><subject><subjectIdentifier>002_S_0295</subjectIdentifier><subjectName>Quasimodo</subjectName>

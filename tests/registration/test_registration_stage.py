@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.executors import open_executor
 
-CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False)
+QUICK = "antsRegistrationSyNQuick[s]"
+CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False, transform=QUICK)
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def check_repeat(cohort: tuple[Path, list[Scan]], layout: RunLayout, tmp_path: P
     assert statuses == ["done", "failed", "failed"]
     assert files_under(elsewhere.root / "sub-02") == before
     pd.testing.assert_frame_equal(read_table(elsewhere.registration_quality), read_table(layout.registration_quality))
-    changed = RegistrationConfig(4.0, "template-mask", False)
+    changed = replace(CONFIG, brain_extraction="template-mask")
     assert run(tmp_path / "elsewhere", root, scans[:1], changed)[1] == ["done"]
 
 
@@ -210,7 +212,7 @@ def test_a_tiny_head_is_in_doubt_whatever_is_done_with_it(
     layout = RunLayout(tmp_path / "out")
     tables = {}
     for policy, status in (("keep", "done"), ("drop", "unchanged"), ("ask", "unchanged")):
-        config = RegistrationConfig(4.0, "none", bias_correction=False, flagged=policy)
+        config = replace(CONFIG, flagged=policy)
         assert in_this_process(layout, tmp_path, scans, config) == [status]
         tables[policy] = read_table(layout.registration_quality)
     row = tables["keep"].iloc[0]
@@ -231,7 +233,7 @@ def test_a_given_mask_decides_what_is_brain_and_a_new_one_does_the_scan_again(
     noisy = data + np.random.default_rng(1).uniform(1, 6, data.shape).astype(np.float32)
     scan = write(nib.Nifti1Image(noisy, phantom.affine), "RAS", "sub-01/sub-01_T1w.nii.gz")
     write(nib.Nifti1Image((data > 8).astype(np.uint8), phantom.affine), "PSR", "masks/sub-01.nii.gz")
-    config = RegistrationConfig(4.0, "given-mask", False, mask_pattern="masks/{name}.nii.gz")
+    config = replace(CONFIG, brain_extraction="given-mask", mask_pattern="masks/{name}.nii.gz")
     layout = RunLayout(tmp_path / "out")
     scans = [Scan("sub-01", None, "sub-01_T1w", scan.relative_to(tmp_path).as_posix())]
     assert in_this_process(layout, tmp_path, scans, config) == ["done"]

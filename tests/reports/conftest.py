@@ -13,6 +13,7 @@ from component_pages import make_component_page
 
 from reports.content.relevance import maps as group_maps
 from reports.figures.style import new_figure
+from reports.page import parts
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (
@@ -26,6 +27,24 @@ def quick_surfaces() -> Iterator[None]:
     """Reports with an empty figure in place of each surface, which takes seconds; test_surfaces.py draws them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group_maps, "draw_group_maps", lambda *_: new_figure(1, 1, facecolor="black"))
+        yield
+
+
+DRAWN = ("Hippocampus", "Amygdala", "Lateral ventricle", "Vessel")
+"""Regions that have a page wherever a whole report is made: planted ones, and the one without a gain."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_region_pages(request) -> Iterator[None]:
+    """Whole reports with the pages of a few regions, the others empty; a module with ``EVERY_PAGE`` makes them all."""
+    whole = parts._region_page
+
+    def page(shared, group, around):
+        return whole(shared, group, around) if group in DRAWN else ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "EVERY_PAGE", False):
+            patch.setattr(parts, "_region_page", page)
         yield
 
 

@@ -20,6 +20,7 @@ from reports.page.links import participant_file
 from reports.people.scan_pictures import draw_scans
 from reports.read.run_record import read_run
 
+EVERY_PAGE = True
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375
 LEAST_TOUCHED = 24

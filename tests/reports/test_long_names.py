@@ -26,6 +26,7 @@ from reports.words.wording import (
     without_codes,
 )
 
+EVERY_PAGE = True
 LONG = "Q" * 100_000
 """A function that looks at each letter once for every letter before it needs minutes for this."""
 

@@ -12,6 +12,7 @@ from reports.figures import gallery
 from reports.page.build import write_report
 from reports.page.parts import PARTS
 
+EVERY_PAGE = True
 FOLDER = "/data/secret-trial/people"
 
 

@@ -37,6 +37,7 @@ from reports.region_pages.page import RegionMaterial, region_content
 from reports.viewer.component import viewing_space
 from reports.words.numbers import fixed, number, percent
 
+EVERY_PAGE = True
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
 HARMLESS = {"invalid-character-reference"}
 

@@ -24,7 +24,7 @@ start_at = "template"
 resolution_mm = 4.0
 hippocampus_source = "table"
 [model]
-channels = [4, 8]
+channels = {channels}
 pools = [3, 4]
 hidden_units = 8
 dropout = 0.0
@@ -43,8 +43,11 @@ bootstrap_samples = 100
 """
 
 
-def write_config(path: Path, folds: int = 2, epochs: int = 2, repeats: int = 1, rate: float = 1e-3) -> Path:
-    path.write_text(CONFIG.format(folds=folds, epochs=epochs, repeats=repeats, rate=rate))
+def write_config(
+    path: Path, folds: int = 2, epochs: int = 2, repeats: int = 1, rate: float = 1e-3, width: int = 4
+) -> Path:
+    channels = [width, 2 * width]
+    path.write_text(CONFIG.format(folds=folds, epochs=epochs, repeats=repeats, rate=rate, channels=channels))
     return path
 
 

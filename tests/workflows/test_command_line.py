@@ -246,3 +246,21 @@ def test_a_report_of_an_unfinished_run_says_so_where_it_was_asked_for(tmp_path, 
     capsys.readouterr()
     assert main(["report", out, "--n-procs", "1"]) == 0
     assert "The run is not finished: there are no results of registration, training" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("run",), "heatlas run INPUT OUT [options]"),
+        (("compare",), "heatlas compare OUT [OUT ...] --to FOLDER [options]"),
+        (("explain",), "heatlas explain OUT --method NAME [NAME ...] [options]"),
+        (("manifest", "export"), "heatlas manifest export INPUT FILE [options]"),
+    ],
+)
+def test_usage_has_positional_arguments_before_options(words, usage, capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(words)
+    assert f"usage: {usage}\n" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([*words, "--help"])
+    assert f"usage: {usage}\n" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 import shutil
@@ -10,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pytest
@@ -19,6 +23,7 @@ from declared_tables import require_as_declared, tables_of_run
 from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from workflows.command_line import main
 
 CONFIG = Path(__file__).with_name("mini.toml")
 
@@ -30,20 +35,37 @@ def cohort(tmp_path_factory) -> Path:
     return folder
 
 
-def command(cohort: Path, out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "workflows.adni", "run", str(cohort), str(out), "--config", str(CONFIG),
-            "--n-procs", "2", *options]  # fmt: skip
+def words(cohort: Path, out: Path, *options: str) -> list[str]:
+    return ["run", str(cohort), str(out), "--config", str(CONFIG), "--n-procs", "2", *options]
 
 
-def run(cohort: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(cohort, out, *options), capture_output=True, text=True, check=False)
+def command(cohort: Path, out: Path) -> list[str]:
+    """A run in a process of its own."""
+    return [sys.executable, "-m", "workflows.adni", *words(cohort, out)]
+
+
+class Answer(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def answer_of(*words: str) -> Answer:
+    """A command in this process, where everything is imported already."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(words)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def run(cohort: Path, out: Path, *options: str) -> Answer:
+    return answer_of(*words(cohort, out, *options))
 
 
 @pytest.fixture(scope="session")
 def finished(cohort, tmp_path_factory) -> RunLayout:
-    """A finished run that tests must not change."""
+    """A finished run that tests must not change, made by a process of its own as users do."""
     layout = RunLayout(tmp_path_factory.mktemp("run") / "out")
-    answer = run(cohort, layout.root)
+    answer = subprocess.run(command(cohort, layout.root), capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     return layout
 
@@ -108,12 +130,6 @@ def test_a_second_run_recomputes_nothing(finished, cohort):
     assert results(finished) == before
 
 
-def test_two_folders_give_identical_tables(finished, cohort, tmp_path):
-    other = RunLayout(tmp_path / "elsewhere")
-    assert run(cohort, other.root).returncode == 0
-    assert tables(other) == tables(finished)
-
-
 FAMILIES = {
     "resnet10": ("width = 0.1", 4.0, "regions"),
     "densenet121": ("first_channels = 4\ngrowth = 2", 3.0, "report"),
@@ -165,11 +181,9 @@ def test_what_was_changed_by_hand_is_named_and_made_again(finished, cohort, tmp_
     table.write_text(before[:last] + ("1" if before[last] != "1" else "2") + before[last + 1 :])
     gone = layout.group_map("AD", "lrpB000")
     gone.unlink()
-    words = [sys.executable, "-m", "workflows.adni", "report", str(layout.root), "--n-procs", "1"]
-    named = subprocess.run(words, capture_output=True, text=True)
-    assert named.returncode == 1
+    assert answer_of("report", str(layout.root), "--n-procs", "1").returncode == 1
     assert f"{gone.name}: this map is missing" in layout.report.read_text(encoding="utf-8")
-    answer = run(cohort, layout.root)
+    answer = run(cohort, layout.root, "--stop-after", "statistics")
     assert answer.returncode == 0, answer.stderr
     assert f"{table.relative_to(layout.root)} is not as it was written; it is made again" in answer.stdout
     assert f"{gone.relative_to(layout.root)} is missing; it is made again" in answer.stdout
@@ -189,14 +203,15 @@ config = Config(executors=[here], strategy="none")
 """
 
 
-def test_a_cluster_run_gives_the_same_tables_and_leaves_nothing_of_its_own(finished, cohort, tmp_path, monkeypatch):
-    pytest.importorskip("parsl")
+def test_another_folder_and_a_cluster_give_the_same_tables_and_leave_nothing(finished, cohort, tmp_path, monkeypatch):
+    """Parsl's workers, or those of the second run where Parsl is not installed: two folders give identical tables."""
     pool, other = tmp_path / "pool.py", RunLayout(tmp_path / "elsewhere")
     pool.write_text(CLUSTER)
+    elsewhere = ["--executor", str(pool)] if importlib.util.find_spec("parsl") else []
     root = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
     monkeypatch.chdir(tmp_path)
-    answer = run(cohort, other.root, "--executor", str(pool))
+    answer = run(cohort, other.root, *elsewhere)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert tables(other) == tables(finished)
     assert not other.parsl_logs.exists()
@@ -214,8 +229,8 @@ def test_nothing_is_left_behind_and_the_input_is_untouched(finished, cohort):
 def test_explanations_leave_the_run_as_it_was(finished, cohort):
     before = results(finished)
     scan = read_table(finished.predictions)["scan_id"][0]
-    words = [sys.executable, "-m", "workflows.adni", "explain", str(finished.root), "--n-procs", "1"]
-    answer = subprocess.run([*words, "--method", "grad-cam", "--scan", scan], capture_output=True, text=True)
+    asked = ["explain", str(finished.root), "--n-procs", "1"]
+    answer = answer_of(*asked, "--method", "grad-cam", "--scan", scan)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     made = set(results(finished)) - set(before)
     assert [Path(name).name for name in made if name.endswith("desc-gradCam_explanation.nii.gz")]
@@ -223,7 +238,7 @@ def test_explanations_leave_the_run_as_it_was(finished, cohort):
     assert set(table["scan_id"]) == {scan}
     assert table["region"].nunique() >= 134
     for wrong in (["--method", "nothing"], ["--method", "grad-cam", "--scan", "nobody"]):
-        refused = subprocess.run([*words, *wrong], capture_output=True, text=True)
+        refused = answer_of(*asked, *wrong)
         assert refused.returncode == 2
         assert refused.stderr.startswith("heatlas: --")
     answer = run(cohort, finished.root)
@@ -289,7 +304,10 @@ def test_interrupted_run_says_so_and_leaves_no_worker(sent, code, cohort, tmp_pa
 
 def test_broken_scan_is_a_row_and_the_others_go_on(cohort, tmp_path):
     copy = tmp_path / "cohort"
-    subprocess.run(["cp", "-r", str(cohort), str(copy)], check=True)
+    shutil.copytree(cohort, copy)
+    *others, _, _ = sorted((copy / "ADNI").glob("9*"))
+    for folder in others:
+        shutil.rmtree(folder)
     victim = sorted((copy / "ADNI").rglob("*.nii.gz"))[-1]
     victim.write_bytes(victim.read_bytes()[:2000])
     layout = RunLayout(tmp_path / "out")

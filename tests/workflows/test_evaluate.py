@@ -22,7 +22,7 @@ ASKED = ["--quick", "--plant", "--parts", "nulls,faithfulness", "interactions", 
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
     write_template_cohort(folder / "input", participants=18)
-    config = write_config(folder / "config.toml")
+    config = write_config(folder / "config.toml", width=2)  # convolutions are half of the time
     command = ["run", str(folder / "input"), str(folder / "out"), "--config", str(config), "--n-procs", "1"]
     assert main([*command, "--stop-after", "training"]) == 0
     return folder / "out"

@@ -58,7 +58,7 @@ def test_a_registration_seed_stays_that_of_the_run_that_began(tmp_path: Path) ->
         (("--target", "remark"), "has 'word"),
         (("--target", "brain_age"), "cohort.target = 'brain_age'"),
         (("--target", "age", "--contrast", "diagnosis=CN,AD"), "give only one of them"),
-        (("--contrast", "diagnosis=CN,,AD"), "write COLUMN=NEGATIVE,POSITIVE"),
+        (("--contrast", "diagnosis=CN,,AD"), "write COLUMN=CLASS,CLASS"),
         (("--contrast", "diagnosis=CN,MCI,FTD"), "cohort.positive = 'FTD'"),
     ],
 )
@@ -106,7 +106,7 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     repeats = read_table(layout.statistics("performance_repeats"))
     assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd"]
     page = layout.report.read_text(encoding="utf-8")
-    assert "How well are the classes told apart?" in page
+    assert "How well are the classes distinguished?" in page
     assert "not reached by this run" not in page
     require_declared(layout, SEVERAL_CLASSES, repeats=True)
     # A new training seed registers nothing again.

@@ -57,7 +57,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
             f"column. With values: {listed(known, 40)}. Choose with "
-            f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=NEGATIVE,POSITIVE'}."
+            f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=CLASS,CLASS'}."
         )
     if task.is_number:
         return [_numbered(candidate, task) for candidate in candidates]

@@ -34,7 +34,7 @@ from pipeline.run.work.seeds import derived_seed, generator
 SPLIT_COLUMNS = {
     "participant_id": "BIDS participant",
     "fold": "Index of the fold",
-    "part": "What the participant does in this fold: train, validation or test",
+    "part": "Role of the participant in this fold: train, validation or test",
 }
 SPLITS_TABLE = Table(
     "splits", SPLIT_COLUMNS, "participant and fold", "Who trains, selects and tests each network?", stage="training",

@@ -20,7 +20,7 @@ DOUBT_COLUMNS = {
     "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
     f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side (in one of "
     "many regions as rarely); n/a if it is not",
-    "decision": "What happened to a scan in doubt: keep or drop; n/a where there is no doubt or no decision yet",
+    "decision": "Decision on a scan in doubt: keep or drop; n/a if there is no doubt or no decision yet",
 }
 
 

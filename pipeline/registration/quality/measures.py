@@ -46,15 +46,15 @@ QUALITY_COLUMNS = {
     "dice": "Dice coefficient of the registered brain mask with the template's mask",
     "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp inside the template's mask; <= 0 = folding",
     "nonpositive_jacobian_share": "Share of the template's mask where that determinant is <= 0",
-    "affine_residual_mm": "What the affine map left to the warp: root mean square of its displacement inside the "
-    "template's mask, in mm of template space",
+    "affine_residual_mm": "Root mean square displacement of the nonlinear warp inside the template's mask, in mm of "
+    "template space: the residual of the affine map",
     "rotation_degrees": "Angle of the rotation between template and scan",
     "scale": "Cube root of the determinant of the affine map template -> scan; > 1 = the head is larger",
     "scale_x": "Length in the scan of 1 mm of the template from left to right, by the affine map",
-    "scale_y": "The same from back to front",
-    "scale_z": "The same from bottom to top",
-    "dark_ml": "Largest connected part of the registered brain that is far darker than the template there, as fluid is "
-    "beside tissue, in ml of template space: lesions, holes, gross misplacement",
+    "scale_y": "Length in the scan of 1 mm of the template from posterior to anterior",
+    "scale_z": "Length in the scan of 1 mm of the template from inferior to superior",
+    "dark_ml": "Largest connected part of the registered brain that is much darker than the template, as fluid is "
+    "relative to tissue, in ml of template space: lesions, holes, gross misregistration",
 }
 
 

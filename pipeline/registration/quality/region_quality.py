@@ -49,12 +49,12 @@ SCAN_REGION_COLUMNS = {
     "voxels": "Voxels of the region on the grid of this run",
     "correlation": "Pearson correlation of the registered brain with the template brain in the region and "
     f"{MARGIN_MM:g} mm around it; n/a for a region without a voxel",
-    "inverse_error_mean_mm": "Mean distance over the region from a point to where warp and inverse warp bring it; n/a "
-    "where the image came registered",
+    "inverse_error_mean_mm": "Mean distance over the region between a point and its image under warp and inverse "
+    "warp; n/a for images registered by other software",
     "inverse_error_max_mm": "Largest such distance in the region",
     "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp in the region",
     "jacobian_p01": "1st percentile of that determinant over the region",
-    "jacobian_p99": "99th percentile",
+    "jacobian_p99": "99th percentile of that determinant over the region",
 }
 """Columns of a scan's own table."""
 REGION_QUALITY_COLUMNS = {
@@ -62,8 +62,8 @@ REGION_QUALITY_COLUMNS = {
     "session_id": "BIDS session",
     "scan_id": "Identifier of the image in its source",
     **SCAN_REGION_COLUMNS,
-    "distance": "How far the correlation lies from the cohort's: robust standard deviations of its Fisher transform "
-    "from the region's median, less the scan's own median over regions; < 0 is worse; n/a in small cohorts",
+    "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
+    "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
 }
 """Columns of ``group/region_quality.tsv``."""
 REGION_QUALITY_TABLE = Table(

@@ -61,11 +61,11 @@ VOLUMES_TABLE = Table(
 )  # fmt: skip
 RETEST_COLUMNS = {
     "participant_id": "BIDS participant",
-    "first_session_id": "Earlier of two sessions that follow each other",
-    "second_session_id": "Later one",
+    "first_session_id": "Earlier of two consecutive sessions",
+    "second_session_id": "Later of the two sessions",
     "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
     "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
-    "regions": "Regions compared",
+    "regions": "Number of regions compared",
 }
 """Columns of ``group/test_retest.tsv``."""
 TEST_RETEST_TABLE = Table(

@@ -197,7 +197,7 @@ def _block(
     """Rows of one estimator: all maps, regions and metrics."""
     method = METHODS[estimator]
     of_units = ranks if method == "spearman" else np.asarray
-    relevance, tested, nuisance = (of_units(own) for own in (points.relevance, points.biomarker, points.nuisance))
+    relevance, tested, nuisance = (of_units(values) for values in (points.relevance, points.biomarker, points.nuisance))
     table = columns.assign(
         covariates=", ".join(points.covariates) or None, n_participants=len(relevance), n_scans=points.n_scans
     )

@@ -71,8 +71,8 @@ def _part(name: str, inputs: StatisticsInputs) -> Floats:
         group = name.removeprefix(VOLUME_OF)
         if group not in inputs.values.groups:
             raise BadInputError(f"{name}: the atlas has no bilateral group named {group}.")
-        own: Floats = group_volumes(inputs)[:, inputs.values.groups.index(group)]
-        return own
+        of_group: Floats = group_volumes(inputs)[:, inputs.values.groups.index(group)]
+        return of_group
     return column_of(name, inputs.frame)
 
 

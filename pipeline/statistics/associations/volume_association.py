@@ -83,7 +83,7 @@ VOLUME_ASSOCIATION_TABLE = Table(
 )  # fmt: skip
 POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a where the input has no sessions",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source; true-positive scans only",
     "fold": "Test fold, whose maps come from one network",
     "map": "Relevance map",
@@ -91,7 +91,7 @@ POINT_COLUMNS = {
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "tiv_mm3": "Total intracranial volume in mm3",
     "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
-    "hippocampus_source": "Where the hippocampal volume comes from, or why there is none",
+    "hippocampus_source": "Source of the hippocampal volume, or why there is none",
 }
 VOLUME_POINTS_TABLE = Table(
     "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",

@@ -57,5 +57,5 @@ def site_effect(
     design, rows = model.design, model.design.rows
     columns = np.column_stack([design.nuisance, design.tested])
     fold = fold_of_units(table.iloc[rows], model.exchange.of_rows(rows), model.held)
-    own = [names[row] for row in chosen[rows]]
-    return spread_test(values[chosen[rows]], columns, own, fold, permutations, rng), model
+    site_of_rows = [names[row] for row in chosen[rows]]
+    return spread_test(values[chosen[rows]], columns, site_of_rows, fold, permutations, rng), model

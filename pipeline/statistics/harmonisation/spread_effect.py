@@ -106,18 +106,18 @@ def _statistics(residuals: Floats, rows: NDArray[Any], codes: NDArray[Any]) -> F
 @compiled
 def _brown_forsythe(by_column: Any, order: Any, start: Any, result: Any) -> None:
     n, n_sites = by_column.shape[1], start.shape[1] - 1
-    own = np.empty(n)
+    of_site = np.empty(n)
     for i in range(order.shape[0]):
         for column in range(by_column.shape[0]):
             between, squares, total = 0.0, 0.0, 0.0
             for site in range(n_sites):
                 size = start[i, site + 1] - start[i, site]
                 for j in range(size):
-                    own[j] = by_column[column, order[i, start[i, site] + j]]
-                middle, distances = np.median(own[:size]), 0.0
+                    of_site[j] = by_column[column, order[i, start[i, site] + j]]
+                middle, distances = np.median(of_site[:size]), 0.0
                 for j in range(size):
-                    distances += abs(own[j] - middle)
-                    squares += (own[j] - middle) ** 2
+                    distances += abs(of_site[j] - middle)
+                    squares += (of_site[j] - middle) ** 2
                 between += distances**2 / size
                 total += distances
             between -= total**2 / n

@@ -185,15 +185,15 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
             serving = None if site in combat.left_out else _serving(combat, site)
-            own: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
+            parameters: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
             if serving is not None:
                 i = combat.sites.index(serving)
-                own = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
+                parameters = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
             rows.append(
                 {
                     "source": done.features.source, "fold": fold, "site": site,
                     "n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site],
-                    "treatment": _treatment(site, serving, combat.reference), **own,
+                    "treatment": _treatment(site, serving, combat.reference), **parameters,
                     "covariates": ", ".join(model.covariates.names) or None, "note": "; ".join(notes) or None,
                 }
             )  # fmt: skip

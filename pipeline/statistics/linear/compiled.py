@@ -89,8 +89,8 @@ def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any
     for i in range(order.shape[0]):
         for k in range(of_cell.shape[1]):
             sum_of_rows(data, order[i], start[i, k], start[i, k + 1], sums[k])
-        own = squares[i]
-        own[:] = 0
+        of_permutation = squares[i]
+        of_permutation[:] = 0
         for d in range(of_cell.shape[0]):
             along[:] = 0
             for k in range(of_cell.shape[1]):
@@ -98,7 +98,7 @@ def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any
                 for j in range(along.shape[0]):
                     along[j] += value * np.float32(part[j])
             for j in range(along.shape[0]):
-                own[j] += along[j] * along[j]
+                of_permutation[j] += along[j] * along[j]
 
 
 squares_along = compiled(_squares_along, fast=True)
@@ -194,15 +194,15 @@ def pairs_from(values: Any, chosen: Any, lowest: Any) -> Any:
     """All i, j, of shape (2, found), with ``values[chosen[i], j] >= lowest[i]``, which are few."""
     found = 0
     for i in range(len(chosen)):
-        own = values[chosen[i]]
-        for j in range(len(own)):
-            found += own[j] >= lowest[i]
+        row = values[chosen[i]]
+        for j in range(len(row)):
+            found += row[j] >= lowest[i]
     pairs = np.empty((2, found), np.int32)
     found = 0
     for i in range(len(chosen)):
-        own = values[chosen[i]]
-        for j in range(len(own)):
-            if own[j] >= lowest[i]:
+        row = values[chosen[i]]
+        for j in range(len(row)):
+            if row[j] >= lowest[i]:
                 pairs[0, found], pairs[1, found] = i, j
                 found += 1
     return pairs

@@ -156,8 +156,10 @@ def _without_contradictions(column: pd.Series, participants: pd.Series, dropped:
     """The column without the values of participants who have several different ones; they are named."""
     values = column.groupby(participants.to_numpy()).nunique()
     for person in values.index[values > 1]:
-        own = sorted(map(str, column[(participants == person).to_numpy()].dropna().unique()))
-        dropped[str(person)] = f"{column.name} is {' and '.join(own)}; treated as unknown, so these scans are left out"
+        stated = sorted(map(str, column[(participants == person).to_numpy()].dropna().unique()))
+        dropped[str(person)] = (
+            f"{column.name} is {' and '.join(stated)}; treated as unknown, so these scans are left out"
+        )
     return column.mask(participants.isin(values.index[values > 1]).to_numpy())
 
 
@@ -182,11 +184,11 @@ def _merge_rare_levels(
             dropped[str(name)] = "each level has one participant, so it cannot be adjusted for; left out of the model"
             table[name] = POOLED
         elif len(rare) == 1 or name in NEVER_POOLED:
-            own = table[name].isin(rare).to_numpy(bool)
+            is_rare = table[name].isin(rare).to_numpy(bool)
             dropped[f"{name}={', '.join(map(str, rare))}"] = (
-                f"one participant {'only' if len(rare) == 1 else 'each'}; {counted(int(own.sum()), 'row')} left out"
+                f"one participant {'only' if len(rare) == 1 else 'each'}; {counted(int(is_rare.sum()), 'row')} left out"
             )
-            lost |= own
+            lost |= is_rare
         else:
             merged = ", ".join(map(str, rare))
             dropped[f"{name}={merged}"] = "one participant each; merged into one level"
@@ -203,8 +205,8 @@ def _columns(
     except (FormulaicError, ValueError, TypeError) as error:
         raise BadInputError(f"formula {formula!r}: cannot be evaluated ({str(error).splitlines()[0]}).") from error
     frame = pd.DataFrame(np.asarray(matrix, float), columns=[str(name) for name in matrix.columns])
-    own = {int(i) for term, where in matrix.model_spec.term_indices.items() if term in tested for i in where}
-    is_tested = np.array([i in own for i in range(frame.shape[1])], bool)
+    tested_columns = {int(i) for term, where in matrix.model_spec.term_indices.items() if term in tested for i in where}
+    is_tested = np.array([i in tested_columns for i in range(frame.shape[1])], bool)
     return frame.loc[:, is_tested], frame.loc[:, ~is_tested]
 
 

@@ -183,13 +183,13 @@ class Exchangeability:
         n_units = sum(block.size for block in blocks)
         marks = np.arange(n_units) if alike is None else np.asarray(alike)
         labels = [np.unique(marks[block], axis=0, return_inverse=True)[1].ravel() for block in blocks]
-        distinct = math.prod(_distinct(own) for own in labels)
+        distinct = math.prod(_distinct(block) for block in labels)
         if distinct <= count:
-            every = [np.array(list(_arrangements(own)), dtype=np.intp) for own in labels]
-            choice = np.array(list(itertools.product(*(range(len(own)) for own in every))), dtype=np.intp)
-            orders: list[NDArray[np.int32]] = [own[choice[:, i]].astype(np.int32) for i, own in enumerate(every)]
+            every = [np.array(list(_arrangements(block)), dtype=np.intp) for block in labels]
+            choice = np.array(list(itertools.product(*(range(len(block)) for block in every))), dtype=np.intp)
+            orders: list[NDArray[np.int32]] = [block[choice[:, i]].astype(np.int32) for i, block in enumerate(every)]
         else:
-            orders = [random_orders(count, len(own), rng) for own in labels]
+            orders = [random_orders(count, len(block), rng) for block in labels]
         if self.scheme in ("free", "means") and distinct > count and len(blocks) == 1:
             return Permutations(orders[0], False)
         rows = np.empty((len(orders[0]) if orders else 1, n_units), np.int32)

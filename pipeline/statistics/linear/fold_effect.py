@@ -51,8 +51,8 @@ class FoldModel:
     @property
     def covariates(self) -> tuple[str, ...]:
         """Names of the covariates, with fold as one name, without the intercept."""
-        own = self.design.names[self.design.tested.shape[1] :]
-        names = [FOLD if name.startswith(f"{FOLD}[") else name for name in own if name not in ("Intercept", "1")]
+        columns = self.design.names[self.design.tested.shape[1] :]
+        names = [FOLD if name.startswith(f"{FOLD}[") else name for name in columns if name not in ("Intercept", "1")]
         return tuple(dict.fromkeys(names))
 
 

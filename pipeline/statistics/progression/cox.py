@@ -112,8 +112,8 @@ class _Fitted:
 
     @property
     def columns(self) -> Floats:
-        own = [*self.covariates.values()]
-        return np.column_stack(own) if own else np.zeros((int(self.complete.sum()), 0))
+        covariates = [*self.covariates.values()]
+        return np.column_stack(covariates) if covariates else np.zeros((int(self.complete.sum()), 0))
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
@@ -160,8 +160,9 @@ def _with_shared_models(everything: Sequence[Predictor], covariates: Mapping[str
 def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
     """Families of regions and maps, each with a note if there are several."""
     found = list(families)
-    several = sum(any(one.name == RELEVANCE for one in own.members) and own.complete.any() for own in found) > 1
-    return [replace(own, family=PARTIAL_FAMILY if several else None) for own in found]
+    of_relevance = (any(one.name == RELEVANCE for one in family.members) and family.complete.any() for family in found)
+    several = sum(of_relevance) > 1
+    return [replace(family, family=PARTIAL_FAMILY if several else None) for family in found]
 
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
