@@ -1,4 +1,4 @@
-"""Correlation of participants with one or several rows, its interval, and sign flips: by hand, and how often they err."""
+"""Correlation of participants with several rows, its interval, and sign flips: by hand, and how often they err."""
 
 from __future__ import annotations
 

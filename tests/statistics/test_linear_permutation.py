@@ -53,9 +53,7 @@ def test_coefficient_t_and_partial_r_equal_statsmodels():
     frame = table()
     values = values_of(frame)
     design = design_of(f"hippocampus_mm3/tiv_mm3 + {COVARIATES}", "hippocampus_mm3/tiv_mm3", frame)
-    test = freedman_lane(
-        values, design, Exchangeability.free(60), 19, np.random.default_rng(0), equal_variances=True
-    )
+    test = freedman_lane(values, design, Exchangeability.free(60), 19, np.random.default_rng(0), equal_variances=True)
     name = "I(hippocampus_mm3 / tiv_mm3)"
     for i in range(values.shape[1]):
         fit = smf.ols(f"y ~ {name} + {COVARIATES}", frame.assign(y=values[:, i])).fit()

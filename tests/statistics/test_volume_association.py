@@ -45,7 +45,7 @@ def test_coefficients_by_hand():
                 assert row["n_scans"] == len(own) == 13
                 if abs(row["r"]) < 1 - 1e-12:
                     assert row["ci_low"] <= row["r"] <= row["ci_high"]
-                else:  
+                else:
                     assert row["interval"] == "none"
                     assert "no interval: all points lie on one line" in row["note"]
 

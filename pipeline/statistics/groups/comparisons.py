@@ -96,10 +96,10 @@ GROUP_COMPARISONS_TABLE = Table(
     "n_second"),
 )  # fmt: skip
 _NUMBERS = (
-    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high",
-    "t", "df", "p", "p_fwe", "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted",
-    "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low",
-    "log_gain_shrunk_high",
+    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high", "t",
+    "df", "p", "p_fwe", "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted",
+    "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk",
+    "log_gain_shrunk_low", "log_gain_shrunk_high",
 )  # fmt: skip
 
 

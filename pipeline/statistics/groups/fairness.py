@@ -49,8 +49,8 @@ FAIRNESS_COLUMNS = {
     "of scans of one fold. estimate - rest with one network",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval of difference",
-    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where "
-    "p is at most 1 - confidence; none",
+    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
+    "where p is at most 1 - confidence; none",
     "p": "Two-sided p of difference, studentised, from permuting membership between participants of the same fold and "
     "class, (b+1)/(m+1)",
     "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "

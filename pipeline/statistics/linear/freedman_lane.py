@@ -217,11 +217,16 @@ def freedman_lane(
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    return permutation_test(scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()), confidence, equal_variances)
+    return permutation_test(
+        scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()), confidence, equal_variances
+    )
 
 
 def permutation_test(
-    values: Floats, model: LinearModel, permutations: Permutations, confidence: float = 0.95,
+    values: Floats,
+    model: LinearModel,
+    permutations: Permutations,
+    confidence: float = 0.95,
     equal_variances: bool = False,
 ) -> PermutationTest:
     """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test."""
@@ -253,7 +258,9 @@ def permutation_test(
         estimate = coefficients[0, usable]
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.where(statistic == 0, np.nan, estimate / statistic)
-        if model.groups is None and not equal_variances:  # under the null hypothesis the residuals hold the effect, which the error must not
+        if (
+            model.groups is None and not equal_variances
+        ):  # under the null hypothesis the residuals hold the effect, which the error must not
             error = error / np.sqrt(1 + 2 * r_squared)
         low, high = dual_interval(estimate, critical * error, result["p"], 1 - confidence)
         result |= {"estimate": estimate, "standard_error": error, "critical": critical, "low": low, "high": high}

@@ -8,8 +8,8 @@ values u, with t their Student's t, g their skewness and a = g / (3 sqrt(n)), is
     H = t + a t^2 + a^2 t^3 / 3 + a / 2 = ((1 + a t)^3 - 1) / (3 a) + a / 2,
 
 which changes sign with the values, so p is exact where they are symmetric, and rejects less where they are skewed: of
-40 lognormal values 6.7 % at 5 % (t: 10.5), of 15 11 % (13.5). It rises with t, so its interval is closed. Weights may depend on anything that flips do not change,
-such as the sizes of the values.
+40 lognormal values 6.7 % at 5 % (t: 10.5), of 15 11 % (13.5). It rises with t, so its interval is closed. Weights may
+depend on anything that flips do not change, such as the sizes of the values.
 """
 
 from __future__ import annotations

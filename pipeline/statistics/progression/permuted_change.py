@@ -33,6 +33,9 @@ SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
 ROUNDING = 1e-12
 """Deviation from a participant's mean, relative to the largest value of the column, that counts as zero."""
+DIFFERENT_NETWORKS = (
+    "the groups were explained by different networks, whose scales cannot be distinguished from a difference in change"
+)
 SKEWED = f"slopes are skewed (above {VERY_SKEWED:g}) and fewer than {FEW}: p is too small"
 
 
@@ -132,7 +135,8 @@ def change_test(
         )
         test = freedman_lane(lines.slopes * root, design, model.exchange, m, rng, groups, confidence)
     except BadInputError as error:  # a group has too few participants for a variance, or one network only
-        return ChangeTest.absent(values.shape[1], str(error).replace(FOLD, "network"))
+        why = DIFFERENT_NETWORKS if "collinear" in str(error) else str(error).replace(FOLD, "network")
+        return ChangeTest.absent(values.shape[1], why)
     said = (model.design.note or "").replace(FOLD, "network") or None
     return ChangeTest(
         test.estimate, test.low, test.high, test.statistic, test.df, test.p, test.p_fwe,
