@@ -49,7 +49,7 @@ def change(rng: Generator) -> Found:
     slopes = -0.5 + 0.3 * rng.normal(size=(n, COLUMNS))
     values = rng.normal(size=(n, COLUMNS))[person] + slopes[person] * years[:, None]
     values = (values + 0.5 * rng.normal(size=values.shape)) * SCALES[fold][person][:, None] + fold[person][:, None]
-    test = change_test(values, years, person, group[person], fold[person], M, rng)
+    test = change_test(values, years, person, group[person], fold[person].astype(np.intp), M, rng)
     return {"group x time, networks of scale 1 to 3, all decline": test.p,
             "group x time, the same, family-wise over 10": test.p_fwe.min(keepdims=True)}  # fmt: skip
 
