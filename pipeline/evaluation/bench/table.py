@@ -7,7 +7,7 @@ the same for every network, whatever it says of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -146,10 +146,19 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column != "undefined"}
     found |= {column: _mean(of_positive, column) for column in FAITHFUL}
-    whole = set(own["scan_id"]) == {scan.scan_id for scan in cohort.scans} or severity != ALL
-    if whole:
-        found |= _of_regions(cohort, rows, network, name, set(own["scan_id"]), severity)
+    scans = set(own["scan_id"])
+    if severity != ALL or covers_folds(cohort, scans):
+        found |= _of_regions(cohort, rows, network, name, scans, severity)
     return found
+
+
+def covers_folds(cohort: Judged, scans: Collection[str]) -> bool:
+    """Whether scans are all those of their folds: else they were picked, and say nothing of the classes.
+
+    A fold is missing where its network on shuffled labels could not be trained.
+    """
+    folds = {cohort.fold_of(scan) for scan in cohort.scans if scan.scan_id in scans}
+    return {scan.scan_id for scan in cohort.scans if cohort.fold_of(scan) in folds} == set(scans)
 
 
 def _of_regions(
