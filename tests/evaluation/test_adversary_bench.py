@@ -20,13 +20,14 @@ from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.stage import with_earlier
-from pipeline.evaluation.bench.table import Rows, density_ratio, evaluation_table, ranked, standardised_difference
+from pipeline.evaluation.bench.table import LEAST_SPREAD, Rows, density_ratio, evaluation_table, ranked
 from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.nulls.networks import shuffled_name
 from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
 from pipeline.evaluation.scores.chance import at_least, chance_of_order, hits_in_random_order, wins_in_random_order
 from pipeline.explaining.requested import explanations_of_run
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import EvaluationLayout
@@ -59,12 +60,12 @@ def test_a_perfect_map_ranks_first_whatever_varies_beside_it(noise: float, size:
     values[:, 4] = noise * np.random.default_rng(1).normal(size=10)
     values[np.ix_(is_positive, PLANTED)] = 1.0
     for block in (np.zeros(10, int), np.arange(10) // 2, np.arange(10) // 5):
-        found = standardised_difference(values * size, is_positive, block)
+        found = hedges_g(values * size, is_positive, block, LEAST_SPREAD)
         assert np.isnan(found[[2, 3, 5]]).all()  # nothing there
         scores = ranked(found, PLANTED, "difference")
         assert scores["auroc_difference"] == 1
         assert scores["hits_difference"] == 2
-        assert np.isnan(standardised_difference(np.ones((10, 2)) * size, is_positive, block)).all()
+        assert np.isnan(hedges_g(np.ones((10, 2)) * size, is_positive, block, LEAST_SPREAD)).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
