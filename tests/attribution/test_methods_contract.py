@@ -20,7 +20,7 @@ from pipeline.attribution.method_settings import build_record, settable
 from pipeline.attribution.methods import Method, attribute
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.occlusion import RegionLabels
-from pipeline.attribution.registry import METHODS
+from pipeline.attribution.registry import METHODS as REGISTERED
 from pipeline.run.errors import BadInputError, UsageError
 
 METHODS: list[Method] = [
@@ -177,10 +177,10 @@ def test_a_map_that_is_not_finite_is_refused(broken: float) -> None:
         attribute(network(), volumes(), 0, Doubled(broken=broken))
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(REGISTERED))
 def test_every_setting_that_can_be_typed_makes_the_method(name: str) -> None:
     """What only the run can give, such as regions and their labels, is no setting."""
-    entry = METHODS[name]
+    entry = REGISTERED[name]
     from_run = {"regions": RegionLabels("toy", torch.ones(2, 2, 2, dtype=torch.int64))}
     given = {field.name: from_run[field.name] for field in dataclasses.fields(entry.record) if field.name in from_run}
     for setting, field in settable(entry.record):

@@ -319,5 +319,5 @@ def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:
 def test_a_reference_that_is_not_finite_is_refused_with_the_person(broken: float, what: str) -> None:
     given = {"volumes": torch.zeros(3, 1, 2, 2, 2), "logits": torch.zeros(3, 2)}
     given[what][1] = broken
-    with pytest.raises(BadInputError, match="reference: .* of b .*not finite"):
+    with pytest.raises(BadInputError, match=r"reference: .* of b .*not finite"):
         Reference(given["volumes"], ("a", "b", "c"), given["logits"])
