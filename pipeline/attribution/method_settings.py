@@ -64,7 +64,8 @@ def settable(record: type[Any], prefix: str = "") -> Iterator[tuple[str, Field]]
     for field in dataclasses.fields(record):
         kind = hints[field.name]
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            yield from settable(kind, f"{prefix}{field.name}.")
+            if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING:
+                yield from settable(kind, f"{prefix}{field.name}.")  # else the run gives it whole
         elif any(map(is_plain, options_of(kind))):
             default = field.default
             if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:

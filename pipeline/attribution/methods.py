@@ -151,10 +151,9 @@ def attribute_all(
         else:
             values = method.maps(view).detach()
             with torch.no_grad():
-                start_value = view.score(view.features)
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
-            answers = [Attribution(values, method.name, target, start_value, settings, reference_value=of_reference)]
+            answers = [Attribution(values, method.name, target, view.own_score, settings, reference_value=of_reference)]
         answers = [_finite(answer) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]

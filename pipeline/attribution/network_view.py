@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.graph.linear_maps import run_layer
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.targets import StartValue, require_explainable, start_values
 from pipeline.models.contract import StagedModel
@@ -42,6 +43,8 @@ class NetworkView:
         The whole network, which LRP needs.
     stage : int or str
         The boundary as requested.
+    own_score : Tensor
+        (B,), the value of the target for the volumes themselves.
     """
 
     volumes: Tensor
@@ -52,6 +55,7 @@ class NetworkView:
     after: tuple[tuple[str, nn.Module], ...]
     model: nn.Module
     stage: int | str
+    own_score: Tensor
 
     def pre(self, volumes: Tensor) -> Tensor:
         """Features of any volumes."""
@@ -106,8 +110,8 @@ def explaining(
     with exact_float32(volumes.device):
         with torch.no_grad():
             features = _run_watched(before, volumes).detach()
-            start_values(_run_watched(after, features), target, start)  # refuses a wrong target early
-        yield NetworkView(volumes, features, target, start, before, after, model, stage)
+            own = start_values(_run_watched(after, features), target, start)  # refuses a wrong target early
+        yield NetworkView(volumes, features, target, start, before, after, model, stage, own)
 
 
 def require_unchanging(model: nn.Module) -> None:
@@ -179,7 +183,7 @@ def _open(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _run(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
     for _, layer in layers:
-        a = layer(a)
+        a = run_layer(layer, a)
     return a
 
 

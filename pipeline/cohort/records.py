@@ -8,6 +8,7 @@ are kept and registered, but have no label and are not used for training.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,12 @@ class Scan:
         """Participant and session joined as in BIDS file names."""
         return "_".join(part for part in (self.participant_id, self.session_id) if part)
 
+    @property
+    def place(self) -> tuple[str, tuple[str | int, ...], str]:
+        """Where the scan stands among others: by participant, visit and identifier; session 9 before session 10."""
+        pieces = re.split(r"(\d+)", self.session_id or "")
+        return self.participant_id, tuple(int(one) if one.isdigit() else one for one in pieces), self.scan_id
+
     def dropped(self, reason: str) -> Scan:
         """The same scan, marked as not used for a reason."""
         return dataclasses.replace(self, kept=False, reason=reason)
@@ -139,7 +146,7 @@ class ScanTable:
         object.__setattr__(
             self,
             "scans",
-            tuple(sorted(self.scans, key=lambda scan: (scan.participant_id, scan.session_id or "", scan.scan_id))),
+            tuple(sorted(self.scans, key=lambda scan: scan.place)),
         )
         seen: set[str] = set()
         by_id: dict[str, Scan] = {}

@@ -94,7 +94,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls
         own = [scan for scan in labelled if scan.participant_id in names]
         if task.is_number or all(scan.label == task.outputs[0] for scan in own):
             order = derived_seed(config.seed, "reference", person)
-            firsts.append((order, min(own, key=lambda scan: (scan.session_id or "", scan.scan_id))))
+            firsts.append((order, min(own, key=lambda scan: scan.place[1:])))
     firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
     by_fold = {
         fold.index: tuple(scan for _, scan in firsts if scan.participant_id in set(fold.train)) for fold in split.folds

@@ -22,7 +22,7 @@ from pipeline.explaining.controls import controls_of
 from pipeline.explaining.explained_scan import map_outputs
 from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
 from pipeline.explaining.requested import require_listed, usual_start
-from pipeline.explaining.scan_jobs import JobMaker
+from pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from pipeline.models.storage import LoadedModel, load_model, require_family
 from pipeline.regions.metrics import density
 from pipeline.regions.packed_atlas import PackedAtlas
@@ -134,7 +134,8 @@ def show_scans(
     there = [scan for scan in scans if not _lacking(layout, scan, config)]
     maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests, controls_of(there, split, config))
     explanations = checked_explanations(request, networks[first], config)
-    maker.require_defined(networks[first], explanations)
+    loaded = networks[first]
+    require_all_defined(loaded.model, loaded.input, maker.atlas, explanations)
     jobs = [
         {scan.scan_id: _job(maker, asked, scan, able[scan.scan_id]) for scan in scans if scan.scan_id in able}
         for asked in explanations

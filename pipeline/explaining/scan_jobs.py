@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.methods import require_defined
 from pipeline.cohort.records import Scan
@@ -13,7 +15,7 @@ from pipeline.explaining.controls import Controls
 from pipeline.explaining.explained_scan import ScanToExplain, explain_scan
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.networks import Network, ReferenceScan
-from pipeline.models.storage import LoadedModel
+from pipeline.models.inputs import NetworkInput
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.run_layout import RunLayout
@@ -80,14 +82,17 @@ class JobMaker:
             found.append(ReferenceScan(files, digest))
         return tuple(found)
 
-    def require_defined(self, loaded: LoadedModel, explanations: Sequence[Explanation]) -> None:
-        """Refuse methods that are not defined for a network, before any scan is read.
 
-        Raises
-        ------
-        UsageError
-            As the method raises it.
-        """
-        for asked in explanations:
-            method, stage = asked.build(Surroundings(self.atlas, loaded.input.box)), asked.stage_in(loaded.model)
-            require_defined(loaded.model, loaded.input.shape, method, stage, asked.start)
+def require_all_defined(
+    model: nn.Module, spec: NetworkInput, atlas: PackedAtlas, explanations: Sequence[Explanation]
+) -> None:
+    """Refuse methods that are not defined for a network, before any scan is read; its weights do not matter.
+
+    Raises
+    ------
+    UsageError
+        As the method raises it.
+    """
+    for asked in explanations:
+        method, stage = asked.build(Surroundings(atlas, spec.box)), asked.stage_in(model)
+        require_defined(model, spec.shape, method, stage, asked.start)

@@ -32,7 +32,7 @@ from pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_ou
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.partial import explain_in_parts
 from pipeline.explaining.requested import explanations_of_run
-from pipeline.explaining.scan_jobs import JobMaker
+from pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from pipeline.models.storage import load_model
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.tables import with_outcomes
@@ -219,7 +219,8 @@ def _require_defined(maker: JobMaker, jobs: Sequence[Job], explanations: Sequenc
     conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
     there = [one for job in jobs for one in job.arguments[0].networks if one.files.weights.is_file()]
     if conditional and there:
-        maker.require_defined(load_model(there[0].files), conditional)
+        loaded = load_model(there[0].files)
+        require_all_defined(loaded.model, loaded.input, maker.atlas, conditional)
 
 
 def _outcomes_of(scans: Sequence[Scan], predictions: pd.DataFrame) -> list[str]:

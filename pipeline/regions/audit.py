@@ -204,6 +204,8 @@ def read_brain(path: Path, grid: Grid) -> Mask:
         raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
     require_same_grid(Grid.of(image), grid, path.name)
     brain: Mask = np.ascontiguousarray(values > 0.5)
+    if not brain.any():
+        raise BadInputError(f"{path}: the brain mask is empty; check the registration of this scan.")
     return brain
 
 

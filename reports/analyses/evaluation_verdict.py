@@ -14,7 +14,7 @@ COHORTS = {"run": "scans of the run", "planted": "copies of its controls with pl
 _NULLS = {
     "uniform": "Even everywhere (no network)",
     "random": "Random (no network)",
-    "fakeCam": "Fake-CAM (no network)",
+    "fakeCamImage": "Fake-CAM (no network)",
     "edges": "Edge detector (no network)",
     "scanDifference": "|scan − mean control| (no network)",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -15,8 +16,11 @@ from torch import Tensor
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
+from pipeline.attribution.method_settings import build_record, settable
 from pipeline.attribution.methods import Method, attribute
 from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.perturbation.occlusion import RegionLabels
+from pipeline.attribution.registry import METHODS as REGISTERED
 from pipeline.run.errors import BadInputError, UsageError
 
 METHODS: list[Method] = [
@@ -171,3 +175,14 @@ def test_features_without_voxels_are_no_map() -> None:
 def test_a_map_that_is_not_finite_is_refused(broken: float) -> None:
     with pytest.raises(BadInputError, match="doubled: the map of volume 0"):
         attribute(network(), volumes(), 0, Doubled(broken=broken))
+
+
+@pytest.mark.parametrize("name", sorted(REGISTERED))
+def test_every_setting_that_can_be_typed_makes_the_method(name: str) -> None:
+    """What only the run can give, such as regions and their labels, is no setting."""
+    entry = REGISTERED[name]
+    from_run = {"regions": RegionLabels("toy", torch.ones(2, 2, 2, dtype=torch.int64))}
+    given = {field.name: from_run[field.name] for field in dataclasses.fields(entry.record) if field.name in from_run}
+    for setting, field in settable(entry.record):
+        assert not setting.startswith(("regions.", "reference."))
+        build_record(entry.record, {setting: field.default}, given)

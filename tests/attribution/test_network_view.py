@@ -7,6 +7,7 @@ import torch
 from gradient_toys import network, volumes
 from torch import Tensor, nn
 
+from pipeline.attribution.graph.linear_maps import run_layer
 from pipeline.attribution.network_view import explaining, open_parts, split_layers
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import BadInputError, UsageError
@@ -158,3 +159,22 @@ def test_precision_other_than_the_models(dtype: torch.dtype) -> None:
 def test_volumes_without_all_axes(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadInputError, match="must be"), explaining(network(), torch.zeros(shape).double(), 0):
         pass
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1, 3, "same"])
+@pytest.mark.parametrize("mode", ["zeros", "replicate"])
+def test_gradients_to_the_input_of_a_convolution_are_those_of_pytorch(groups, dilation, stride, padding, mode) -> None:
+    """On a CPU they are made by turning the weights round, where nothing is skipped; a kernel with unequal sides."""
+    if padding == "same" and stride == 2:
+        return  # PyTorch refuses it
+    torch.manual_seed(0)
+    layer = nn.Conv3d(4, 6, (3, 2, 1), stride, padding, dilation, groups, padding_mode=mode).double()
+    x = torch.randn(2, 4, 7, 8, 9, dtype=torch.float64, requires_grad=True)
+    y, expected = run_layer(layer, x), layer(x)
+    weights = torch.randn_like(y)
+    assert torch.equal(y, expected)
+    ours, theirs = (torch.autograd.grad((one * weights).sum(), x)[0] for one in (y, expected))
+    torch.testing.assert_close(ours, theirs)

@@ -312,3 +312,12 @@ def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:
         attribute(network(), volumes(), 0, given_to(DeepLift()), start="probability")
     with pytest.raises(UsageError, match="lrp starts from the logit or the probability"):
         attribute(network(), volumes(), 0, Lrp(), start="evidence")
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("what", ["volumes", "logits"])
+def test_a_reference_that_is_not_finite_is_refused_with_the_person(broken: float, what: str) -> None:
+    given = {"volumes": torch.zeros(3, 1, 2, 2, 2), "logits": torch.zeros(3, 2)}
+    given[what][1] = broken
+    with pytest.raises(BadInputError, match=r"reference: .* of b .*not finite"):
+        Reference(given["volumes"], ("a", "b", "c"), given["logits"])

@@ -58,3 +58,12 @@ def test_labelled_scans_are_kept_scans_of_the_contrast():
     assert [s.participant_id for s in table.kept] == ["sub-01", "sub-02"]
     assert [s.participant_id for s in table.labelled] == ["sub-01"]
     assert list(table.frame().columns) == list(SCAN_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "sessions", [("ses-9", "ses-10"), ("ses-M006", "ses-M012"), ("ses-M6", "ses-M12", "ses-M102"), (None, "ses-1"),
+                 ("ses-2a", "ses-10a"), ("ses-baseline", "ses-followup1", "ses-followup11")],
+)  # fmt: skip
+def test_visits_are_in_their_natural_order(sessions: tuple[str | None, ...]) -> None:
+    scans = [scan(session_id=name, scan_id=f"I{place}") for place, name in enumerate(sessions)]
+    assert [one.session_id for one in ScanTable(tuple(reversed(scans))).scans] == list(sessions)

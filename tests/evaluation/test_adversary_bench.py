@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from argparse import Namespace
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +20,14 @@ from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.stage import with_earlier
-from pipeline.evaluation.bench.table import Rows, density_ratio, evaluation_table, ranked, standardised_difference
-from pipeline.evaluation.bench.verdicts import COLUMNS, UNKNOWN, sentence, verdict_table
+from pipeline.evaluation.bench.table import LEAST_SPREAD, Rows, density_ratio, evaluation_table, ranked
+from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
+from pipeline.evaluation.nulls.networks import shuffled_name
 from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
+from pipeline.evaluation.scores.chance import at_least, chance_of_order, hits_in_random_order, wins_in_random_order
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import EvaluationLayout
@@ -55,12 +60,12 @@ def test_a_perfect_map_ranks_first_whatever_varies_beside_it(noise: float, size:
     values[:, 4] = noise * np.random.default_rng(1).normal(size=10)
     values[np.ix_(is_positive, PLANTED)] = 1.0
     for block in (np.zeros(10, int), np.arange(10) // 2, np.arange(10) // 5):
-        found = standardised_difference(values * size, is_positive, block)
+        found = hedges_g(values * size, is_positive, block, LEAST_SPREAD)
         assert np.isnan(found[[2, 3, 5]]).all()  # nothing there
         scores = ranked(found, PLANTED, "difference")
         assert scores["auroc_difference"] == 1
         assert scores["hits_difference"] == 2
-        assert np.isnan(standardised_difference(np.ones((10, 2)) * size, is_positive, block)).all()
+        assert np.isnan(hedges_g(np.ones((10, 2)) * size, is_positive, block, LEAST_SPREAD)).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -157,6 +162,65 @@ def test_controls_are_those_the_network_was_trained_with(
     assert judged.fold_of(judged.scans[0]) == 0
 
 
+@pytest.mark.parametrize(
+    ("methods", "sides", "refused"),
+    [
+        (("lrp",), False, False),
+        (("lrp", "gradient"), False, False),
+        (("lrp",), True, True),
+        (("deeplift",), False, True),
+        (("gradient", "region-swap"), False, True),
+    ],
+)
+def test_only_what_compares_with_controls_needs_them(
+    methods: tuple[str, ...], sides: bool, refused: bool, tmp_path: Path
+) -> None:
+    """A fold may have no control in its training part; image maps and faithfulness can do without."""
+    scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(12))
+    names = [one.participant_id for one in scans]
+    split = Split((Fold(0, tuple(names[5::2]), (), tuple(names[:4])),))
+    judged = Judged(
+        RUN, EvaluationLayout(tmp_path), scans[:4], split, CONFIG, None, None, scans, scans  # type: ignore[arg-type]
+    )  # fmt: skip
+    explanations = explanations_of_run(stage.with_methods(CONFIG, methods))
+    judge = Judge(judged, explanations, Extent(0, False, False, True, sides), DigestCache(tmp_path / "digests"))
+    if refused:
+        with pytest.raises(BadInputError, match="fold 0: its training part has no registered scan of a control"):
+            judge.require_controls()
+    else:
+        judge.require_controls()
+        assert judge._network(scans[1], "real").controls == ()
+
+
+def test_a_network_that_could_not_be_trained_is_missing_from_the_nulls(tmp_path: Path) -> None:
+    """Scans of other folds are still explained by the networks of theirs, and ranked."""
+    scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(12))
+    names = [one.participant_id for one in scans]
+    split = Split((Fold(0, tuple(names[6:]), (), tuple(names[:6])), Fold(1, tuple(names[:6]), (), tuple(names[6:]))))
+    layout, truth = EvaluationLayout(tmp_path), Truth(("a", "b"))
+    packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,), "b": (2,)}), version="")
+    failed = dataclasses.replace(layout, networks=f"run_{shuffled_name(1)}").fold(1).weights
+    judged = Judged(RUN, layout, scans, split, CONFIG, packed, truth, scans, scans, frozenset({failed}))  # type: ignore[arg-type]
+    judge = Judge(judged, (), Extent(2, False, False, False), DigestCache(tmp_path / "digests"))
+    asked = {one.scan_id: [n.name for n in judge._job(one, ()).arguments[0].networks] for one in scans}
+    assert asked == {
+        key: ["real", "shuffled-1", "shuffled-2"] if int(key) < 6 else ["real", "shuffled-2"] for key in asked
+    }
+    random = np.random.default_rng(0)
+    sums = {key: random.normal(size=6) for key in asked}
+    scores = [
+        {"network": name, "map": "m", "scan_id": key, "undefined": False}
+        for key, own in asked.items() for name in (*own, *(["cascade-1"] if key in ("01", "07") else []))
+    ]  # fmt: skip
+    rows = Rows(pd.DataFrame(scores), {(name, "m"): sums for name in ("real", "shuffled-1", "shuffled-2", "cascade-1")},
+                np.ones(6), GROUPS, {"m": "m"})  # fmt: skip
+    table = evaluation_table(judged, rows).set_index("network")
+    assert table["n_scans"].to_dict() == {"real": 12, "shuffled-1": 6, "shuffled-2": 12, "cascade-1": 2}
+    assert table["hits_difference"].notna().to_dict() == {
+        "real": True, "shuffled-1": True, "shuffled-2": True, "cascade-1": False,
+    }  # fmt: skip
+
+
 def test_one_person_with_two_names_is_planted_once() -> None:
     """Else a network is trained with one copy of a person, and tested and compared with another."""
     names = [f"ADNI{site:03}S{rid:04}" for rid in range(8) for site in (2, 131)]
@@ -193,6 +257,7 @@ def evaluated(network: str, **values: object) -> dict[str, object]:
         ("auroc_difference", "hits_difference", "n_planted", "unused_ratio", "rim", "spearman_real"), float("nan")
     )
     usual |= {"cohort": "run", "map": "m", "method": "m", "severity": "all", "n_scans": 10, "n_undefined": 0}
+    usual |= {"n_groups": 67}
     return usual | {"network": network} | values
 
 
@@ -226,6 +291,52 @@ def test_who_passes(rows: list[dict[str, object]], passed: bool | None) -> None:
     assert (None if pd.isna(row["passed"]) else bool(row["passed"])) is passed
 
 
+def with_swaps(*scores: tuple[float, float]) -> pd.Series:
+    """The verdict on a map that finds everything, by hits and area of each swap of labels."""
+    swaps = [
+        evaluated(f"shuffled-{place}", auroc_difference=area, hits_difference=hits, n_planted=5, spearman_real=0.1)
+        for place, (hits, area) in enumerate(scores, 1)
+    ]
+    return verdict_table(pd.DataFrame([evaluated("real", **FOUND), *swaps])).iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "answer", "said"),
+    [
+        (((2, 0.43),), "yes", "(2 of 5, AUROC .43 with shuffled labels, one swap; p = .31 by chance)"),
+        (((1, 0.72),), "yes", "one swap"),
+        (((3, 0.60),), "no", "one swap"),
+        (((1, 0.80),), "no", "one swap"),
+        (((2, 0.6), (1, 0.5), (0, 0.4)), "yes", "(1 of 5, AUROC .50 with shuffled labels, mean of 3 swaps"),
+        (((3, 0.6), (0, 0.5), (0, 0.4)), "yes", "mean of 3 swaps"),
+        (((2, 0.5), (2, 0.5), (2, 0.5)), "no", "(2 of 5, AUROC .50 with shuffled labels, mean of 3 swaps"),
+        (((1, 0.7), (1, 0.7), (1, 0.7)), "no", "mean of 3 swaps"),
+        (((5, 1.0),), "no", "p < .01 by chance"),
+    ],
+)  # fmt: skip
+def test_shuffled_labels_are_judged_by_what_chance_gives(
+    scores: tuple[tuple[float, float], ...], answer: str, said: str
+) -> None:
+    """Two hits with one swap are no sign of anything; the same in each of three swaps are."""
+    row = with_swaps(*scores)
+    assert row["tells_labels"] == answer
+    assert said in row["verdict"]
+    assert row["n_swaps"] == len(scores)
+
+
+@pytest.mark.parametrize("swaps", [1, 3])
+@pytest.mark.parametrize(("groups", "planted"), [(67, 5), (67, 1), (20, 4)])
+def test_a_map_that_ranks_at_random_fails_in_at_most_one_of_twenty(swaps: int, groups: int, planted: int) -> None:
+    random = np.random.default_rng(0)
+    truth = np.arange(groups) < planted
+    failed = 0
+    for _ in range(600):
+        scores = [ranked(random.permutation(groups) + 1.0, truth, "by") for _ in range(swaps)]
+        hits, areas = ([one[f"{name}_by"] for one in scores] for name in ("hits", "auroc"))
+        failed += chance_of_order(hits, areas, groups, planted, 10) < LEVEL  # type: ignore[arg-type]
+    assert failed / 600 <= LEVEL + 2 * np.sqrt(LEVEL / 600)
+
+
 def test_a_verdict_counts_undefined_maps() -> None:
     row = verdict_table(pd.DataFrame([evaluated("real", n_undefined=3, **FOUND)])).iloc[0]
     assert row["verdict"].startswith("0 everywhere or not finite in 3 of 10 scans; finds planted disease: yes")
@@ -243,3 +354,35 @@ def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_rep
     }  # fmt: skip
     write_table(path, earlier.drop(columns="auroc"), {"cohort": "", "map": ""})
     assert with_earlier(path, made) is made
+
+
+@pytest.mark.parametrize(("regions", "planted"), [(5, 2), (6, 3), (4, 1)])
+def test_chance_is_that_of_all_orders(regions: int, planted: int) -> None:
+    truth = np.arange(regions) < planted
+    orders = [ranked(np.array(order, float) + 1, truth, "by") for order in permutations(range(regions))]
+    wins = np.array([one["auroc_by"] for one in orders], float) * planted * (regions - planted)
+    expected = np.bincount(np.round(wins).astype(int), minlength=planted * (regions - planted) + 1) / len(orders)
+    np.testing.assert_allclose(wins_in_random_order(planted, regions - planted), expected, atol=1e-12)
+    hits = [np.isin(range(planted), order[:2]).sum() for order in permutations(range(regions))]
+    expected = np.bincount(hits, minlength=min(planted, 2) + 1) / len(orders)
+    np.testing.assert_allclose(hits_in_random_order(regions, planted, 2), expected, atol=1e-12)
+    both = np.add.outer(hits, hits)
+    assert at_least(expected, [1, 1]) == pytest.approx((both >= 2).mean())
+
+
+@pytest.mark.parametrize(
+    ("controls", "patients", "message"),
+    [(1, 5, "1 of CN"), (5, 1, "1 of AD"), (0, 4, "0 of CN"), (4, 0, "0 of AD"), (2, 2, ""), (2, 5, "")],
+)
+def test_labels_of_a_tiny_class_cannot_be_shuffled(controls: int, patients: int, message: str) -> None:
+    """With one person of a class the only exchange changes every label of it: that says as much as the true ones."""
+    scans = [scan(f"c{n}", "CN") for n in range(controls)] + [scan(f"a{n}", "AD") for n in range(patients)]
+    fold = Fold(3, tuple(one.participant_id for one in scans), (), ())
+    if message:
+        with pytest.raises(BadInputError, match=f"fold 3: its training part has {message}, and shuffled labels need"):
+            with_swapped_labels(scans, fold, CONFIG.cohort, 1)
+        return
+    new = [one.label for one in with_swapped_labels(scans, fold, CONFIG.cohort, 1)]
+    assert 0 < sum(a == b.label for a, b in zip(new, scans, strict=True)) < len(scans)
+    for label, count in (("CN", controls), ("AD", patients)):
+        assert new.count(label) == count

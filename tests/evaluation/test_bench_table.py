@@ -13,11 +13,11 @@ from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.map_row import Places, map_row, rank_correlation
-from pipeline.evaluation.bench.table import Rows, evaluation_table, standardised_difference
+from pipeline.evaluation.bench.table import Rows, evaluation_table
 from pipeline.evaluation.bench.verdicts import verdict_table
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.files import load_config
 from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.statistics.groups.members import hedges_g
 
 GROUPS = tuple(f"group {letter}" for letter in "abcdefghijklmnopqrst")
 PLANTED = GROUPS[:2]
@@ -135,11 +135,15 @@ def test_every_row_has_the_same_columns_whatever_the_network() -> None:
 
 
 def test_class_differences_are_hedges_g_with_fold_held() -> None:
+    """By least squares on the class and the folds, column by column."""
     random = np.random.default_rng(4)
     values, fold = random.standard_normal((20, 6)), np.repeat([0, 1], 10)
     values[fold == 1] *= 3
     positive = np.tile([True, False, False, True, False], 4)
-    assert standardised_difference(values, positive, fold) == pytest.approx(hedges_g(values, positive, fold), rel=1e-10)
+    design = np.stack([positive, fold == 0, fold == 1], axis=1).astype(float)
+    slopes, squares = np.linalg.lstsq(design, values, rcond=None)[:2]
+    expected = (1 - 3 / (4 * 17 - 1)) * slopes[0] / np.sqrt(squares / 17)  # the correction to three digits
+    assert hedges_g(values, positive, fold) == pytest.approx(expected, rel=1e-3)
 
 
 def test_scores_of_one_map_by_hand() -> None:

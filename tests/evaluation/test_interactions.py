@@ -11,13 +11,14 @@ import pytest
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
+from pipeline.evaluation.bench.table import Rows
 from pipeline.evaluation.interactions.sides import (
     SCAN_COLUMNS,
     interaction,
     interaction_table,
     sided_groups,
 )
-from pipeline.evaluation.interactions.sources import standardised_slopes
+from pipeline.evaluation.interactions.sources import source_table, standardised_slopes
 from pipeline.run.tables import write_table
 
 
@@ -65,10 +66,45 @@ def test_the_table_has_means_and_intervals_over_participants(tmp_path) -> None:
 def test_slopes_say_what_evidence_goes_with() -> None:
     random = np.random.default_rng(3)
     volume, intensity = random.standard_normal((2, 40))
-    of_volume = standardised_slopes(-3 * volume + 0.1 * intensity, volume, intensity)
+    one = np.zeros(40, int)
+    of_volume = standardised_slopes(-3 * volume + 0.1 * intensity, volume, intensity, one)
     assert of_volume[0] < -0.95 and abs(of_volume[1]) < 0.1  # noqa: PT018
-    unknown = standardised_slopes(intensity, np.full(40, np.nan), intensity)
+    unknown = standardised_slopes(intensity, None, intensity, one)
     assert np.isnan(unknown[0])
     assert unknown[1:] == pytest.approx((1.0, 1.0))
-    assert all(np.isnan(standardised_slopes(volume[:5], volume[:5], intensity[:5])))
-    assert all(np.isnan(standardised_slopes(np.zeros(40), volume, intensity)))
+    assert all(np.isnan(standardised_slopes(volume[:5], volume[:5], intensity[:5], one[:5])))
+    assert all(np.isnan(standardised_slopes(np.zeros(40), volume, intensity, one)))
+    assert all(np.isnan(standardised_slopes(volume[:12], volume[:12], intensity[:12], np.arange(12) // 2)))
+
+
+@pytest.mark.parametrize("shifts", [(-4.0, 4.0), (4.0, -4.0), (0.0, 0.0)], ids=["the other way", "the same", "none"])
+def test_classes_and_folds_do_not_pass_for_what_evidence_goes_with(shifts: tuple[float, float]) -> None:
+    """Patients have more evidence and smaller regions, whatever makes the evidence within a class (Simpson)."""
+    random = np.random.default_rng(4)
+    cell = np.arange(60) % 4
+    volume, intensity = random.standard_normal((2, 60))
+    evidence = 0.8 * volume + 0.6 * intensity
+    expected = standardised_slopes(evidence, volume, intensity, cell)
+    assert min(expected[:2]) > 0.4
+    moved = standardised_slopes(evidence + shifts[0] * cell, volume + shifts[1] * cell, intensity - cell, cell)
+    assert moved == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("missing", [(), (3,), (0, 5, 11)])
+def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
+    random = np.random.default_rng(5)
+    scans = [SimpleNamespace(scan_id=f"I{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
+    cohort = SimpleNamespace(name="run", scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
+    values = {one.scan_id: random.standard_normal(2) for one in scans}
+    rows = Rows(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
+    volumes = pd.DataFrame(
+        [{"scan_id": f"I{i}", "group": name, "volume_mm3": 100.0 + i * i % 7}
+         for i in range(24) for name in "ab" if name == "b" or i not in missing]
+    )  # fmt: skip
+    table = source_table(cohort, rows, ["m"], volumes).set_index("group")  # type: ignore[arg-type]
+    assert table["n_missing"].to_dict() == {"a": len(missing), "b": 0}
+    assert table["n_scans"].to_dict() == {"a": 24 - len(missing), "b": 24}
+    assert table[["volume_slope", "intensity_slope"]].notna().all(axis=None)
+    unknown = source_table(cohort, rows, ["m"], None)  # type: ignore[arg-type]
+    assert unknown["volume_slope"].isna().all()
+    assert set(unknown["n_missing"]) == {0}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.attribution.registry import METHODS
 from pipeline.cohort.people.splits import Fold
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAPS, UNIFORM, image_maps
@@ -15,6 +16,7 @@ from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import LoadedModel
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.layout.map_names import map_label
 
 
 def people(first: int, second: int) -> tuple[list[str], list[str]]:
@@ -112,3 +114,8 @@ def test_maps_without_a_network() -> None:
     assert np.argmax(maps["edges"][:, 2, 3]) in (1, 2)
     assert DIFFERENCE not in image_maps(volume, None, 1, "sub-1")
     assert not np.array_equal(maps["random"], image_maps(volume, None, 1, "sub-2")["random"])
+
+
+def test_no_method_makes_a_map_with_the_name_of_an_image() -> None:
+    """Else its verdict would be that of a map without a network."""
+    assert not {map_label(name, {}) for name in METHODS} & set(IMAGE_MAPS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.ndimage import distance_transform_edt
 from toy_run import GRID, SCANS, toy_atlas, toy_brain, toy_maps, write_toy_run
 
+from atlases.images import write_template_image
 from pipeline.regions.audit import (
     AUDIT_COLUMNS,
     Compartments,
@@ -171,3 +173,9 @@ def test_unreadable_brain_mask_is_named(tmp_path) -> None:
 
 def test_no_map_gives_no_rows() -> None:
     assert audit_rows({}, Compartments({}, {})) == []
+
+
+def test_an_empty_brain_mask_is_refused(tmp_path: Path) -> None:
+    write_template_image(tmp_path / "mask.nii.gz", np.zeros(GRID.shape, np.uint8), GRID, "empty")
+    with pytest.raises(BadInputError, match=r"mask.nii.gz: the brain mask is empty"):
+        read_brain(tmp_path / "mask.nii.gz", GRID)

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.plain_text import PlainStream, plain
-from pipeline.run.work.jobs import Job, Outcome, _record_failures
+from pipeline.run.work.jobs import Job, Outcome, record_failures
 from pipeline.run.work.log import open_log
 from workflows.command_line import main
 
@@ -59,7 +59,7 @@ def test_logs_and_failures_are_plain_and_name_no_folder(tmp_path, capsys):
     assert r"\x1b[31m OUT/report.html and INPUT/a.nii in ~" in written
     job = Job("stage", "unit", "k", {}, print)
     trace = f'File "{logging.__file__}"\n\x1b[31m{layout.root}/x'
-    _record_failures(layout, [Outcome(job, "failed", {}, "E", f"{layout.root}/x: \x1b[31mbroken", trace)])
+    record_failures(layout, [Outcome(job, "failed", {}, "E", f"{layout.root}/x: \x1b[31mbroken", trace)])
     assert r"OUT/x: \x1b[31mbroken" in layout.failures.read_text()
     kept = layout.traceback("stage", "unit").read_text()
     assert kept == 'File "python/lib' + logging.__file__.partition("/lib")[2] + '"\n\\x1b[31mOUT/x'

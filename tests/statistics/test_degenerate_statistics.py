@@ -10,9 +10,10 @@ from made_up import GROUPS, inputs_of, people, predictions_of, relevance_of, set
 from mci_cohort import applied_to, mci_people
 from scipy.stats import beta
 
+from pipeline.regions.effect_size import hedges_g
 from pipeline.statistics.groups.comparisons import comparisons_tables
 from pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
-from pipeline.statistics.groups.members import hedges_g, reported_g
+from pipeline.statistics.groups.members import reported_g
 from pipeline.statistics.groups.region_effects import region_effects
 from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.progression.conversion import conversions

@@ -11,11 +11,12 @@ import scipy.stats
 import statsmodels.formula.api as smf
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.associations.associations import associations_tables
 from pipeline.statistics.associations.main_effects import main_effects_tables
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.groups.members import difference_within, hedges_g
+from pipeline.statistics.groups.members import difference_within
 from pipeline.statistics.groups.region_effects import region_effects
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import centred_within, model_within_folds

@@ -10,9 +10,10 @@ import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 from statsmodels.stats.meta_analysis import combine_effects
 
+from pipeline.regions.effect_size import hedges_g
 from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
-from pipeline.statistics.groups.members import TwoGroups, hedges_g
+from pipeline.statistics.groups.members import TwoGroups
 from pipeline.statistics.groups.region_effects import region_effects
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.attribution.reference.deeplift import DeepLift
 from pipeline.evaluation.bench.stage import BENCH_TABLES
+from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table
 from tests.declared_tables import require_as_declared
@@ -101,11 +103,47 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys) -> None:
     assert "not a Heatlas run" in capsys.readouterr().err
 
 
+def moved(run: Path, to: Path, *ignored: str) -> Path:
+    """A copy of the run that finds its input."""
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns("evaluation", *ignored))
+    (to / "config.toml").write_text((run / "config.toml").read_text().replace("../input", str(run.parent / "input")))
+    (to / "logs" / "settings.toml").unlink()
+    return to
+
+
+@pytest.mark.parametrize("damage", [b"", b"no image"], ids=["empty", "not an image"])
+def test_an_unreadable_scan_is_a_failed_unit_and_others_go_on(run, tmp_path, capsys, damage) -> None:
+    copy = moved(run, tmp_path / "out")
+    scans = read_table(copy / "scans.tsv")
+    patient = scans.loc[scans["diagnosis"] == "AD", "participant_id"].iloc[0]
+    (image,) = (copy / patient).rglob("*desc-preproc_T1w.nii.gz")
+    image.write_bytes(damage)
+    asked = ["--quick", "--parts", "nulls", "--methods", "gradient", "--n-procs", "1"]
+    assert main(["evaluate", str(copy), *asked]) == 1
+    layout = EvaluationLayout(copy)
+    failures = read_table(layout.failures)
+    assert set(failures["stage"]) == {"training", "judging"}
+    assert failures["message"].str.contains("cannot be read").all()
+    assert "2 networks failed" in capsys.readouterr().out.replace("2 of 2", "2")
+    rows = read_table(layout.evaluation_scores).query("map == 'gradient'").set_index("network")
+    assert rows.loc["real", "n_scans"] == scans["diagnosis"].isin(["AD", "CN"]).sum() - 1
+    assert {"untrained", "cascade-1"} <= set(rows.index)
+    assert read_table(layout.verdicts).set_index("map").loc["gradient", "tells_labels"] == "not known"
+
+
+def test_a_method_that_is_not_defined_is_refused_before_any_work(run, tmp_path, capsys, monkeypatch) -> None:
+    def refuse(self, view) -> None:
+        raise UsageError("layer x: not defined")
+
+    monkeypatch.setattr(DeepLift, "require", refuse)
+    copy = moved(run, tmp_path / "out")
+    assert main(["evaluate", str(copy), "--plant", "--methods", "deeplift", "--n-procs", "1"]) == 2
+    assert "layer x: not defined" in capsys.readouterr().err
+    assert not list((copy / "evaluation").rglob("receipts/*/*"))
+
+
 @pytest.mark.parametrize("missing", ["splits.tsv", "models"])
 def test_a_run_without_networks_is_refused_with_the_remedy(run, tmp_path, capsys, missing) -> None:
-    copy = tmp_path / "out"
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("evaluation", missing))
-    (copy / "config.toml").write_text((run / "config.toml").read_text().replace("../input", str(run.parent / "input")))
-    (copy / "logs" / "settings.toml").unlink()
+    copy = moved(run, tmp_path / "out", missing)
     assert main(["evaluate", str(copy), "--n-procs", "1"]) == 65
     assert "heatlas run" in capsys.readouterr().err

@@ -1,15 +1,16 @@
 """The linear operation of a layer, without bias: forward, and transposed.
 
-Rules use a layer only through these two directions; geometry (stride, padding, dilation, groups) is handled here. The
-transposed convolution is PyTorch's derivative with respect to the input: unlike ``conv_transpose3d`` it needs no output
-padding, and on CPU it is up to 2.5 times faster for few input channels.
+Rules use a layer only through these two directions; geometry (stride, padding, dilation, groups) is handled here. Where
+nothing is skipped, the transposed convolution is a convolution with flipped weights: on a CPU that takes half the time
+of PyTorch's derivative with respect to the input. Otherwise it is that derivative, which unlike ``conv_transpose3d``
+needs no output padding and is up to 2.5 times faster for few input channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,12 @@ class Convolution:
         return F.conv3d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
+        if y.device.type == "cpu" and not any(one - 1 for one in self.stride) and self.groups == 1:
+            reach = [step * (size - 1) for step, size in zip(self.dilation, weight.shape[2:], strict=True)]
+            padding = [whole - own for whole, own in zip(reach, self.padding, strict=True)]
+            if min(padding) >= 0:
+                turned = weight.transpose(0, 1).flip(2, 3, 4)
+                return F.conv3d(y, turned, None, 1, padding, self.dilation)
         answer: Tensor = conv3d_input(  # type: ignore[no-untyped-call]
             torch.Size(input_shape), weight, y, self.stride, self.padding, self.dilation, self.groups
         )
@@ -113,3 +120,26 @@ class Averaging:
             pooled = self.pool(probe)
         (answer,) = torch.autograd.grad(pooled, probe, y.reshape(pooled.shape))
         return answer
+
+
+def run_layer(layer: nn.Module, x: Tensor) -> Tensor:
+    """What a layer makes of `x`; a convolution hands back gradients to its input only, and in less time on a CPU."""
+    plain = type(layer) is nn.Conv3d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    if plain and x.requires_grad and torch.is_grad_enabled() and x.device.type == "cpu":
+        return InputGradient.apply(x, layer)  # type: ignore[no-any-return, no-untyped-call]
+    return layer(x)  # type: ignore[no-any-return]
+
+
+class InputGradient(torch.autograd.Function):
+    """A convolution whose backward pass is `Convolution.transpose`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: nn.Conv3d) -> Tensor:
+        ctx.layer, ctx.input_shape = layer, x.shape
+        return torch.as_tensor(layer(x))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        layer = ctx.layer
+        linear = Convolution(layer.stride, layer.padding, layer.dilation, layer.groups)
+        return linear.transpose(gradient, layer.weight, ctx.input_shape), None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from pipeline.attribution.graph.linear_maps import run_layer
 from pipeline.attribution.graph.planner import Plan, Step
 from pipeline.attribution.graph.pooling import MaxPool
 from pipeline.attribution.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
@@ -147,7 +148,7 @@ class Values:
         if isinstance(module, Sum | Gate | Concatenate):
             return module(*inputs)
         _require_fit(operation.name, module, inputs[0])
-        return module(inputs[0])
+        return run_layer(module, inputs[0])
 
 
 def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> Any:

@@ -132,7 +132,7 @@ class IntegratedGradientsFromMean:
     name: ClassVar[str] = "integrated-gradients-from-mean"
 
     reference: Reference | None = None
-    steps: int = 20
+    steps: int = 14
     batch: int = 1
 
     def __post_init__(self) -> None:

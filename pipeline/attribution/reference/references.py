@@ -54,6 +54,13 @@ class Reference:
         broken = [name for name, one in zip(self.people, self.volumes, strict=True) if not torch.isfinite(one).all()]
         if broken:
             raise BadInputError(f"reference: the volume of {broken[0]} has values that are not finite.")
+        logits = () if self.logits is None else self.logits
+        unknown = [name for name, one in zip(self.people, logits, strict=False) if not torch.isfinite(one).all()]
+        if unknown:
+            raise BadInputError(
+                f"reference: the network's answer to the scan of {unknown[0]} is not finite (NaN or infinity); look at "
+                "the scale of its weights."
+            )
 
     def __repr__(self) -> str:
         return f"Reference({', '.join(self.people)})"

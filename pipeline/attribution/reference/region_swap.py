@@ -81,28 +81,20 @@ def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RegionSwap:
-    """What the score loses when a region takes the controls' mean tissue, shared out evenly over its voxels.
-
-    At the input only. Positive where the person's own tissue speaks for the target.
+class OfRegions:
+    """What both methods share: regions, a reference, and maps painted from the evidence of regions.
 
     Parameters
     ----------
     reference : Reference or None
     regions : RegionLabels or None
         Both given by the run.
-    batch : int
-        Volumes evaluated at once.
     """
 
-    name: ClassVar[str] = "region-swap"
+    name: ClassVar[str]
 
     reference: Reference | None = None
     regions: RegionLabels | None = None
-    batch: int = 8
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, 1)
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | RegionLabels | None]:
@@ -111,7 +103,7 @@ class RegionSwap:
         return {"reference": surroundings.reference, "regions": RegionLabels("regions of the run", labels)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
-        """Evidence of every region of every volume; raises as `_prepared`."""
+        """Evidence, and its standard error, of every region of every volume; raises as `_prepared`."""
         mean, labels = _prepared(self.name, self.reference, self.regions, view)
         return tuple(self._of(view, place, players(labels, view.features[place], mean), mean)
                      for place in range(len(view.features)))  # fmt: skip
@@ -124,6 +116,31 @@ class RegionSwap:
         return value_of_mean(fitting(self.reference, view.volumes, self.name), view)
 
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RegionSwap(OfRegions):
+    """What the score loses when a region takes the controls' mean tissue, shared out evenly over its voxels.
+
+    At the input only. Positive where the person's own tissue speaks for the target.
+
+    Parameters
+    ----------
+    reference, regions
+        As of `OfRegions`.
+    batch : int
+        Volumes evaluated at once.
+    """
+
+    name: ClassVar[str] = "region-swap"
+
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, "batch", self.batch, 1)
+
+    def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
         numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)
         keeps = (labels != number for number in numbers)
         without = _scores(view, place, keeps, mean, self.batch)
@@ -134,16 +151,15 @@ class RegionSwap:
 
 
 @dataclass(frozen=True)
-class RegionShapley:
+class RegionShapley(OfRegions):
     """Shapley value of each region between the mean control and the person, shared out evenly over its voxels.
 
     At the input only. Sums to the score less that of the mean control, whatever the number of orders.
 
     Parameters
     ----------
-    reference : Reference or None
-    regions : RegionLabels or None
-        Both given by the run.
+    reference, regions
+        As of `OfRegions`.
     pairs : int
         Antithetic pairs of orders; each costs two forward passes per region.
     seed : int
@@ -154,8 +170,6 @@ class RegionShapley:
 
     name: ClassVar[str] = "region-shapley"
 
-    reference: Reference | None = None
-    regions: RegionLabels | None = None
     pairs: int = 4
     seed: int = 0
     batch: int = 8
@@ -163,21 +177,6 @@ class RegionShapley:
     def __post_init__(self) -> None:
         for setting, least in (("pairs", 1), ("seed", 0), ("batch", 1)):
             require_whole(self.name, setting, getattr(self, setting), least)
-
-    from_run = staticmethod(RegionSwap.from_run)
-
-    def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
-        """Shapley value and standard error of every region of every volume; raises as `_prepared`."""
-        mean, labels = _prepared(self.name, self.reference, self.regions, view)
-        return tuple(self._of(view, place, players(labels, view.features[place], mean), mean)
-                     for place in range(len(view.features)))  # fmt: skip
-
-    def maps(self, view: NetworkView) -> Tensor:
-        return torch.cat([_painted(found) for found in self.evidence(view)]).to(view.features)
-
-    def reference_value(self, view: NetworkView) -> Tensor:
-        """Score of the mean control, (B,)."""
-        return value_of_mean(fitting(self.reference, view.volumes, self.name), view)
 
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
         numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)

@@ -17,13 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, scatter
+from pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
 
 PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
 """Activations whose chord has no slope that rounding could hurt."""
 SMOOTH = (nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Tanh, nn.Sigmoid)
 ACTIVATIONS = (*PIECEWISE_LINEAR, *SMOOTH)
 """Element-wise activations that the rule is defined for."""
+SPARSE = 4
+"""Slopes are computed one by one if fewer than this part of the units have a multiplier."""
 
 
 def chord_slope(function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, shortest: float = 0.0) -> Tensor:
@@ -51,19 +53,29 @@ def _slope(function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, y: Tensor
 
 
 class Rescaled(torch.autograd.Function):
-    """An activation of x, given that of r, ``s``; its backward pass has the slope of the chord from r."""
+    """An activation of x, given that of r, ``s``; its backward pass has the slope of the chord from r.
+
+    Behind a max-pooling few units have a multiplier, and slopes are computed for those alone.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, r: Tensor, s: Tensor, module: nn.Module) -> Tensor:
-        shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(module, SMOOTH) else 0.0
+        ctx.module = module
         y = torch.as_tensor(module(x))
-        ctx.save_for_backward(_slope(module, x, r, y, s, shortest))
+        ctx.save_for_backward(x, r.expand_as(x), y, s.expand_as(x))
         return y
 
     @staticmethod
     def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None]:
-        (slope,) = ctx.saved_tensors
-        return multiplier * slope, None, None, None
+        x, r, y, s = ctx.saved_tensors
+        shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, SMOOTH) else 0.0
+        there = torch.nonzero(multiplier.reshape(-1)).squeeze(1)
+        if len(there) > x.numel() // SPARSE:
+            return multiplier * _slope(ctx.module, x, r, y, s, shortest), None, None, None
+        few, x_few, r_few, y_few, s_few = (one.reshape(-1)[there] for one in (multiplier, x, r, y, s))
+        answer = torch.zeros_like(x).view(-1)
+        answer[there] = few * _slope(ctx.module, x_few, r_few, y_few, s_few, shortest)
+        return answer.view_as(x), None, None, None
 
 
 class RescaledMaxPool(torch.autograd.Function):
@@ -73,20 +85,25 @@ class RescaledMaxPool(torch.autograd.Function):
 
     With ``top`` the larger of both outputs, ``top - s`` is what x's winner added, and ``y - top``
     (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel, as in captum.
-    Both parts have the multiplier of x, so that they add up to ``y - s`` in every window.
+    Both parts have the multiplier of x, so that they add up to ``y - s`` in every window. A winner that is the same in
+    x and r has the slope 1 of the maximum itself.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, r: Tensor, s: Tensor, of_r: Tensor, pool: MaxPool | AdaptiveMaxPool) -> Tensor:
         y, of_x = pool.apply(x)
-        ctx.save_for_backward(x - r, y, s.expand_as(y), of_x, of_r.expand_as(of_x))
+        r, s, of_r = r.expand_as(x), s.expand_as(y), of_r.expand_as(of_x)
+        differences = [gather(x, winners) - gather(r, winners) for winners in (of_x, of_r)]
+        ctx.shape = x.shape
+        ctx.save_for_backward(y, s, of_x, of_r, *differences)
         return y
 
     @staticmethod
     def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None, None]:
-        difference, y, s, of_x, of_r = ctx.saved_tensors
+        y, s, of_x, of_r, own, theirs = ctx.saved_tensors
         top = torch.maximum(y, s)
-        moved = scatter(multiplier * (top - s), of_x, difference.shape)
-        moved += scatter(multiplier * (y - top), of_r, difference.shape)
-        plain = scatter(multiplier, of_x, difference.shape)
-        return torch.where(difference == 0, plain, moved.div_(difference)), None, None, None, None
+        added = torch.where(own == 0, multiplier, multiplier * (top - s) / own)
+        taken = torch.where(theirs == 0, 0.0, multiplier * (y - top) / theirs)
+        moved = scatter(added, of_x, ctx.shape)
+        moved.view(*ctx.shape[:2], -1).scatter_add_(2, of_r.flatten(2), taken.flatten(2))
+        return moved, None, None, None, None

@@ -144,7 +144,7 @@ def shuffled_labels(scans: Sequence[Scan], seed: int) -> list[Scan]:
     scan receives the last. Only labelled scans take part; all other columns stay.
     """
     sequences: dict[str, list[str]] = {}
-    for scan in sorted(scans, key=lambda scan: (scan.participant_id, scan.session_id or "", scan.scan_id)):
+    for scan in sorted(scans, key=lambda scan: scan.place):
         if scan.label is not None:
             sequences.setdefault(scan.participant_id, []).append(scan.label)
     people = list(sequences)
@@ -164,9 +164,7 @@ def _stretched(sequence: Sequence[str], length: int) -> list[str]:
 
 def _relabelled(scans: Sequence[Scan], labels: Mapping[str, Sequence[str]]) -> list[Scan]:
     left = {person: iter(sequence) for person, sequence in labels.items()}
-    ordered = sorted(
-        range(len(scans)), key=lambda i: (scans[i].participant_id, scans[i].session_id or "", scans[i].scan_id)
-    )
+    ordered = sorted(range(len(scans)), key=lambda i: scans[i].place)
     result = list(scans)
     for i in ordered:
         if scans[i].label is not None:

@@ -85,6 +85,10 @@ class Judged:
     compared_with : tuple of Scan
         Those of whom controls are taken: all labelled and registered scans of the run (of a single split, nobody whom
         the network was trained with is among `scans`), or untouched copies (who has two copies is still a control).
+    labelled : tuple of Scan
+        All labelled and registered scans, from which networks learn.
+    untrained : frozenset of Path
+        Weights of networks on shuffled labels whose training failed: they explain nothing.
     """
 
     name: str
@@ -95,6 +99,8 @@ class Judged:
     atlas: PackedAtlas
     truth: Truth | None
     compared_with: tuple[Scan, ...] = ()
+    labelled: tuple[Scan, ...] = ()
+    untrained: frozenset[Path] = frozenset()
 
     @property
     def positive(self) -> tuple[Scan, ...]:
@@ -104,6 +110,11 @@ class Judged:
         fold = self.split.fold_of_test(scan.participant_id)
         assert fold is not None  # else it would not be among the scans
         return fold.index
+
+    @property
+    def folds(self) -> frozenset[int]:
+        """Folds whose networks explain something."""
+        return frozenset(self.fold_of(scan) for scan in self.scans)
 
     def groups_in_atlas(self) -> list[str]:
         return list(self.atlas.regions.groups)

@@ -54,12 +54,15 @@ class Extent:
         Whether untrained networks are asked in every scan.
     faithful : bool
         Whether faithfulness is measured, in one positive scan per fold.
+    sides : bool
+        Whether sides of regions take the tissue of controls.
     """
 
     shuffles: int
     nulls: bool
     untrained: bool
     faithful: bool
+    sides: bool = False
 
 
 class Judge:
@@ -83,8 +86,20 @@ class Judge:
             firsts.setdefault(cohort.fold_of(scan), scan)
         self._thorough = {scan.scan_id for scan in firsts.values()}
 
+    def require_controls(self) -> None:
+        """Refuse folds without a training control, if something that is asked compares with controls.
+
+        Raises
+        ------
+        BadInputError
+        """
+        if self.extent.sides or any(asked.entry.needs_reference for asked in self.explanations):
+            for scan in self.cohort.scans:
+                self._controls.of(self.cohort.fold_of(scan), scan)
+
     def jobs(self) -> list[Job]:
-        """One unit per scan; raises `BadInputError` where a fold has no control to compare with."""
+        """One unit per scan; raises as `require_controls`."""
+        self.require_controls()
         fold = self.cohort.fold_of(self.cohort.scans[0])  # has a network, which another may lack
         layers = len(layers_with_parameters(load_model(self.cohort.layout.fold(fold)).model))
         steps = sorted({round(one) for one in np.linspace(1, layers, CASCADE_STEPS)})
@@ -98,8 +113,10 @@ class Judge:
         real = NullNetwork(REAL, self._network(scan, REAL))
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
-        networks += [NullNetwork(name, self._network(scan, name)) for name in names]
-        seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", real.network.fold)
+        fold = real.network.fold
+        trained = [name for name in names if networks_of(cohort, name).fold(fold).weights not in cohort.untrained]
+        networks += [NullNetwork(name, self._network(scan, name)) for name in trained]
+        seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", fold)
         if self.extent.untrained or (self.extent.nulls and thorough):
             networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
         if self.extent.nulls and thorough:
@@ -135,10 +152,11 @@ class Judge:
         return self.cohort.layout.scan(scan.participant_id, scan.session_id, resolution)
 
     def _network(self, scan: Scan, name: str) -> Network:
+        """With its controls, where it has some: image maps and faithfulness use them, but can do without."""
         fold = self.cohort.fold_of(scan)
         files = networks_of(self.cohort, name).fold(fold)
         controls = []
-        for control in self._controls.of(fold, scan):
+        for control in self._controls.of(fold, scan) if self._controls.by_fold.get(fold) else ():
             own = self._files(control)
             digest = f"{self.digests.digest(own.t1w)} {self.digests.digest(own.brain_mask)}"
             controls.append(ReferenceScan(own, digest))

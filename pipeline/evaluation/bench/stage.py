@@ -35,7 +35,8 @@ from pipeline.evaluation.planting.copies import (
 from pipeline.evaluation.planting.correlated import correlated_group
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.requested import explanations_of_run
-from pipeline.models.families.registry import family_of
+from pipeline.explaining.scan_jobs import require_all_defined
+from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import configured_input
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
@@ -43,7 +44,7 @@ from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome, run_jobs
+from pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
 from pipeline.training.checkpoints import remove_checkpoint
 from pipeline.training.stage import fold_job, registered_versions
 
@@ -86,7 +87,8 @@ class Request:
     def extent(self, shuffles: int = SHUFFLES) -> Extent:
         nulls = "nulls" in self.parts
         swaps = min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0
-        return Extent(swaps, nulls, nulls and not self.quick, "faithfulness" in self.parts)
+        sides = "interactions" in self.parts
+        return Extent(swaps, nulls, nulls and not self.quick, "faithfulness" in self.parts, sides)
 
 
 @dataclass(frozen=True)
@@ -122,18 +124,20 @@ class Bench:
         Raises
         ------
         UsageError
-            For an unknown method or part, or a task other than two classes.
+            For an unknown method or part, a method that is not defined for the network, or a task other than two
+            classes.
         BadInputError
             If the run has no network, controls are missing, or every unit of work failed.
         """
         self._require_two_classes()
-        methods_of(self.request, self.config)
+        self._require_defined()
         cohorts: list[tuple[Judged, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
             cohort = self._of_run(truth_json)
             extent = self.request.extent()
-            outcomes += self._train_nulls(cohort, extent)
+            cohort, trained = self._with_nulls(cohort, extent)
+            outcomes += trained
             cohorts.append((cohort, extent))
         elif "plant" not in self.request.parts:
             raise BadInputError(
@@ -144,7 +148,8 @@ class Bench:
             cohort, made = self._planted()
             outcomes += made
             extent = self.request.extent(shuffles=1)
-            outcomes += self._train_nulls(cohort, extent)
+            cohort, trained = self._with_nulls(cohort, extent)
+            outcomes += trained
             cohorts.append((cohort, extent))
         evaluation, marked = [], []
         for cohort, extent in cohorts:
@@ -158,6 +163,7 @@ class Bench:
         return self._written(pd.concat(evaluation), pd.concat(marked), outcomes)
 
     def _written(self, evaluation: pd.DataFrame, marked: pd.DataFrame, outcomes: Sequence[Outcome]) -> Evaluated:
+        record_failures(self.layout, outcomes)  # each cohort has recorded its own alone
         evaluation = with_earlier(self.layout.evaluation_scores, evaluation)
         marked = with_earlier(self.layout.distractors, marked)
         said = verdicts.verdict_table(evaluation)
@@ -184,6 +190,14 @@ class Bench:
                 f"heatlas evaluate ranks regions by their difference between classes. {task.kind.undefined}"
             )
 
+    def _require_defined(self) -> None:
+        """Refuse methods that are not defined for the network, before anything is planted or trained."""
+        explanations, spec = self._explanations(self.config), configured_input(self.config)
+        conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
+        if conditional:
+            network = build_network(self.config.model, spec.shape, len(self.config.cohort.labels)).eval()
+            require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
+
     def _explanations(self, config: Config) -> tuple[Explanation, ...]:
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
@@ -209,23 +223,34 @@ class Bench:
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
         labelled = tuple(scan for scan in self.scans if scan.label is not None)
-        return Judged(RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth, labelled)
+        return Judged(
+            RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth, labelled, labelled
+        )
 
-    def _train_nulls(self, cohort: Judged, extent: Extent) -> list[Outcome]:
-        """Train networks on labels that say nothing."""
-        scans = cohort.scans if cohort.name == PLANTED else [scan for scan in self.scans if scan.label is not None]
-        jobs = shuffled_jobs(cohort, scans, range(1, extent.shuffles + 1), self.digests)
+    def _with_nulls(self, cohort: Judged, extent: Extent) -> tuple[Judged, list[Outcome]]:
+        """Train networks on labels that say nothing; a network that cannot be trained is missing from the nulls.
+
+        Raises
+        ------
+        BadInputError
+            Before any training: if a fold lacks controls that are needed, or people to exchange labels.
+        """
+        Judge(cohort, self._explanations(cohort.config), extent, self.digests).require_controls()
+        jobs = shuffled_jobs(cohort, range(1, extent.shuffles + 1), self.digests)
         self.digests.save()
-        return self._trained(jobs, "training on shuffled labels")
+        outcomes = self._trained(jobs, "training on shuffled labels")
+        failed = frozenset(one.job.outputs["weights"] for one in outcomes if not one.ok)
+        return dataclasses.replace(cohort, untrained=failed), outcomes
 
-    def _trained(self, jobs: list, description: str) -> list[Outcome]:  # type: ignore[type-arg]
+    def _trained(self, jobs: Sequence[Job], description: str) -> list[Outcome]:
         outcomes = run_jobs(self.layout, jobs, self.executor, description) if jobs else []
         for one in outcomes:
-            if not one.ok:
-                raise BadInputError(
-                    f"{description}: {one.job.unit} failed ({one.message}). See {self.layout.failures}."
-                )
-            remove_checkpoint(one.job.arguments[0].checkpoint)
+            if one.ok:
+                remove_checkpoint(one.job.arguments[0].checkpoint)
+        failed = sum(not one.ok for one in outcomes)
+        if failed:
+            log.warning("%s: %d of %d networks failed; see %s", description, failed, len(outcomes),
+                        self.layout.failures)  # fmt: skip
         return outcomes
 
     def _planted(self) -> tuple[Judged, list[Outcome]]:
@@ -250,10 +275,15 @@ class Bench:
         spec = configured_input(config)
         trainings = [fold_job(copies, fold, scans, spec, config, versions, prefix="planted_") for fold in split.folds]
         self.digests.save()
-        outcomes += self._trained(trainings, "training on planted copies")
+        trained = self._trained(trainings, "training on planted copies")
+        outcomes += trained
+        tested = {who for fold, one in zip(split.folds, trained, strict=True) if one.ok for who in fold.test}
+        if not tested:
+            raise BadInputError(f"training on planted copies: every network failed; see {self.layout.failures}.")
+        judged = tuple(scan for scan in scans if scan.participant_id in tested)
         truth = truth_of(made, self.atlas, self._correlated(made))
         untouched = tuple(scan for scan in scans if scan.label == config.cohort.negative)
-        cohort = Judged(PLANTED, copies, scans, split, config, PackedAtlas.of(self.atlas), truth, untouched)
+        cohort = Judged(PLANTED, copies, judged, split, config, PackedAtlas.of(self.atlas), truth, untouched, scans)
         return cohort, outcomes
 
     def _correlated(self, people: Sequence[Person]) -> str | None:

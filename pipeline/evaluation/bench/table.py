@@ -7,7 +7,7 @@ the same for every network, whatever it says of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.special import gammaln
 
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
@@ -24,6 +23,7 @@ from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from pipeline.evaluation.scores.overlap import ratio_of
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
@@ -31,6 +31,8 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ALL = "all"
+LEAST_SPREAD = 1e-6
+"""Least standard deviation within classes, over the largest density: a perfect map has none, and must come first."""
 FAITHFUL_COLUMNS = {
     name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
     for name in FAITHFUL
@@ -146,10 +148,19 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column != "undefined"}
     found |= {column: _mean(of_positive, column) for column in FAITHFUL}
-    whole = set(own["scan_id"]) == {scan.scan_id for scan in cohort.scans} or severity != ALL
-    if whole:
-        found |= _of_regions(cohort, rows, network, name, set(own["scan_id"]), severity)
+    scans = set(own["scan_id"])
+    if severity != ALL or covers_folds(cohort, scans):
+        found |= _of_regions(cohort, rows, network, name, scans, severity)
     return found
+
+
+def covers_folds(cohort: Judged, scans: Collection[str]) -> bool:
+    """Whether scans are all those of their folds: else they were picked, and say nothing of the classes.
+
+    A fold is missing where its network on shuffled labels could not be trained.
+    """
+    folds = {cohort.fold_of(scan) for scan in cohort.scans if scan.scan_id in scans}
+    return {scan.scan_id for scan in cohort.scans if cohort.fold_of(scan) in folds} == set(scans)
 
 
 def _of_regions(
@@ -164,7 +175,7 @@ def _of_regions(
     block = (
         people if cohort.name == PLANTED else fold
     )  # a planted copy is compared with the untouched one of its person
-    difference, mean = standardised_difference(values, is_positive, block), values[is_positive].mean(axis=0)
+    difference, mean = hedges_g(values, is_positive, block, LEAST_SPREAD), values[is_positive].mean(axis=0)
     order = np.argsort(-np.where(np.isnan(difference), -np.inf, difference), kind="stable")
     known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
     found: dict[str, object] = {
@@ -225,44 +236,6 @@ def ranked(values: Floats, planted: Flags, by: str) -> dict[str, object]:
         places = stats.rankdata(-np.where(np.isnan(values), -np.inf, values))[planted]
         found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
     return found
-
-
-def standardised_difference(values: Floats, is_positive: Flags, block: NDArray[np.intp]) -> Floats:
-    """Hedges' g of each column, positive class minus the other, within blocks: folds, or people with both classes.
-
-    The regression coefficient of the class beside the block, over the residual standard deviation, with Hedges' exact
-    correction for small samples. Very large where a column varies between the classes only, as of a perfect map. NaN
-    where it does not vary or fewer than two degrees of freedom are left.
-
-    Parameters
-    ----------
-    values : array, shape (participants, columns)
-    is_positive : array of bool, shape (participants,)
-    block : array of int, shape (participants,)
-        Maps of one fold are made by one network and are on one scale; a person's two copies share their anatomy.
-
-    Examples
-    --------
-    >>> values = np.array([[1.0], [3.0], [6.0], [8.0]])
-    >>> g = standardised_difference(values, np.array([False, False, True, True]), np.zeros(4, int))
-    >>> round(float(g[0]), 4)  # 5 / sqrt(2), times the correction for two degrees of freedom, 0.5642
-    1.9947
-    """
-    centred, side = values.astype(np.float64), is_positive.astype(np.float64)
-    for one in np.unique(block):
-        centred[block == one] -= centred[block == one].mean(axis=0)
-        side[block == one] -= side[block == one].mean()
-    freedom = len(block) - len(np.unique(block)) - 1
-    if freedom < 2 or not side.any():
-        return np.full(values.shape[1], np.nan)
-    difference = side @ centred / (side @ side)
-    spread = np.sqrt(((centred - side[:, None] * difference) ** 2).sum(axis=0) / freedom)
-    correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
-    least = 1e-6 * np.abs(values).max(axis=0, initial=0)  # less is rounding
-    varies = (spread > least) | (np.abs(difference) > least)
-    spread = np.maximum(spread, least)
-    g: Floats = np.divide(correction * difference, spread, out=np.full(len(spread), np.nan), where=varies)
-    return g
 
 
 def balanced_accuracy(own: pd.DataFrame, positive: set[str]) -> float:

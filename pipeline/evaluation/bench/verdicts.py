@@ -15,14 +15,16 @@ import pandas as pd
 from pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
 from pipeline.evaluation.bench.table import ALL
 from pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
+from pipeline.evaluation.scores.chance import chance_of_order
 from pipeline.evaluation.scores.region_scores import FIRST
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
 """Of the planted groups among the first ten, and the area that count as found; the area that counts as partly found."""
-MOST_SHUFFLED_AUROC = 0.65
-"""Largest area, on average over swaps, of a map that finds nothing where labels say nothing."""
+LEVEL = 0.05
+"""A map fails if random orders of the regions would find planted ones as well as it does with shuffled labels in fewer
+cases than this. So it is also the largest share of sound maps that fail, were regions independent."""
 MOST_ALIKE = 0.5
 """Largest rank correlation with the map of another network of a map that tells networks apart."""
 YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
@@ -40,11 +42,13 @@ COLUMNS = {
     "hits": f"Planted groups among the first {FIRST} by Hedges' g",
     "n_planted": "Planted groups",
     "auroc": "Area under the ROC of planted groups by Hedges' g",
-    "tells_labels": "yes: with labels that say nothing, at most one planted group among the first and area at most "
-    f"{MOST_SHUFFLED_AUROC}, on average; without a truth: rank correlation of its map with that by such a network "
-    f"below {MOST_ALIKE}",
+    "tells_labels": f"yes: with labels that say nothing, shuffled_p is at least {LEVEL:g}; without a truth: rank "
+    f"correlation of its map with that by such a network below {MOST_ALIKE}",
+    "n_swaps": "Swaps of labels, each with networks of its own",
     "shuffled_hits": "hits with labels that say nothing, mean over swaps",
     "shuffled_auroc": "auroc with labels that say nothing, mean over swaps",
+    "shuffled_p": "Probability that random orders of the groups, one per swap, reach these hits or this area; exact, "
+    "corrected for asking both",
     "shuffled_spearman": "Rank correlation over voxels of its maps by such networks with those by the true one",
     "follows_parameters": f"yes: rank correlation with the map of an untrained network below {MOST_ALIKE}",
     "untrained_spearman": "That rank correlation",
@@ -84,17 +88,15 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     row |= {"hits": real["hits_difference"], "auroc": real["auroc_difference"]}
     row["finds"] = _finds(real)
     if needs_network:
+        row |= _with_shuffled(shuffled, real)
         row |= {
-            "shuffled_hits": shuffled["hits_difference"].mean(),
-            "shuffled_auroc": shuffled["auroc_difference"].mean(),
-            "shuffled_spearman": shuffled["spearman_real"].mean(),
             "untrained_spearman": _likeness(own, UNTRAINED),
             "head_spearman": _likeness(own, f"{CASCADE}-1"),
         }
         row["tells_labels"] = _tells_labels(row)
         row["follows_parameters"] = _answer(row["untrained_spearman"], lambda value: value < MOST_ALIKE)
     else:  # the same whatever the network
-        row |= dict.fromkeys(("shuffled_hits", "shuffled_auroc", "shuffled_spearman"), np.nan)
+        row |= dict.fromkeys(("n_swaps", "shuffled_hits", "shuffled_auroc", "shuffled_p", "shuffled_spearman"), np.nan)
         row |= dict.fromkeys(("untrained_spearman", "head_spearman"), np.nan)
         row |= {"tells_labels": NO, "follows_parameters": NO}
     row["marks_unused"] = _answer(real["unused_ratio"], lambda value: value > MOST_UNUSED)
@@ -118,9 +120,25 @@ def _finds(real: pd.Series) -> str:
     return PARTLY if real["auroc_difference"] >= PARTLY_AUROC else NO
 
 
+def _with_shuffled(shuffled: pd.DataFrame, real: pd.Series) -> dict[str, object]:
+    """Scores of a map by networks trained on labels that say nothing, all swaps together."""
+    ranked = shuffled[np.isfinite(shuffled["auroc_difference"].to_numpy(float))]
+    hits, areas = ranked["hits_difference"].to_numpy(float), ranked["auroc_difference"].to_numpy(float)
+    p = float("nan")
+    if len(ranked):
+        p = chance_of_order(hits.tolist(), areas.tolist(), int(real["n_groups"]), int(real["n_planted"]), FIRST)
+    return {
+        "n_swaps": len(shuffled) or float("nan"),
+        "shuffled_hits": hits.mean() if len(hits) else float("nan"),
+        "shuffled_auroc": areas.mean() if len(areas) else float("nan"),
+        "shuffled_p": p,
+        "shuffled_spearman": shuffled["spearman_real"].mean(),
+    }
+
+
 def _tells_labels(row: dict[str, object]) -> str:
-    if np.isfinite(row["shuffled_auroc"]):  # type: ignore[call-overload]
-        return YES if row["shuffled_hits"] <= 1 and row["shuffled_auroc"] <= MOST_SHUFFLED_AUROC else NO  # type: ignore[operator]
+    if np.isfinite(row["shuffled_p"]):  # type: ignore[call-overload]
+        return YES if row["shuffled_p"] >= LEVEL else NO  # type: ignore[operator]
     return _answer(row["shuffled_spearman"], lambda value: value < MOST_ALIKE)
 
 
@@ -155,15 +173,7 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
     if not needs_network:
         parts.append("tells real from shuffled labels, follows the parameters: no (it needs no network)")
     elif row["tells_labels"] != UNKNOWN:
-        numbers = (
-            f"maps by networks trained on shuffled labels have rank correlation {_share(row['shuffled_spearman'])}"
-        )
-        if np.isfinite(row["shuffled_auroc"]):  # type: ignore[call-overload]
-            numbers = (
-                f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])} with "
-                "shuffled labels"
-            )
-        parts.append(f"tells real from shuffled labels: {row['tells_labels']} ({numbers})")
+        parts.append(f"tells real from shuffled labels: {row['tells_labels']} ({_of_shuffled(row)})")
     if needs_network and row["follows_parameters"] != UNKNOWN:
         numbers = f"rank correlation {_share(row['untrained_spearman'])} with the map of an untrained network"
         parts.append(f"follows the parameters: {row['follows_parameters']} ({numbers})")
@@ -175,6 +185,21 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
     if row["marks_rim"] != UNKNOWN:
         parts.append(f"marks the rim: {row['marks_rim']} ({row['rim']:.2g} times even)")
     return "; ".join(parts) or "nothing could be asked: no truth, no null"
+
+
+def _of_shuffled(row: dict[str, object]) -> str:
+    """Numbers with shuffled labels; how many swaps they are of."""
+    swaps = "one swap" if row["n_swaps"] == 1 else f"mean of {row['n_swaps']:.0f} swaps"
+    if not np.isfinite(row["shuffled_p"]):  # type: ignore[call-overload]
+        return (
+            f"maps by networks trained on shuffled labels have rank correlation {_share(row['shuffled_spearman'])}, "
+            f"{swaps}"
+        )
+    p = "p < .01" if row["shuffled_p"] < 0.01 else f"p = {_share(row['shuffled_p'])}"  # type: ignore[operator]
+    return (
+        f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])} with shuffled "
+        f"labels, {swaps}; {p} by chance"
+    )
 
 
 def _share(value: object) -> str:

@@ -12,7 +12,7 @@ from pipeline.run.work.seeds import generator
 
 Volume = NDArray[np.float32]
 
-UNIFORM, RANDOM, FAKE_CAM, EDGES, DIFFERENCE = "uniform", "random", "fakeCam", "edges", "scanDifference"
+UNIFORM, RANDOM, FAKE_CAM, EDGES, DIFFERENCE = "uniform", "random", "fakeCamImage", "edges", "scanDifference"
 IMAGE_MAPS: Mapping[str, str] = {
     UNIFORM: "1 everywhere",
     RANDOM: "Gaussian noise, drawn for each scan",
@@ -20,7 +20,7 @@ IMAGE_MAPS: Mapping[str, str] = {
     EDGES: "magnitude of the gradient of the image (Gaussian, 1 voxel)",
     DIFFERENCE: "|scan - mean of the training controls of its fold|, as the network sees them",
 }
-"""By name of the map: what it is."""
+"""By name of the map, which is that of no method (`fake-cam` makes ``fakeCam``): what it is."""
 
 
 def image_maps(volume: Volume, mean_control: Volume | None, seed: int, scan: str) -> dict[str, Volume]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.splits import Fold
 from pipeline.cohort.records import Scan
 from pipeline.run.config.settings import CohortConfig
+from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import derived_seed, generator
+
+FEWEST = 2
+"""People of a class in a training part: one person alone can only keep the label or change it, and labels that are all
+changed say as much as true ones."""
 
 
 def swapped(first: Sequence[str], second: Sequence[str], seed: int) -> frozenset[str]:
@@ -38,6 +43,11 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
 
     Scans of the test part keep their labels, so that what the network says of them can be judged. Of people with scans
     of both classes, half exchange their own two labels. All names of a person change together.
+
+    Raises
+    ------
+    BadInputError
+        If the training part has fewer than `FEWEST` people of a class.
     """
     person = name_of_person(scan.participant_id for scan in scans)
     other = {config.negative: config.positive, config.positive: config.negative}
@@ -46,6 +56,8 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
         part = [scan for scan in scans if scan.participant_id in members]
         positive = {person[scan.participant_id] for scan in part if scan.label == config.positive}
         negative = {person[scan.participant_id] for scan in part if scan.label == config.negative}
+        if name == "train":
+            _require_enough(fold, {config.negative: negative, config.positive: positive})
         own = derived_seed(seed, name, fold.index)
         both = sorted(positive & negative)
         order = generator(own, "both").permutation(len(both))
@@ -55,3 +67,14 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
         dataclasses.replace(scan, label=other[str(scan.label)]) if person[scan.participant_id] in changed else scan
         for scan in scans
     )
+
+
+def _require_enough(fold: Fold, people: Mapping[str, Collection[str]]) -> None:
+    for label, own in people.items():
+        if len(own) < FEWEST:
+            raise BadInputError(
+                f"fold {fold.index}: its training part has {len(own)} of {label}, and shuffled labels need at least "
+                f"{FEWEST} people of each class there: with one, every label would be changed, and labels that are all "
+                "changed are not random. Use fewer folds, add participants, or leave this test out "
+                "(--parts faithfulness)."
+            )

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.models.families.registry import build_network
@@ -48,23 +47,26 @@ def networks_of(cohort: Judged, name: str) -> EvaluationLayout:
     return dataclasses.replace(cohort.layout, networks=f"{cohort.name}_{name}")
 
 
-def shuffled_jobs(cohort: Judged, scans: Sequence[Scan], numbers: Sequence[int], digests: DigestCache) -> list[Job]:
-    """Trainings on swapped labels, with the recipe of the run; one per swap and fold.
+def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) -> list[Job]:
+    """Trainings on swapped labels, with the recipe of the run; one per swap and fold that has a true network.
 
     Parameters
     ----------
-    scans : sequence of Scan
-        All labelled and registered scans of the cohort.
     numbers : sequence of int
         Of the swaps, from 1.
+
+    Raises
+    ------
+    BadInputError
+        If a training part has too few people of a class to exchange labels.
     """
-    jobs = []
+    jobs, scans = [], cohort.labelled
     versions = registered_versions(cohort.layout, scans, cohort.config, digests)
     for number in numbers:
         name = shuffled_name(number)
         seed = derived_seed(cohort.config.seed, "evaluation", name)
         config = shuffled_config(cohort.config, seed)
-        for fold in cohort.split.folds:
+        for fold in (one for one in cohort.split.folds if one.index in cohort.folds):
             members = {*fold.train, *fold.validation, *fold.test}
             own = [scan for scan in scans if scan.participant_id in members]
             changed = with_swapped_labels(own, fold, config.cohort, seed)

@@ -117,7 +117,7 @@ def people_to_plant(scans: Sequence[Scan], negative: str, seed: int) -> tuple[Pe
     labelled = any(scan.label is not None for scan in scans)
     firsts: dict[str, Scan] = {}
     person = name_of_person(scan.participant_id for scan in scans)  # two names would be in two parts of a fold
-    for scan in sorted(scans, key=lambda one: (one.participant_id, one.session_id or "", one.scan_id)):
+    for scan in sorted(scans, key=lambda one: one.place):
         if not labelled or scan.label == negative:
             firsts.setdefault(person[scan.participant_id], scan)
     if len(firsts) < FEWEST:

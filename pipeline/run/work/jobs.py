@@ -181,7 +181,7 @@ def run_jobs(
                 future.cancel()
             raise
     ordered = [outcomes[index] for index in range(len(jobs))]
-    _record_failures(layout, ordered)
+    record_failures(layout, ordered)
     return ordered
 
 
@@ -233,8 +233,8 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
-    """Update ``failures.tsv`` for the stage of these outcomes."""
+def record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
+    """Update ``failures.tsv`` for the stages of these outcomes, which are all of their stage."""
     stages = {outcome.job.stage for outcome in outcomes}
     rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
     if layout.failures.is_file():

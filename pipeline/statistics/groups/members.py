@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.linear.fold_effect import centred_within
 
 CLASSES = ("positive", "negative")
 MIN_FREEDOM_OF_G = 8
 """Degrees of freedom below which the pooled standard deviation is too uncertain to divide by: its relative error is
 1 / sqrt(2 df), a quarter at 8 (with five participants per class in several folds, Hedges' g came out at 35)."""
-NO_SPREAD = 1e-9
-"""Pooled standard deviation, relative to the largest value, that is rounding error."""
 
 
 def members_of(inputs: StatisticsInputs, scan_group: str) -> Flags:
@@ -102,26 +99,6 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
         above += (n_second * first - n_first * second) / n
         below += n_first * n_second / n
     result: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
-    return result
-
-
-def hedges_g(values: Floats, is_first: Flags, fold: Indices | None = None) -> Floats:
-    """Standardised mean difference with Hedges' exact small-sample correction, per column; NaN without variance.
-
-    With folds: the difference adjusted for fold over the residual standard deviation given group and fold. The
-    correction needs two degrees of freedom.
-    """
-    fold = np.zeros(len(values), np.intp) if fold is None else fold
-    difference = difference_within(values, is_first, fold, np.ones((1, len(values))))[0]
-    side = centred_within(is_first.astype(float), fold)
-    squares = ((centred_within(values, fold) - side[:, None] * difference) ** 2).sum(axis=0)
-    freedom = _freedom(fold)
-    if freedom < 2:
-        return np.full(values.shape[1], np.nan)
-    pooled = np.sqrt(squares / freedom)
-    spread = pooled > NO_SPREAD * np.abs(values).max(axis=0)
-    correction = np.exp(gammaln(freedom / 2) - gammaln((freedom - 1) / 2)) / np.sqrt(freedom / 2)
-    result: Floats = np.divide(correction * difference, pooled, out=np.full(values.shape[1], np.nan), where=spread)
     return result
 
 

@@ -11,11 +11,11 @@ from scipy import stats
 
 from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.records import Scan
+from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.declared import CLASSES, Table
 from pipeline.run.plain_text import counted
 from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.groups.members import hedges_g
 
 TOTAL = "all"
 
