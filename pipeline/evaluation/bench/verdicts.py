@@ -47,8 +47,8 @@ COLUMNS = {
     "n_swaps": "Swaps of labels, each with networks of its own",
     "shuffled_hits": "hits with labels that say nothing, mean over swaps",
     "shuffled_auroc": "auroc with labels that say nothing, mean over swaps",
-    "shuffled_p": "Probability that random orders of the groups, one per swap, have as large an area; exact. Hits are not "
-    "judged: where classes differ in the images, groups with disease gather at both ends of the order",
+    "shuffled_p": "Probability that random orders of the groups, one per swap, have as large an area; exact. Hits are "
+    "not judged: where classes differ in the images, groups with disease gather at both ends of the order",
     "shuffled_spearman": "Rank correlation over voxels of its maps by such networks with those by the true one",
     "follows_parameters": f"yes: rank correlation with the map of an untrained network below {MOST_ALIKE}",
     "untrained_spearman": "That rank correlation",
