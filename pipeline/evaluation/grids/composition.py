@@ -84,12 +84,13 @@ class Grid:
 
 
 def confident(
-    labels: Sequence[int], participants: Sequence[str], probabilities: NDArray[np.floating], top: float = 0.5
-) -> Candidates:
+    labels: Sequence[int], participants: Sequence[str], probabilities: NDArray[np.floating], top: float = 0.5,
+    fewest: int = 1,
+) -> Candidates:  # fmt: skip
     """Scans that are recognised, and of those of each class the most confident share.
 
     The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
-    the threshold it gives is kept.
+    the threshold it gives is kept. Rescaling the probabilities (temperature) would choose the same scans.
 
     Parameters
     ----------
@@ -98,6 +99,8 @@ def confident(
     probabilities : array, shape (scans, classes)
     top : float
         Share of the recognised scans of each class, above 0 to 1.
+    fewest : int
+        Scans of each class taken at least, as far as they are recognised: a grid needs several.
 
     Raises
     ------
@@ -126,7 +129,7 @@ def confident(
     chosen, thresholds = [], {}
     for label in classes:
         rows = np.flatnonzero(right & (truth == label))
-        rows = rows[np.argsort(-own[rows], kind="stable")][: max(1, round(top * len(rows)))]
+        rows = rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))]
         thresholds[label] = float(own[rows].min())
         chosen.append(rows)
     scans = np.sort(np.concatenate(chosen))
@@ -136,7 +139,7 @@ def confident(
 def draw_grids(
     candidates: Candidates, layout: Layout, kind: Kind, target: int, count: int, seed: np.random.Generator
 ) -> tuple[Grid, ...]:
-    """Grids with the target class in one cell.
+    """Grids with a scan of the target class in one cell: first the most confident scan, then the next, then again.
 
     Parameters
     ----------
@@ -148,6 +151,7 @@ def draw_grids(
     count : int
         Grids.
     seed : numpy.random.Generator
+        Of the place of the target and of the other scans.
 
     Raises
     ------
@@ -159,17 +163,21 @@ def draw_grids(
     classes = sorted(set(candidates.labels.tolist()))
     _require(kind, layout, target, classes)
     grids = []
-    for _ in range(count):
+    own = candidates.of(target)
+    own = own[np.argsort(-candidates.confidence[own], kind="stable")]
+    for number in range(count):
+        explained = int(own[number % len(own)])
         cell = 0 if kind == "corner" else int(seed.integers(layout.cells))
         for _ in range(ATTEMPTS):
             wanted = _classes(kind, layout, target, cell, classes, seed)
-            rows = _rows(candidates, wanted, seed)
+            rows = _rows(candidates, wanted, cell, explained, seed)
             if rows is not None:
                 break
         else:
             raise BadInputError(
                 f"grids: {layout.cells} cells need as many participants, of class {target} and of others, and the "
-                f"confident scans are {_counts(candidates)}. Take a smaller grid or a larger share of the scans (top)."
+                f"confident scans are {_counts(candidates)}. Grids of two cells need one of each class; for larger ones "
+                "make fewer folds (cohort.folds), so that more people are tested in each, or train a better network."
             )
         labels = tuple(int(candidates.labels[row]) for row in rows)
         grids.append(Grid(kind, tuple(int(candidates.scans[row]) for row in rows), labels, target, cell))
@@ -209,11 +217,16 @@ def _classes(
     return wanted
 
 
-def _rows(candidates: Candidates, wanted: Sequence[int], seed: np.random.Generator) -> list[int] | None:
-    """A candidate of each class, no participant twice; None where this order of drawing finds none."""
+def _rows(
+    candidates: Candidates, wanted: Sequence[int], cell: int, explained: int, seed: np.random.Generator
+) -> list[int] | None:
+    """A candidate of each class beside the one explained, no participant twice; None where the draw finds none."""
     rows: list[int] = []
-    seen: set[str] = set()
-    for label in wanted:
+    seen = {candidates.participants[explained]}
+    for number, label in enumerate(wanted):
+        if number == cell:
+            rows.append(explained)
+            continue
         free = [row for row in candidates.of(label).tolist() if candidates.participants[row] not in seen]
         if not free:
             return None
