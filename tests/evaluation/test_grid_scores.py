@@ -246,7 +246,7 @@ def test_slow_methods_are_not_asked_in_large_grids_seen_as_a_whole(kind: str) ->
 
 
 def test_methods_fit_the_cell() -> None:
-    assert fitted(Occlusion(), (16, 8, 3)).size == (4, 2, 1)
+    assert fitted(Occlusion(), (16, 8, 2)).size == (5, 3, 1)
     assert fitted(IntegratedGradients(), CELL, 5).steps == 5
     assert fitted(Rise(), CELL).masks < Rise().masks
     assert fitted(Gradient(), CELL) == Gradient()

@@ -101,7 +101,7 @@ def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
         try:
             candidates = _candidates(cohort, fold.index, places)
         except BadInputError as error:
-            found += [Planned(fold.index, kind, None, note=f"fold {fold.index}: {error}") for kind in kinds]
+            found += [Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)) for kind in kinds]
             continue
         for kind, counts in kinds.items():
             for target in (0, 1):
@@ -110,11 +110,19 @@ def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
                 try:
                     grids = draw_grids(candidates, Layout(counts), kind, target, count, seed)
                 except BadInputError as error:
-                    found.append(Planned(fold.index, kind, None, note=f"fold {fold.index}: {error}"))
+                    found.append(Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)))
                     continue
                 least = float(candidates.confidence.min())
                 found += [Planned(fold.index, kind, one, least) for one in grids]
     return found
+
+
+def _said(cohort: Judged, fold: int, error: BadInputError) -> str:
+    """What went wrong in a fold, with the names of the classes."""
+    text = str(error).removeprefix("grids: ")
+    for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
+        text = text.replace(f"class {number}", name)
+    return f"fold {fold}: {text}"
 
 
 def _candidates(cohort: Judged, fold: int, places: Sequence[int]) -> Candidates:
@@ -175,7 +183,8 @@ def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence
     kept = scores.groupby(["setting", "kind"])["local"].agg(_kept)
     summary["local"] = [kept[setting, kind] for setting, kind in zip(summary["setting"], summary["kind"], strict=True)]
     summary = pd.concat([summary, _notes(cohort, planned)], ignore_index=True)
-    write_table(layout.grids, summary[list(GRID_TABLE_COLUMNS)], GRID_TABLE_COLUMNS)
+    summary = summary[list(GRID_TABLE_COLUMNS)].astype({"stage": "Int64"})
+    write_table(layout.grids, summary, GRID_TABLE_COLUMNS)
     task: GridToScore = outcomes[0].job.arguments[0]
     loaded = load_model(task.network.files)
     asked = claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))

@@ -79,6 +79,8 @@ INVARIANCE_TABLE = Table(
     forms={"cohort": Form.CODE, "method": Form.CODE, "invariant": Form.FLAG},
 )  # fmt: skip
 
+GRID_TABLES = (GRIDS_TABLE, DIRECTIONS_TABLE, AGREEMENT_TABLE, INVARIANCE_TABLE)
+
 
 def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
     """Rank correlations of every two methods and stages, each pair once."""
@@ -90,7 +92,7 @@ def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
         for a, first in enumerate(matrix.index):
             for b in range(a + 1, len(matrix)):
                 made.append([cohort, setting, kind, *first, *matrix.index[b], values[a, b], own["grid"].nunique()])
-    return pd.DataFrame(made, columns=list(AGREEMENT_COLUMNS))
+    return pd.DataFrame(made, columns=list(AGREEMENT_COLUMNS)).astype({"stage_a": "Int64", "stage_b": "Int64"})
 
 
 def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFrame:

@@ -16,9 +16,10 @@ from pipeline.attribution.registry import METHODS, find_method
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench import distractors, grid_tables, table, verdicts
+from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import PLANTED, RUN, Judged, truth_of_input
 from pipeline.evaluation.bench.grid_stage import GRID_METHODS, evaluate_grids
+from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
@@ -52,8 +53,7 @@ log = logging.getLogger("heatlas")
 
 BENCH_TABLES = (
     table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
-    sources.SOURCES_TABLE, grid_tables.GRIDS_TABLE, grid_tables.DIRECTIONS_TABLE, grid_tables.AGREEMENT_TABLE,
-    grid_tables.INVARIANCE_TABLE,
+    sources.SOURCES_TABLE, *GRID_TABLES,
 )  # fmt: skip
 """Tables of ``heatlas evaluate``; a run has none of them."""
 

@@ -31,9 +31,10 @@ KERNEL_SHARES = (9 / 224, 17 / 224, 33 / 224, 65 / 224, 129 / 224, 257 / 224)
 """Edges of the Gaussians of the literature, as shares of the edge of a cell."""
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 GAMMAS = (0.0, 0.001, 0.01, 0.1, 0.25)
+FEW_GAMMAS = (0.01, 0.25)
 STEPS = 10
 """Of integrated gradients: a grid is several times as large as a scan, and shares need no completeness."""
-BOXES, MASKS = 4, 100
+BOXES, MASKS = 3, 100
 """Boxes of occlusion along each edge of a cell; random masks of RISE in a grid."""
 SLOW = ("occlusion", "rise", "score-cam", "ablation-cam", "opti-cam", "smoothgrad", "lime")
 """Methods of a hundred passes and more, which are not asked in large grids that the network sees as a whole."""
@@ -85,9 +86,10 @@ def asked_in_grids(
     kind : {"distinct", "needle", "pair", "corner"}
         The studies of smoothing and LRP are asked in needle grids only, `SLOW` methods in all others.
     every : bool
-        Every stage; otherwise two, and half of the steps of a path.
+        Every stage; otherwise two, half of the steps of a path, and `FEW_GAMMAS`.
     """
     found: list[Asked] = []
+    gammas = GAMMAS if every else FEW_GAMMAS
     for one in explanations:
         name = one.entry.name
         if kind == "needle" and name in SLOW:
@@ -95,7 +97,7 @@ def asked_in_grids(
         for depth in depths(model, every):
             if name == "lrp":
                 batch_norm: Any = one.settings.get("batch_norm", "fold")
-                found += lrp_study(depth, batch_norm, GAMMAS if kind == "needle" and depth.stage == 0 else ())
+                found += lrp_study(depth, batch_norm, gammas if kind == "needle" and depth.stage == 0 else ())
                 continue
             method = fitted(one.build(surroundings), _sides(model, cell, depth.stage), STEPS if every else STEPS // 2)
             kernels: tuple[int, ...] = ()
