@@ -213,7 +213,9 @@ def _add_evaluate(commands: Any) -> None:
         "--plant", action="store_true",
         help="also plant loss in copies of the run's controls, and train networks to tell them from untouched ones",
     )  # fmt: skip
-    evaluate.add_argument("--quick", action="store_true", help="one set of networks on shuffled labels, not three; fewer grids")
+    evaluate.add_argument(
+        "--quick", action="store_true", help="one set of networks on shuffled labels, not three; fewer grids"
+    )
     _add_workers(evaluate)
 
 

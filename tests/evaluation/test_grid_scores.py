@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.occlusion import Occlusion
@@ -24,8 +24,8 @@ from pipeline.attribution.perturbation.rise import Rise
 from pipeline.attribution.reference.references import Reference
 from pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from pipeline.evaluation.grids.composition import Grid
-from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
 from pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
+from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
 from pipeline.evaluation.grids.invariance import cancelling_pair, share_on_disconnected
 from pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
@@ -156,8 +156,12 @@ def test_an_undefined_share_is_the_lowest_rank_and_notes_are_no_grid() -> None:
     table = random_table(1)
     worst = table.assign(share=table["share"].where(table["grid"] != 3, 0.0))
     missing = table.assign(share=table["share"].where(table["grid"] != 3))
-    pd.testing.assert_frame_equal(spearman_matrix(missing, "GridPG", "needle"), spearman_matrix(worst, "GridPG", "needle"))
-    note = pd.DataFrame([{"setting": "GridPG", "kind": "needle", "method": "c", "stage": 0, "grid": None, "share": None}])
+    pd.testing.assert_frame_equal(
+        spearman_matrix(missing, "GridPG", "needle"), spearman_matrix(worst, "GridPG", "needle")
+    )
+    note = pd.DataFrame(
+        [{"setting": "GridPG", "kind": "needle", "method": "c", "stage": 0, "grid": None, "share": None}]
+    )
     both = pd.concat([table.astype({"grid": object, "share": object}), note]).astype({"share": float})
     assert len(spearman_matrix(both, "GridPG", "needle")) == 4
     assert spearman_matrix(table, "DiFull", "needle").empty

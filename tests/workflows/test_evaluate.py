@@ -79,7 +79,11 @@ def test_maps_are_asked_again_of_changed_scans_and_scored_against_the_truth(eval
             row = rows.loc[(cohort, "real", name)]
             assert 0 <= row["adcc"] <= 1
             assert row["max_sensitivity"] > 0
-        assert rows.loc[("planted", "real", name), ["pointing", "iou", "f1", "le", "om", "ba", "sp", "ep"]].between(0, 1).all()
+        assert (
+            rows.loc[("planted", "real", name), ["pointing", "iou", "f1", "le", "om", "ba", "sp", "ep"]]
+            .between(0, 1)
+            .all()
+        )
         assert np.isfinite(rows.loc[("planted", "real", name), "sm"])
         assert np.isnan(rows.loc[("run", "real", name), "iou"])  # of which no truth is known
     even = rows.loc[("planted", "none", "uniform")]

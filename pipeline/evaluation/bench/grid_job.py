@@ -192,4 +192,3 @@ def _invariance(
         method = fitted(explanation.build(surroundings), sides)
         asked.append(Asked(explanation.entry.name, method, start=explanation.start))
     return invariance_rows(whole, torch.stack(own), connected.flatten(), grid.target, asked)
-

@@ -42,8 +42,10 @@ def write_aggregated(path: Path, scores: pd.DataFrame, outcomes: Sequence[Outcom
         half = [side // 2 for side in maps.shape[1:3]]
         inside = maps[:, : half[0], : half[1]].sum(axis=(1, 2, 3))
         bins = aggregated(maps, shares, inside)
-        values = [method, setting, int(stage), int(np.isfinite(shares).sum()), [one.mean[..., 0] for one in bins.bins],
-                  [maps[one.example][..., 0] for one in bins.bins], [one.share for one in bins.bins], bins.limit]  # fmt: skip
+        means = [one.mean[..., 0] for one in bins.bins]
+        examples = [maps[one.example][..., 0] for one in bins.bins]
+        count = int(np.isfinite(shares).sum())
+        values = [method, setting, int(stage), count, means, examples, [one.share for one in bins.bins], bins.limit]
         for column, value in zip(found, values, strict=True):
             found[column].append(value)
     path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from pipeline.evaluation.bench.grid_tables import (
 )
 from pipeline.evaluation.bench.judging import Extent, Judge
 from pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
-from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, claims, directions, summary_of_grids
+from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, Claim, claims, directions, summary_of_grids
 from pipeline.evaluation.grids.heads import has_global_pooling
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.evaluation.grids.studies import smoothing_kernels
@@ -32,6 +33,7 @@ from pipeline.evaluation.nulls.networks import REAL
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.storage import load_model
 from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -172,10 +174,7 @@ def evaluate_grids(
 def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
     """Tables of all grids that were scored, and the arrays of their figure."""
     layout, seed = cohort.layout, cohort.config.seed
-    texts = ["setting", "method", "kind", "note", "local"]
-    scores = pd.concat(
-        [read_table(one.job.outputs["scores"], [], texts) for one in outcomes], ignore_index=True
-    )  # fmt: skip
+    scores = read_scores([one.job.outputs["scores"] for one in outcomes])
     people = {place: scan.participant_id for place, scan in enumerate(cohort.scans)}
     summary = summary_of_grids(scores, people, seed).assign(cohort=cohort.name)
     confidence = pd.DataFrame([(one.kind, one.confidence) for one in planned], columns=["kind", "confidence"])
@@ -186,9 +185,7 @@ def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence
     summary = summary[list(GRID_TABLE_COLUMNS)].astype({"stage": "Int64"})
     write_table(layout.grids, summary, GRID_TABLE_COLUMNS)
     task: GridToScore = outcomes[0].job.arguments[0]
-    loaded = load_model(task.network.files)
-    asked = claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
-    found = directions(scores, people, asked, seed).assign(cohort=cohort.name)
+    found = directions(scores, people, claims_about(task.network.files), seed).assign(cohort=cohort.name)
     columns = {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}
     write_table(layout.grid_directions, found[list(columns)], columns)
     write_table(layout.grid_agreement, agreement_table(scores, cohort.name), AGREEMENT_COLUMNS)
@@ -200,6 +197,18 @@ def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence
     answers = found["holds"].fillna("n/a").value_counts()
     log.info("Grids: what the literature found holds for %d claims, does not for %d; %d are open, %d cannot be asked.",
              *(int(answers.get(one, 0)) for one in ("yes", "no", "open", "n/a")))  # fmt: skip
+
+
+def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
+    """Scores of some grids, from the tables of their units of work."""
+    texts = ["setting", "method", "kind", "note", "local"]
+    return pd.concat([read_table(path, [], texts) for path in paths], ignore_index=True)
+
+
+def claims_about(files: FoldFiles) -> tuple[Claim, ...]:
+    """What the literature says of networks like this one."""
+    loaded = load_model(files)
+    return claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
 
 
 def _kept(answers: pd.Series) -> str | None:

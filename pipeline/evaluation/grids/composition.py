@@ -176,8 +176,9 @@ def draw_grids(
         else:
             raise BadInputError(
                 f"grids: {layout.cells} cells need as many participants, of class {target} and of others, and the "
-                f"confident scans are {_counts(candidates)}. Grids of two cells need one of each class; for larger ones "
-                "make fewer folds (cohort.folds), so that more people are tested in each, or train a better network."
+                f"confident scans are {_counts(candidates)}. Grids of two cells need one of each class; for larger "
+                "ones make fewer folds (cohort.folds), so that more people are tested in each, or train a better "
+                "network."
             )
         labels = tuple(int(candidates.labels[row]) for row in rows)
         grids.append(Grid(kind, tuple(int(candidates.scans[row]) for row in rows), labels, target, cell))

@@ -125,7 +125,9 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("Grad-CAM is worse in DiFull than in GridPG", last, Side("DiFull", cam, "last")),
         Claim("Occlusion marks only what the head sees", Side("DiFull", "occlusion"), "1", True),
         Claim("Occlusion is better than RISE", Side("DiFull", "occlusion"), Side("DiFull", "rise")),
-        Claim("DiPart is like DiFull at the last stage", Side("DiPart", ixg, "last"), Side("DiFull", ixg, "last"), True),
+        Claim(
+            "DiPart is like DiFull at the last stage", Side("DiPart", ixg, "last"), Side("DiFull", ixg, "last"), True
+        ),
         Claim("DiPart loses locality towards the input", Side("DiPart", ixg, "last"), Side("DiPart", ixg)),
         Claim("Grad-CAM at the input is below chance", "chance", Side("GridPG", cam)),
         Claim("Four cells are harder than two", Side("GridPG", focus, kind="pair"), Side("GridPG", focus)),
@@ -236,7 +238,7 @@ def _holds(each: np.ndarray, low: float, high: float, near: bool) -> str:
             return "open"
         low = high = float(each[0])
     if near:
-        return "yes" if -NEAR < low and high < NEAR else "no" if high < -NEAR or low > NEAR else "open"
+        return "yes" if low > -NEAR and high < NEAR else "no" if high < -NEAR or low > NEAR else "open"
     return "yes" if low > 0 else "no" if high < 0 else "open"
 
 

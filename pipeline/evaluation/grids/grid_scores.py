@@ -38,6 +38,7 @@ GRID_COLUMNS: Mapping[str, str] = {
 }
 """Columns of the table of grids, and what they mean."""
 
+
 @dataclass(frozen=True)
 class Asked:
     """A method asked at one stage, under the names that its maps have in tables.
@@ -133,9 +134,7 @@ def _rows(
             yield {**row, "method": name, **scores, "note": note or scores["note"]}
 
 
-def _maps(
-    model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, setting: Setting
-) -> list[Tensor]:
+def _maps(model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, setting: Setting) -> list[Tensor]:
     """All maps of what is asked, in the order of its names."""
     maps = grid_maps(
         model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting, asked.start

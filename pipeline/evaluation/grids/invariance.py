@@ -113,7 +113,9 @@ def invariance_rows(
     for one in asked:
         row: dict[str, object] = {"method": one.name, "logit_difference": difference}
         try:
-            shares = [share_on_disconnected(net, features, connected, target, one.method, one.start) for net in networks]
+            shares = [
+                share_on_disconnected(net, features, connected, target, one.method, one.start) for net in networks
+            ]
             row |= {"share_plain": shares[0], "share_cancelling": shares[1], "note": None}
         except (BadInputError, UsageError) as error:
             row |= {"share_plain": float("nan"), "share_cancelling": float("nan"), "note": str(error)}

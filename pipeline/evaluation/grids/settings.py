@@ -149,7 +149,9 @@ def grid_maps(
         For a map that is not finite.
     """
     if setting == "DiFull" and isinstance(method, Propagation):
-        alone = [_speaking_for(one) for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)]
+        alone = [
+            _speaking_for(one) for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)
+        ]
         empty = torch.zeros_like(alone[0])
         return [layout.join([one if n == cell else empty for n in range(layout.cells)])[0, 0] for one in alone]
     method, whole = on_grid(method, layout), layout.compose(cells)
