@@ -16,6 +16,8 @@ from reports.figures.style import house_style, warm
 FORMS = ("svg", "png")
 COLUMN, ROW = 1.25, 1.35
 """Inches of one picture."""
+MIDDLE = 2
+"""The bin of which one grid is shown as an example: 5 to 50 %."""
 
 
 def draw_aggregated(arrays: Path, folder: Path) -> None:
@@ -38,24 +40,22 @@ def draw_aggregated(arrays: Path, folder: Path) -> None:
 
 
 def _figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
-    bins = len(EDGES) - 1
-    rows = len(own["names"])
-    figure = Figure(figsize=(COLUMN * bins + 1.6, ROW * rows + 0.5), layout="constrained")
-    axes = figure.subplots(rows, bins, squeeze=False)
+    bins, rows = len(EDGES) - 1, len(own["names"])
+    figure = Figure(figsize=(COLUMN * (bins + 1) + 0.6, ROW * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, bins + 1, squeeze=False)
     for row, name in enumerate(own["names"].tolist()):
         limit = float(own["limits"][row]) or 1.0
-        for column in range(bins):
-            one = axes[row, column]
-            mean = own["means"][row, column]
-            one.imshow(mean.T, origin="lower", cmap=warm(), vmin=0, vmax=limit, interpolation="nearest")
-            for middle, line in ((mean.shape[0], one.axvline), (mean.shape[1], one.axhline)):
-                line(middle / 2 - 0.5, color="white", linewidth=0.6)
-            one.set_xticks([])
-            one.set_yticks([])
+        pictures = [own["examples"][row, MIDDLE], *own["means"][row]]
+        labels = ["example", *(f"{share:.2f}" for share in own["shares"][row])]
+        for one, picture, label in zip(axes[row], pictures, labels, strict=True):
+            one.imshow(picture.T, origin="lower", cmap=warm(), vmin=0, vmax=limit, interpolation="nearest")
+            for side, line in zip(picture.shape, (one.axvline, one.axhline), strict=True):
+                line(side / 2 - 0.5, color="white", linewidth=0.6)
+            one.set(xticks=[], yticks=[])
             one.grid(False)
-            one.set_xlabel(f"{own['shares'][row, column]:.2f}", fontsize=7)
-            if row == 0:
-                one.set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
-        axes[row, 0].set_ylabel(f"{name}\nstage {int(own['stages'][row])}, n = {int(own['counts'][row])}", fontsize=7)
+            one.set_xlabel(label, fontsize=7)
+        axes[row, 0].set_ylabel(f"{name}\nstage {own['stages'][row]}, n = {own['counts'][row]}", fontsize=6)
+    for column in range(bins):
+        axes[0, column + 1].set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
     figure.suptitle(f"{setting}: mean maps by rank of the grid; below each, its mean share", fontsize=9)
     return figure
