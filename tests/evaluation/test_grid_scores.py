@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pipeline.attribution.cam.weighted_maps import GradCam
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
@@ -22,11 +23,13 @@ from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.occlusion import Occlusion
 from pipeline.attribution.perturbation.rise import Rise
 from pipeline.attribution.reference.references import Reference
+from pipeline.evaluation.bench.grid_job import picture
+from pipeline.evaluation.bench.grid_tables import invariance_table
 from pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from pipeline.evaluation.grids.composition import Grid
 from pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
 from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
-from pipeline.evaluation.grids.invariance import cancelling_pair, share_on_disconnected
+from pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
@@ -282,3 +285,29 @@ def test_one_function_two_networks_two_maps_by_z_plus(cell: int) -> None:
 def test_a_head_that_reads_everything_or_nothing_has_no_pair(all_of_them: bool) -> None:
     with pytest.raises(BadInputError, match="some features and not others"):
         cancelling_pair(torch.ones(2, 4), torch.zeros(2), torch.full((4,), all_of_them))
+
+
+@pytest.mark.parametrize("cell", range(LAYOUT.cells))
+def test_a_picture_has_the_explained_cell_first_and_sums_what_is_positive(cell: int) -> None:
+    values = torch.full(LAYOUT.shape(CELL), -1.0)
+    values[LAYOUT.box(cell, CELL)] = 2.0
+    found = picture(values, LAYOUT, cell)
+    assert found.shape == LAYOUT.shape(CELL)[:2]
+    assert (found[: CELL[0], : CELL[1]] == 2 * CELL[2]).all()
+    assert found.sum() == 2 * np.prod(CELL)
+
+
+def test_methods_that_do_not_follow_the_function_are_told_from_those_that_do() -> None:
+    """Through the table: z+ changes, gradients do not, and what cannot be asked has a note."""
+    features = torch.rand((1, 1, 4, 3, 2), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    connected = torch.arange(24) < 6
+    slopes = torch.rand((2, 24), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    asked = [Asked("z+", Lrp()), Asked("gradient", Gradient()), Asked("grad-cam", GradCam())]
+    rows = invariance_rows(features, slopes, connected, 1, asked)
+    table = invariance_table([pd.DataFrame(rows)] * 2, "run").set_index("method")
+    assert (table["logit_difference"] < 1e-12).all()
+    assert table["n_grids"].tolist() == [2, 2, 0]
+    assert table["invariant"].tolist()[:2] == [False, True]
+    assert table.loc["z+", "share_cancelling"] > 0.5
+    assert pd.isna(table.loc["grad-cam", "invariant"])
+    assert "channel" in table.loc["grad-cam", "note"]

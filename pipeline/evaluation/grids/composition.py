@@ -1,9 +1,9 @@
 """Which scans stand in which cell of a grid.
 
-With two or three classes, "each class once" is impossible for more cells. So beside the grids of the literature
-(*distinct*: each class once) there are: *needle*, one scan of the target class among scans of other classes, at a
-random place; *pair*, the same with two cells; *corner*, in which the last cell repeats the class of the first, where
-the target is: it exposes methods that mark a class wherever it stands, although the network sees one cell only.
+With two or three classes, "each class once", as in the literature, is impossible for more cells. The kinds are:
+*needle*, one scan of the target class among scans of other classes, at a random place; *pair*, the same with two cells;
+*corner*, in which the last cell repeats the class of the first, where the target is: it exposes methods that mark a
+class wherever it stands, although the network sees one cell only.
 
 A participant is never twice in a grid. Only scans that the network recognises with confidence take part.
 """
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.run.errors import BadInputError, UsageError
 
-Kind = Literal["distinct", "needle", "pair", "corner"]
-KINDS: tuple[Kind, ...] = ("distinct", "needle", "pair", "corner")
+Kind = Literal["needle", "pair", "corner"]
+KINDS: tuple[Kind, ...] = ("needle", "pair", "corner")
 ATTEMPTS = 100
 """Orders that are tried before a grid without a repeated participant is given up."""
 
@@ -60,7 +60,7 @@ class Grid:
 
     Parameters
     ----------
-    kind : {"distinct", "needle", "pair", "corner"}
+    kind : {"needle", "pair", "corner"}
     scans : tuple of int
         Scan in each cell, by its place in the table of scans.
     labels : tuple of int
@@ -145,7 +145,7 @@ def draw_grids(
     ----------
     candidates : Candidates
     layout : Layout
-    kind : {"distinct", "needle", "pair", "corner"}
+    kind : {"needle", "pair", "corner"}
     target : int
         Class to be explained.
     count : int
@@ -194,11 +194,6 @@ def _require(kind: Kind, layout: Layout, target: int, classes: Sequence[int]) ->
         raise UsageError(f"grids: a repeated corner needs three cells or more, and {layout.counts} has two.")
     if target not in classes:
         raise BadInputError(f"grids: there is no confident scan of class {target}.")
-    if kind == "distinct" and len(classes) < layout.cells:
-        raise BadInputError(
-            f"grids: {layout.cells} cells of different classes need as many classes, and there are {len(classes)}; use "
-            "the kind 'needle'."
-        )
     if len(classes) < 2:
         raise BadInputError("grids: there are confident scans of one class only; a grid needs another.")
 
@@ -208,10 +203,7 @@ def _classes(
 ) -> list[int]:
     """Class of every cell."""
     others = [label for label in classes if label != target]
-    if kind == "distinct":
-        wanted = [int(label) for label in seed.permutation(others)[: layout.cells - 1]]
-    else:
-        wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
+    wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
     wanted.insert(cell, target)
     if kind == "corner":
         wanted[-1] = target

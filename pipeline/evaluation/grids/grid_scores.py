@@ -23,7 +23,7 @@ GRID_COLUMNS: Mapping[str, str] = {
     "method": "Name of the method, with its settings",
     "stage": "Stage of the network at which it was asked; 0 is the input",
     "depth": "How deep the stage lies, from 0 (the input) to 1 (the last stage with places)",
-    "kind": "distinct, needle, pair or corner",
+    "kind": "needle, pair or corner",
     "grid": "Number of the grid; n/a in the row of a method that is not defined",
     "cells": "Number of cells",
     "target": "Class explained",

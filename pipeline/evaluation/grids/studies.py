@@ -83,7 +83,7 @@ def asked_in_grids(
     model : StagedModel
     cell : tuple of int
         Voxels of a cell.
-    kind : {"distinct", "needle", "pair", "corner"}
+    kind : {"needle", "pair", "corner"}
         The studies of smoothing and LRP are asked in needle grids only, `SLOW` methods in all others.
     every : bool
         Every stage; otherwise two, half of the steps of a path, and `FEW_GAMMAS`.
@@ -172,7 +172,7 @@ def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFra
     scores : pandas.DataFrame
         Of `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
     setting : {"GridPG", "DiFull", "DiPart"}
-    kind : {"distinct", "needle", "pair", "corner"}
+    kind : {"needle", "pair", "corner"}
 
     Returns
     -------
