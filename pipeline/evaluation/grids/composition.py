@@ -229,4 +229,9 @@ def _rows(
 
 
 def _counts(candidates: Candidates) -> str:
-    return ", ".join(f"{len(candidates.of(label))} of class {label}" for label in sorted(candidates.thresholds))
+    found = []
+    for label in sorted(candidates.thresholds):
+        rows = candidates.of(label)
+        people = len({candidates.participants[row] for row in rows})
+        found.append(f"{len(rows)} of class {label} (of {people} participants)")
+    return ", ".join(found)
