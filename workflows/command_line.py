@@ -229,13 +229,15 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, interactions, plant (default: the first two)",
+        help="of nulls, faithfulness, interactions, plant, grids (default: the first two)",
     )  # fmt: skip
     evaluate.add_argument(
         "--plant", action="store_true",
         help="also plant loss in copies of the run's controls, and train networks to tell them from untouched ones",
     )  # fmt: skip
-    evaluate.add_argument("--quick", action="store_true", help="one set of networks on shuffled labels, not three")
+    evaluate.add_argument(
+        "--quick", action="store_true", help="one set of networks on shuffled labels, not three; fewer grids"
+    )
     _add_workers(evaluate)
 
 

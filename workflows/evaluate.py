@@ -21,6 +21,7 @@ from pipeline.run.work.executors import open_executor
 from pipeline.run.work.jobs import clear_stale_scratch
 from pipeline.run.work.lock import run_lock
 from pipeline.run.work.log import open_log
+from reports.figures.grids import draw_aggregated
 
 
 def evaluate_command(arguments: argparse.Namespace) -> int:
@@ -56,6 +57,8 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             log.warning("%s is not registered and is left out", name)
         bench = Bench(layout, request, scans, split, config, atlas, executor, DigestCache(layout.digests))
         evaluated = bench.evaluate(source.input / PLANTED)
+        if "grids" in request.parts and layout.aggregated_maps.is_file():
+            draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
         log.info("Tables: %s", layout.evaluation)

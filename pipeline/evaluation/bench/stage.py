@@ -18,6 +18,8 @@ from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import PLANTED, RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.grid_stage import GRID_METHODS, evaluate_grids
+from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
@@ -52,11 +54,11 @@ log = logging.getLogger("heatlas")
 
 BENCH_TABLES = (
     table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
-    sources.SOURCES_TABLE,
+    sources.SOURCES_TABLE, *GRID_TABLES,
 )  # fmt: skip
 """Tables of ``heatlas evaluate``; a run has none of them."""
 
-PARTS = ("nulls", "faithfulness", "interactions", "plant")
+PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids")
 USUAL_PARTS = PARTS[:2]
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
@@ -151,6 +153,10 @@ class Bench:
             cohort, trained = self._with_nulls(cohort, extent)
             outcomes += trained
             cohorts.append((cohort, extent))
+        if "grids" in self.request.parts:
+            outcomes += self._grids(cohorts[0][0])
+            if self.request.parts == ("grids",):
+                return Evaluated(pd.DataFrame(), pd.DataFrame(columns=list(verdicts.COLUMNS)), tuple(outcomes))
         evaluation, marked = [], []
         for cohort, extent in cohorts:
             explanations = self._explanations(cohort.config)
@@ -182,6 +188,15 @@ class Bench:
         maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
         write_table(self.layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
         return outcomes
+
+    def _grids(self, cohort: Judged) -> list[Outcome]:
+        """Several scans side by side, of the first cohort; by the usual methods also those of `GRID_METHODS`."""
+        methods = methods_of(self.request, cohort.config)
+        if not self.request.methods:
+            refused = family_of(cohort.config.model).refused
+            methods = tuple(dict.fromkeys((*methods, *(one for one in GRID_METHODS if one not in refused))))
+        explanations = explanations_of_run(with_methods(cohort.config, methods))
+        return evaluate_grids(cohort, explanations, self.request.quick, self.executor, self.digests)
 
     def _require_two_classes(self) -> None:
         task = task_of(self.config.cohort)

@@ -122,6 +122,26 @@ class RunLayout(GroupFiles):
         return self.evaluation / "evidence_sources.tsv"
 
     @property
+    def grids(self) -> Path:
+        """One row per setting, kind of grid, method and stage."""
+        return self.evaluation / "grids.tsv"
+
+    @property
+    def grid_directions(self) -> Path:
+        """One row per claim of the literature about grids: whether it holds."""
+        return self.evaluation / "grid_directions.tsv"
+
+    @property
+    def grid_agreement(self) -> Path:
+        """One row per two methods and stages: rank correlation of their shares."""
+        return self.evaluation / "grid_agreement.tsv"
+
+    @property
+    def invariance(self) -> Path:
+        """One row per method: whether it explains two networks alike that compute the same."""
+        return self.evaluation / "invariance.tsv"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
@@ -241,6 +261,19 @@ class EvaluationLayout(RunLayout):
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         root = self.evaluation / "images" / self.images if self.images else self.root
         return ScanFiles(root, participant_id, session_id, resolution_mm)
+
+    def grid_file(self, unit: str, name: str) -> Path:
+        """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""
+        return self.evaluation / "grids" / f"{unit}_{name}.{'npz' if name == 'pictures' else 'tsv'}"
+
+    @property
+    def aggregated_maps(self) -> Path:
+        """Arrays of the AggAtt figure (NPZ)."""
+        return self.evaluation / "aggregated_maps.npz"
+
+    @property
+    def evaluation_figures(self) -> Path:
+        return self.evaluation / "figures"
 
     def scores_of_scan(self, cohort: str, name: str) -> Path:
         """Scores of each map of one scan, one row per network and map (TSV)."""
