@@ -150,7 +150,7 @@ def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:
         both = one.densities.index.intersection(other.densities.index, sort=False)
         pairs = zip(one.densities.loc[both].to_numpy(float), other.densities.loc[both].to_numpy(float), strict=True)
         alike = pd.Series([agreement(a, b) for a, b in pairs], index=both.get_level_values("participant_id"))
-        of_people: Floats = alike.groupby(level=0, sort=False).mean().dropna().to_numpy(np.float64)
+        of_people = np.asarray(alike.groupby(level=0, sort=False).mean().dropna(), dtype=np.float64)
         low, high = participant_interval((of_people,), np.mean, DRAWS, seed)
         row |= _ranking_agreement(one.difference, other.difference)
         row |= {"map_spearman": float(of_people.mean()) if len(of_people) else np.nan, "map_spearman_low": low}
