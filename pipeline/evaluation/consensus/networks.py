@@ -20,7 +20,7 @@ from pipeline.run.config.files import network_settings
 from pipeline.run.config.networks import ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.config.typed_values import from_text
-from pipeline.run.errors import UsageError
+from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job
@@ -82,7 +82,10 @@ def family_settings(text: str, config: Config) -> ModelConfig:
         values[key.strip()] = from_text(value.strip())
     settings = network_settings(values, f"--families {text}")
     spec = configured_input(dataclasses.replace(config, model=settings))
-    family_of(settings).require_fits(spec.shape, settings)
+    try:
+        family_of(settings).require_fits(spec.shape, settings)
+    except BadInputError as error:
+        raise BadInputError(f"--families {text}: {error}") from error
     return settings
 
 

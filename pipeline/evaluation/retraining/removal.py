@@ -14,8 +14,8 @@ from pipeline.run.work.seeds import generator
 
 SHARES = (0.05, 0.15)
 """Of the labelled volume that networks see."""
-LEAST = 0.9
-"""Part of the volume asked for that has to be reached; then no smaller group from further down is added."""
+FULL, LEAST = 0.9, 0.5
+"""Part of the volume asked for at which no smaller group from further down is added, and that has to be reached."""
 
 
 def group_sizes(atlas: PackedAtlas, labels: NDArray[np.int64]) -> dict[str, int]:
@@ -48,12 +48,12 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
     """The first groups of an order that fill a share of the volume.
 
     A group that would exceed the share is passed over, as white matter exceeds 5 %, and the next that fits is taken,
-    until `LEAST` of the share is filled. So the sets of any two orders are about equally large.
+    until `FULL` of the share is filled or nothing more fits. So the sets of any two orders are about equally large.
 
     Raises
     ------
     BadInputError
-        If the groups cannot fill the share.
+        If they fill less than `LEAST` of the share.
 
     Examples
     --------
@@ -65,11 +65,13 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
         if sizes[name] and filled + sizes[name] <= wanted:
             taken.append(name)
             filled += sizes[name]
-        if filled >= LEAST * wanted:
-            return tuple(taken)
+        if filled >= FULL * wanted:
+            break
+    if filled >= LEAST * wanted and taken:
+        return tuple(taken)
     raise BadInputError(
-        f"remove and retrain: whole regions cannot fill {share:.0%} of the volume; {filled} of {wanted:.0f} voxels are "
-        "reached. Take an atlas with smaller regions, or leave out this part (--parts)."
+        f"remove and retrain: whole regions cannot fill {share:.0%} of the volume: they reach {filled} of {wanted:.0f} "
+        "voxels. Take an atlas with smaller regions, or leave out this part (--parts)."
     )
 
 

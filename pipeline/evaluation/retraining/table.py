@@ -186,9 +186,7 @@ def removal_lines(table: pd.DataFrame) -> list[str]:
     lines = []
     whole = table.loc[table["map"] == NOTHING, "auc"].iloc[0]
     for _, row in table[~table["map"].isin((NOTHING, AT_RANDOM))].iterrows():
-        start = f"  without the {row['volume_share']:.0%} of the volume that {row['map']} ranks first: ".replace(
-            "%", " %"
-        )
+        start = f"  without the {100 * row['volume_share']:g} % of the volume that {row['map']} ranks first: "
         if np.isnan(row["auc"]):
             lines.append(f"{start}not known, since a training failed or the map says nothing")
             continue
