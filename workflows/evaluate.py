@@ -79,7 +79,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
         raise UsageError(f"--parts {unknown[0]}: unknown; known are {', '.join(PARTS)}.")
     if arguments.plant and "plant" not in parts:
         parts = (*parts, "plant")
-    families = _listed(arguments.families)
+    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
     if families and "consensus" not in parts:
         raise UsageError("--families: only the consensus asks other families; add consensus to --parts.")
     if arguments.draws is not None and arguments.draws < 1:

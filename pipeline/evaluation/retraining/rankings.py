@@ -86,7 +86,7 @@ def training_part(cohort: Judged, fold: Fold) -> TrainingPart:
     chosen: list[Scan] = []
     for label in cohort.config.cohort.labels:
         own = [scan for (_, of), scan in firsts.items() if of == label]
-        order = generator(cohort.config.seed, "training-maps", label, fold.index).permutation(len(own))[:MOST]
+        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(own))[:MOST]
         chosen += [own[place] for place in sorted(order)]
     given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(Judged)}
     given |= {"name": f"{cohort.name}_training-{fold.index}", "scans": tuple(chosen)}
