@@ -230,6 +230,15 @@ def test_networks_of_other_seeds_epochs_and_families_find_the_same_block(agreed)
     }
 
 
+def test_a_fold_without_controls_is_refused_before_any_training(agreed, tmp_path) -> None:
+    cohort, asked, _, _ = agreed
+    patients = tuple(scan for scan in cohort.compared_with if scan.label == "AD")
+    before = sorted(cohort.layout.evaluation.rglob("*.safetensors"))
+    with pytest.raises(BadInputError, match=r"fold 0: its training part has no registered scan of a control"):
+        agree(dataclasses.replace(cohort, compared_with=patients), asked, 4, (), True, Inline(), DigestCache(tmp_path))
+    assert sorted(cohort.layout.evaluation.rglob("*.safetensors")) == before
+
+
 def test_networks_that_the_run_has_are_used_and_a_second_call_does_nothing(agreed) -> None:
     cohort, asked, families, _ = agreed
     before = {path: path.read_bytes() for path in cohort.layout.evaluation.glob("*.tsv")}

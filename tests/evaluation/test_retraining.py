@@ -240,6 +240,17 @@ def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_
     assert not list((layout.evaluation / "models").rglob("*.safetensors"))
 
 
+def test_a_run_without_all_predictions_is_refused_before_any_training(block_run: Judged) -> None:
+    path = block_run.layout.fold(1).predictions
+    kept = path.read_bytes()
+    path.write_bytes(b"".join(kept.splitlines(keepends=True)[:-1]))
+    try:
+        with pytest.raises(BadInputError, match=r"no prediction of sub-23\. Run heatlas run again"):
+            remove_and_retrain(block_run, asked(block_run), 5, Inline(), DigestCache(block_run.layout.digests), (0.3,))
+    finally:
+        path.write_bytes(kept)
+
+
 def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run: Judged) -> None:
     layout = block_run.layout
     first = layout.retraining.read_bytes()

@@ -62,6 +62,7 @@ def agree(
         Before any training: for an unknown family or setting, or a fold without controls.
     """
     found = sets_of_networks(cohort, seeds, families, quick)
+    map_jobs(found[0].explaining(cohort), explanations_of(cohort.config), digests, STAGE)  # refuses a lack of controls
     jobs = [training_jobs(cohort, one, digests) for one in found]
     digests.save()
     outcomes = trained(cohort.layout, [job for own in jobs for job in own], executor, "training further networks")

@@ -68,6 +68,10 @@ def remove_and_retrain(
     sizes = group_sizes(cohort.atlas, cohort.atlas.labels_in(configured_input(cohort.config).box))
     require_fillable(sizes, shares)
     require_controls(cohort)
+    people = people_of(cohort)
+    weights = people.weights(DRAWS, cohort.config.seed)
+    folds = {fold.index: cohort.layout.fold(fold.index).predictions for fold in tested_folds(cohort)}
+    whole = _scored(cohort, folds, people, weights)
     rankings, outcomes = training_rankings(cohort, explanations, executor, digests)
     groups = list(sizes)
     wanted: list[tuple[str, float, Sets]] = []
@@ -80,10 +84,6 @@ def remove_and_retrain(
             chosen = removed(order, sizes, share)
             wanted.append((AT_RANDOM, share, {fold.index: chosen for fold in tested_folds(cohort)}))
     made, tables = _train(cohort, wanted, executor, digests)
-    people = people_of(cohort)
-    weights = people.weights(DRAWS, cohort.config.seed)
-    folds = {fold.index: cohort.layout.fold(fold.index).predictions for fold in tested_folds(cohort)}
-    whole = _scored(cohort, folds, people, weights)
     found = [Removed(name, share, sets, _scored(cohort, files, people, weights) if files else {})
              for (name, share, sets), files in zip(wanted, tables, strict=True)]  # fmt: skip
     planted = cohort.truth.groups if cohort.truth else ()
