@@ -205,7 +205,8 @@ def test_rows_by_hand() -> None:
     assert np.isnan(table.loc["none at all", "auc"])
     assert (table.loc[AT_RANDOM, "auc"], table.loc[AT_RANDOM, "auc_low"]) == (0.75, 0.5)
     lines = removal_lines(table.reset_index())
-    assert lines[0].startswith("  without the 20 % of the volume that m ranks first: AUC 0.50; 1.00 with all; 0.75")
+    assert lines[0].startswith("  without the 20 % of the volume that m ranks first: balanced accuracy 0.50 (1.00")
+    assert lines[0].endswith("AUC 0.50 (1.00 with all, 0.75 without random ones, p = 0.67)")
     assert "not known" in lines[1]
     assert len(lines) == 2
 

@@ -177,21 +177,29 @@ def removal_lines(table: pd.DataFrame) -> list[str]:
 
     Examples
     --------
-    >>> table = pd.DataFrame([dict.fromkeys(COLUMNS, float("nan")) | {"map": "nothing", "auc": 0.95},
-    ...     dict.fromkeys(COLUMNS, float("nan")) | {"map": "m", "volume_share": 0.05, "auc": 0.5, "n_draws": 9,
-    ...                                             "auc_random_drop": 0.01, "p_auc": 0.1}])
-    >>> removal_lines(table)
-    ['  without the 5 % of the volume that m ranks first: AUC 0.50; 0.95 with all; 0.94 without random ones (p = 0.1)']
+    >>> row = dict.fromkeys(COLUMNS, float("nan"))
+    >>> row |= {"map": "m", "volume_share": 0.05, "balanced_accuracy": 0.5, "auc": 0.6}
+    >>> whole = row | {"map": "nothing", "balanced_accuracy": 0.9, "auc": 0.95}
+    >>> removal_lines(pd.DataFrame([whole, row]))[0].partition(": ")[2]
+    'balanced accuracy 0.50 (0.90 with all), AUC 0.60 (0.95 with all)'
     """
     lines = []
-    whole = table.loc[table["map"] == NOTHING, "auc"].iloc[0]
+    whole = table[table["map"] == NOTHING].iloc[0]
     for _, row in table[~table["map"].isin((NOTHING, AT_RANDOM))].iterrows():
         start = f"  without the {100 * row['volume_share']:g} % of the volume that {row['map']} ranks first: "
-        if np.isnan(row["auc"]):
-            lines.append(f"{start}not known, since a training failed or the map says nothing")
-            continue
-        random = "" if np.isnan(row["p_auc"]) else (
-            f"; {whole - row['auc_random_drop']:.2f} without random ones (p = {row['p_auc']:.2g})"
-        )  # fmt: skip
-        lines.append(f"{start}AUC {row['auc']:.2f}; {whole:.2f} with all{random}")
+        parts = [f"{title} {_compared_text(row, whole, name)}" for name, title in _SHORT.items()]
+        known = np.isfinite(row["balanced_accuracy"])
+        lines.append(start + (", ".join(parts) if known else "not known, since a training failed or it ranks nothing"))
     return lines
+
+
+_SHORT = {"balanced_accuracy": "balanced accuracy", "auc": "AUC"}
+
+
+def _compared_text(row: pd.Series, whole: pd.Series, score: str) -> str:
+    """A score beside that with all regions and that without random ones."""
+    said = f"{row[score]:.2f} ({whole[score]:.2f} with all"
+    if np.isnan(row[f"p_{score}"]):
+        return f"{said})"
+    random = whole[score] - row[f"{score}_random_drop"]
+    return f"{said}, {random:.2f} without random ones, p = {row[f'p_{score}']:.2g})"
